@@ -1,0 +1,1 @@
+"""Floor 6. Command line: one file per command group; thin."""

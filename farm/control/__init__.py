@@ -1,0 +1,1 @@
+"""Floor 5. The job door: ZeroMQ server and client."""

@@ -1,0 +1,72 @@
+"""Who a phone is: the frozen result of reading its properties, cpuinfo and sysfs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Confidence(StrEnum):
+    """How sure a fact is."""
+
+    CERTAIN = "certain"  # the phone states it itself (ro.soc.model, kgsl gpu_model ...)
+    LIKELY = "likely"  # derived from one table row that fits
+    GUESS = "guess"  # several rows fit, or only a family is known
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Soc:
+    """System on chip. `model` is the vendor's part name (`SM8550`), empty when unknown."""
+
+    model: str = ""
+    name: str = ""  # marketing name, "Snapdragon 8 Gen 2"
+    vendor: str = ""
+    source: str = ""  # where the fact came from: a property, a file or a table row
+    confidence: Confidence = Confidence.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Graphics processor. `family` is `adreno`, `mali`, `powervr`, `xclipse`, ... or empty."""
+
+    family: str = ""
+    model: str = ""  # "Adreno 740"
+    source: str = ""
+    confidence: Confidence = Confidence.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCluster:
+    """Cores of one kind. `mcpu` is LLVM's name (`cortex-a76`), empty when it has none."""
+
+    cores: int
+    name: str = ""  # "Cortex-A76"
+    mcpu: str = ""
+    max_khz: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdentity:
+    """What a phone is, as far as it can be told; constant between two OTA updates.
+
+    `abi` is the ABI that really runs (on a virtual phone `farm.virtual.abi`), `abis` what the phone claims.
+    """
+
+    hardware_serial: str = ""
+    vendor: str = ""
+    model: str = ""
+    android_release: str = ""
+    sdk: int = 0
+    fingerprint: str = ""
+    abi: str = ""
+    abis: tuple[str, ...] = ()
+    soc: Soc = field(default_factory=Soc)
+    gpu: Gpu = field(default_factory=Gpu)
+    cpu: tuple[CpuCluster, ...] = ()
+    cpu_features: tuple[str, ...] = ()
+    virtual: bool = False
+    # TVM targets that follow, by farm's name for them ("cpu", "adreno", "opencl"): a tag or a target dict.
+    targets: Mapping[str, object] = field(default_factory=dict)
+    raw: Mapping[str, str] = field(default_factory=dict)  # the properties the facts came from, unnormalised

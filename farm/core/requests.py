@@ -1,0 +1,47 @@
+"""What both doors ask for and get: lease requests and leases as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.core.selector import Selector
+
+
+class LeaseClass(StrEnum):
+    """What a lease is for; decides who yields and who waits for a cool phone."""
+
+    INTERACTIVE = "interactive"
+    BENCH = "bench"
+    TUNE = "tune"
+
+
+class Door(StrEnum):
+    """Which door a request came through."""
+
+    TVM = "tvm"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """One wish for one phone. Higher `priority` goes first; first come first served within one."""
+
+    selector: Selector
+    user: str
+    door: Door
+    priority: int = 1
+    lease_class: LeaseClass = LeaseClass.INTERACTIVE
+    device: str = ""  # only this device (arrays: one request per matching phone)
+    key: str = ""  # the stock TVM key asked for, when it came through the TVM door
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One phone in one holder's hands. `fence` grows with every grant; a report with an older one is refused."""
+
+    id: str
+    device: str
+    fence: int
+    request: LeaseRequest
+    granted_at: float  # monotonic seconds

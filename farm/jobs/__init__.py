@@ -1,0 +1,1 @@
+"""Floor 4. Jobs: specs, messages, zygotes and workers."""

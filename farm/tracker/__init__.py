@@ -1,0 +1,1 @@
+"""Floor 5. The TVM door: RPC tracker and gate."""

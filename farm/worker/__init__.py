@@ -1,0 +1,1 @@
+"""Floor 6. Runs under the zygote and may import TVM."""
