@@ -1,0 +1,248 @@
+"""What the farm is told: one frozen object, from TOML < environment < flags.
+
+The environment spells a key as `FARM_` plus its path joined by `__`: `FARM_TVM__PORT=9200` is `[tvm] port = 9200`.
+Unknown keys are refused with the nearest known one; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from farm.core.errors import UserError
+
+ENV_PREFIX = "FARM_"
+# Variables with our prefix that are not configuration keys: where the file and the daemon are.
+ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET"})
+DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
+
+
+class ConfigError(UserError):
+    """The configuration has a mistake."""
+
+    code = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalConfig:
+    """Servers that register themselves with the tracker: who may, from where."""
+
+    allow: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # CIDRs
+
+
+@dataclass(frozen=True, slots=True)
+class TvmConfig:
+    """The TVM door."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_TVM_PORT  # 0: the kernel chooses
+    advertise: Mapping[str, str] = field(default_factory=dict)  # client CIDR -> address told to it
+    external: ExternalConfig = ExternalConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class AdbConfig:
+    """The adb server that owns the phones."""
+
+    socket: str = ""  # adb's own spec, "tcp:127.0.0.1:5038"; empty: a unix socket in the runtime folder
+    binary: str = ""  # empty: PATH, then the one inside adbutils
+    manage: bool = True  # start it, and start it again when it dies
+    usb: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRule:
+    """Phones that match `match` are adopted when they appear. `name` may use {model}, {soc}, {serial}."""
+
+    match: str
+    pool: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseConfig:
+    """How long the TVM door waits for clients (DESIGN §5)."""
+
+    unused_s: float = 5.0  # a granted key that nobody dials
+    idle_s: float = 600.0  # a session without a byte
+
+
+@dataclass(frozen=True, slots=True)
+class ToolchainConfig:
+    """A host interpreter with a TVM, and the bundle built from the same TVM (empty: any for the phone's ABI)."""
+
+    python: str = sys.executable
+    bundle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """Limits of a `bench` job."""
+
+    timeout_s: float = 600.0  # one attempt on one phone: compile, upload, run, time
+    model_limit_mib: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class FarmConfig:
+    """Everything. Paths are absolute once loaded."""
+
+    state_dir: Path = Path()
+    runtime_dir: Path = Path()
+    tvm: TvmConfig = TvmConfig()
+    adb: AdbConfig = AdbConfig()
+    adopt: tuple[AdoptRule, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # stock TVM key -> selector
+    lease: LeaseConfig = LeaseConfig()
+    toolchain: Mapping[str, ToolchainConfig] = field(default_factory=lambda: {"default": ToolchainConfig()})
+    bench: BenchConfig = BenchConfig()
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the job door listens."""
+        return self.runtime_dir / "control.sock"
+
+    @property
+    def adb_socket(self) -> str:
+        """The adb server's address in adb's own words."""
+        return self.adb.socket or f"localfilesystem:{self.runtime_dir / 'adb.sock'}"
+
+
+def default_state_dir() -> Path:
+    """/var/lib/farm for root, else the user's state folder."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/farm")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "farm"
+
+
+def default_runtime_dir() -> Path:
+    """/run/farm for root, else the user's runtime folder."""
+    if os.geteuid() == 0:
+        return Path("/run/farm")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "farm" if base else Path(f"/tmp/farm-{os.geteuid()}")  # noqa: S108 (the daemon makes it 0750 and checks its owner)
+
+
+def load(
+    path: Path | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    flags: Mapping[str, object] | None = None,
+) -> FarmConfig:
+    """Read the configuration.
+
+    Args:
+        path: a TOML file; None means `$FARM_CONFIG`, then /etc/farm/farm.toml if it exists.
+        environ: the environment.
+        flags: dotted keys from the command line (`{"tvm.port": 9200}`); None values are skipped.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown, or a value has the wrong type.
+    """
+    tree, origin = _read_file(path, environ)
+    for name, value in environ.items():
+        if name.startswith(ENV_PREFIX) and name not in ENV_RESERVED:
+            _put(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), _scalar(value), f"environment {name}")
+    for key, flag in (flags or {}).items():
+        if flag is not None:
+            _put(tree, key.split("."), flag, f"option {key}")
+    _refuse_unknown(FarmConfig, tree, origin, ())
+    config = _validate(tree, origin)
+    return _with_paths(config)
+
+
+def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    named = path or (Path(environ["FARM_CONFIG"]) if environ.get("FARM_CONFIG") else None)
+    chosen = named or Path("/etc/farm/farm.toml")
+    if named is None and not chosen.exists():
+        return {}, "defaults"
+    try:
+        return tomllib.loads(chosen.read_text(encoding="utf-8")), str(chosen)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {chosen}: {error}", hint="check --config or FARM_CONFIG") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{chosen} is not valid TOML: {error}") from error
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: object, origin: str) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{origin}: {part} is a value, not a table")
+    tree[path[-1]] = value
+
+
+def _scalar(text: str) -> object:
+    """Environment values are JSON where they parse as it (`9200`, `true`, `["a"]`), else plain text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _refuse_unknown(cls: type[Any], tree: Mapping[str, Any], origin: str, path: tuple[str, ...]) -> None:
+    hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    for key, value in tree.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            where = ".".join((*path, key))
+            hint = (
+                f"did you mean {'.'.join((*path, near[0]))!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+            )
+            raise ConfigError(f"{origin}: unknown key {where!r}", hint=hint)
+        for nested, item_path, item in _tables(hints[key], value, (*path, key)):
+            _refuse_unknown(nested, item, origin, item_path)
+
+
+def _tables(
+    hint: object, value: object, path: tuple[str, ...]
+) -> Iterator[tuple[type[Any], tuple[str, ...], Mapping[str, Any]]]:
+    """The nested tables in `value` that a dataclass describes, each with its path."""
+    nested = next((arg for arg in (hint, *get_args(hint)) if isinstance(arg, type) and is_dataclass(arg)), None)
+    if nested is None:
+        return
+    if nested is hint:
+        entries: Iterable[tuple[tuple[str, ...], object]] = [(path, value)]
+    elif isinstance(value, dict):
+        entries = [((*path, str(name)), item) for name, item in value.items()]
+    else:
+        entries = [((*path, str(i)), item) for i, item in enumerate(value if isinstance(value, list) else ())]
+    yield from ((nested, where, item) for where, item in entries if isinstance(item, dict))
+
+
+def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        config = TypeAdapter(FarmConfig).validate_python(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{origin}: {where}: {first['msg']} (got {first['input']!r})") from error
+    if not 0 <= config.tvm.port <= 65535:
+        raise ConfigError(
+            f"{origin}: tvm.port: {config.tvm.port} is not a port", hint="0 to 65535; 0 lets the kernel choose"
+        )
+    for cidr in (*config.tvm.advertise, *config.tvm.external.allow):
+        try:
+            ipaddress.ip_network(cidr)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: {error}", hint="write a network, e.g. 10.0.0.0/8") from error
+    if "default" not in config.toolchain:
+        raise ConfigError(f"{origin}: [toolchain.default] is missing", hint="one toolchain must be named default")
+    return config
+
+
+def _with_paths(config: FarmConfig) -> FarmConfig:
+    state = config.state_dir if config.state_dir != Path() else default_state_dir()
+    runtime = config.runtime_dir if config.runtime_dir != Path() else default_runtime_dir()
+    return replace(config, state_dir=state.expanduser().absolute(), runtime_dir=runtime.expanduser().absolute())

@@ -1,0 +1,53 @@
+import pytest
+
+from farm.config import ConfigError, load
+
+
+def write(tmp_path, text):
+    path = tmp_path / "farm.toml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_beat_environment_beats_file(tmp_path):
+    path = write(tmp_path, "[tvm]\nport = 1001\nhost = '127.0.0.2'\n[adb]\nusb = false\n")
+    config = load(path, environ={"FARM_TVM__PORT": "1002", "FARM_ADB__USB": "true"}, flags={"tvm.port": 1003})
+    assert (config.tvm.port, config.tvm.host, config.adb.usb) == (1003, "127.0.0.2", True)
+
+
+def test_a_flag_that_was_not_given_changes_nothing():
+    assert load(environ={}, flags={"tvm.port": None}).tvm.port == 9190
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[tvm]\nprt = 1", "unknown key 'tvm.prt'", "tvm.port"),
+        ("[[adopt]]\nmtch = '*'", "unknown key 'adopt.0.mtch'", "adopt.0.match"),
+        ("[toolchain.default]\npyhton = 'x'", "unknown key 'toolchain.default.pyhton'", "toolchain.default.python"),
+        ("[tvm]\nport = 70000", "70000 is not a port", "0 to 65535"),
+        ("[tvm]\nport = 'many'", "tvm.port", ""),
+        ("tvm = 5", "tvm", ""),
+        ("[tvm.external]\nallow = ['10.0.0.0/99']", "10.0.0.0/99", "network"),
+        ("[toolchain.other]\npython = 'p'", "[toolchain.default] is missing", "default"),
+        ("[tvm", "not valid TOML", ""),
+    ],
+)
+def test_a_mistake_is_named_with_the_way_out(tmp_path, text, message, hint):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), environ={})
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_file_is_an_error_when_it_was_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
+        load(tmp_path / "absent.toml", environ={})
+
+
+def test_paths_are_absolute_and_sockets_follow_them(tmp_path):
+    config = load(environ={}, flags={"runtime_dir": str(tmp_path)})
+    assert config.control_socket == tmp_path / "control.sock"
+    assert config.adb_socket == f"localfilesystem:{tmp_path}/adb.sock"
+    assert config.state_dir.is_absolute()
