@@ -1,0 +1,49 @@
+"""`farm alias ...`: stock TVM keys of your own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from farm.cli.context import JsonFlag, call, print_json, print_table
+
+app = typer.Typer(help="Aliases: keys stock TVM clients ask for.")
+
+Alias = Annotated[str, typer.Argument(help="The key.")]
+
+
+@app.command("list")
+def list_aliases(json: JsonFlag = False) -> None:
+    """Every key, the phones that answer to it, and the selector behind it when it was set by hand."""
+    rows = call("alias.list")["aliases"]
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        ("ALIAS", "DEVICES", "SELECTOR"), ((r["alias"], ", ".join(r["devices"]) or "-", r["selector"]) for r in rows)
+    )
+
+
+@app.command("set")
+def set_alias(
+    alias: Alias,
+    selector: Annotated[str, typer.Argument(help="Which phones answer to it, e.g. gpu=adreno-740.")],
+    json: JsonFlag = False,
+) -> None:
+    """Let every phone that matches SELECTOR answer to ALIAS."""
+    answer = call("alias.set", alias=alias, selector=selector)
+    if json:
+        print_json(answer)
+    else:
+        typer.echo(f"{answer['alias']}: {', '.join(answer['devices']) or 'no phone now'}")
+
+
+@app.command()
+def remove(alias: Alias, json: JsonFlag = False) -> None:
+    """Remove a key that was set by hand."""
+    answer = call("alias.remove", alias=alias)
+    if json:
+        print_json(answer)
+    else:
+        typer.echo(f"removed {answer['alias']}")

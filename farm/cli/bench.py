@@ -1,0 +1,91 @@
+"""`farm bench MODEL.onnx --on SELECTOR`: compile, run, check and time a model on every matching phone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from farm.cli.context import JsonFlag, connect, print_json, print_table, say
+from farm.core.errors import ExitCode, UserError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench")(bench)
+
+
+def bench(
+    model: Annotated[Path, typer.Argument(help="An ONNX model.")],
+    on: Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias.")],
+    repeat: Annotated[int, typer.Option(min=1, max=100_000, help="How many timed samples per phone.")] = 20,
+    number: Annotated[int, typer.Option(min=1, max=1_000_000, help="Runs averaged into one sample.")] = 5,
+    target: Annotated[str, typer.Option(help="cpu, adreno or opencl.")] = "cpu",
+    inputs: Annotated[
+        Path | None, typer.Option("--input", help=".npz with one array per model input; seeded random otherwise.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="At most so many phones; every matching one by default.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=1.0, help="Seconds for one phone, all steps.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compile a model, send it to every matching phone, check its numbers and time it.
+
+    Exit code 1 when a phone failed or computed wrong numbers, 3 when no phone matches.
+    """  # fmt: skip
+    for path in (model, inputs):
+        if path is not None and not path.is_file():
+            raise UserError(f"there is no file {path}", hint="give the path of an existing file")
+    with connect() as client:
+        fields: dict[str, object] = {
+            "model": client.put_artifact(model),
+            "name": model.name,
+            "selector": on,
+            "repeat": repeat,
+            "number": number,
+            "target": target,
+            "inputs": client.put_artifact(inputs) if inputs else None,
+            "devices": devices,
+            "timeout_s": timeout,
+        }
+        results: dict[str, Any] = {}
+        for message in client.stream("bench", **fields):
+            if "results" in message:
+                results = message
+            elif not json:
+                say(f"{message['device']}: {message['step']}")
+    if json:
+        print_json(results)
+    else:
+        print_results(results["results"])
+    raise typer.Exit(ExitCode.OK if all(result["ok"] for result in results["results"]) else ExitCode.FAILED)
+
+
+def print_results(results: list[dict[str, Any]]) -> None:
+    """Latencies per phone in milliseconds; failures below."""
+    done = [result for result in results if result["ok"]]
+    if done:
+        print_table(
+            ("DEVICE", "SOC", "TARGET", "MIN ms", "MEDIAN", "MEAN", "MAX", "STD", "95% OF MEDIAN", "MAX ERROR"),
+            (
+                (
+                    result["device"],
+                    result["soc"] or "-",
+                    result["target"],
+                    *(
+                        f"{result['latency'][key]:.3f}"
+                        for key in ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms")
+                    ),
+                    f"{result['latency']['low_ms']:.3f} .. {result['latency']['high_ms']:.3f}",
+                    f"{result['max_abs_error']:.1e}",
+                )
+                for result in done
+            ),
+        )
+    for result in results:
+        if not result["ok"]:
+            say(f"{result['device']}: {result['error']['message']}")
+            if result["error"].get("hint"):
+                say(f"  hint: {result['error']['hint']}")

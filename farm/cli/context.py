@@ -1,0 +1,77 @@
+"""What every command shares: the way to the daemon, `--json`, tables, and how an error leaves the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.core.errors import FarmError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from farm.control.client import ControlClient
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def socket_path() -> Path:
+    """The daemon's control socket: `--socket`, `$FARM_SOCKET`, or the default runtime folder's."""
+    named = os.environ.get("FARM_SOCKET")
+    if named:
+        return Path(named)
+    from farm.config import default_runtime_dir
+
+    return default_runtime_dir() / "control.sock"
+
+
+def connect() -> ControlClient:
+    """A client of the daemon.
+
+    Raises:
+        DaemonUnreachableError: at the first call, when nobody answers.
+    """
+    from farm.control.client import ControlClient
+
+    return ControlClient(socket_path())
+
+
+def call(kind: str, **fields: object) -> dict[str, Any]:
+    """One request, one answer."""
+    with connect() as client:
+        return client.call(kind, **fields)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns without borders: easy on eyes, grep and awk. Nothing is cut; long cells widen the column."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
+    for row in [list(columns), *cells]:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr so that stdout stays data."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def report(error: FarmError) -> int:
+    """Print an error as one line and its hint as another; returns the exit code."""
+    say(f"error: {error.message}")
+    if error.evidence:
+        say(f"  said: {error.evidence.strip().splitlines()[0][:300]}")
+    if error.hint:
+        say(f"  hint: {error.hint}")
+    return error.exit_code

@@ -1,0 +1,111 @@
+"""`farm device ...`: list phones, let them in, take them out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.status import print_devices
+
+app = typer.Typer(help="Phones: list, adopt, change, remove.")
+
+Name = Annotated[str, typer.Argument(help="A device's name or adb serial.")]
+Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE; an empty value removes it. Repeatable.")]
+
+
+def _act(kind: str, done: str, json: bool, **fields: object) -> None:
+    answer = call(kind, **fields)
+    if json:
+        print_json(answer)
+    else:
+        typer.echo(done.format(**answer))
+
+
+@app.command("list")
+def list_devices(json: JsonFlag = False) -> None:
+    """Every phone adb lists or the farm knows."""
+    devices = call("status")["devices"]
+    if json:
+        print_json(devices)
+    else:
+        print_devices(devices)
+
+
+@app.command()
+def show(name: Name, json: JsonFlag = False) -> None:
+    """Everything known about one phone."""
+    device = call("device.show", device=name)
+    if json:
+        print_json(device)
+        return
+    rows = [(key, value) for key, value in device.items() if key not in {"labels", "targets", "raw"}]
+    rows += [(f"label {key}", value) for key, value in device["labels"].items()]
+    rows += [(f"target {key}", value) for key, value in device["targets"].items()]
+    print_table(("FACT", "VALUE"), rows)
+
+
+@app.command()
+def adopt(
+    name: Name,
+    pool: Annotated[str, typer.Option(help="The pool it joins.")] = "",
+    rename: Annotated[str, typer.Option("--as", help="The name it gets.")] = "",
+    json: JsonFlag = False,
+) -> None:
+    """Let a phone into the farm: only then is anything but read-only commands run on it."""
+    _act("device.adopt", "adopted {name}", json, device=name, pool=pool, rename=rename)
+
+
+@app.command()
+def add(
+    address: Annotated[str, typer.Argument(help="HOST:PORT of adb over the network.")], json: JsonFlag = False
+) -> None:
+    """Add a network phone; the farm reconnects to it for ever."""
+    _act("device.add", "added {address}; it appears in `farm device list` once it answers", json, address=address)
+
+
+@app.command("set")
+def set_device(
+    name: Name,
+    rename: Annotated[str | None, typer.Option("--name", help="A new name.")] = None,
+    pool: Annotated[str | None, typer.Option(help="A new pool.")] = None,
+    label: Labels = None,
+    json: JsonFlag = False,
+) -> None:
+    """Change a phone's name, pool or labels."""
+    _act("device.set", "changed {name}", json, device=name, rename=rename, pool=pool, labels=label or [])
+
+
+@app.command()
+def drain(name: Name, json: JsonFlag = False) -> None:
+    """Hand it out no more; running leases go on."""
+    _act("device.service", "{name} is {service}", json, device=name, service="draining")
+
+
+@app.command()
+def maintain(name: Name, json: JsonFlag = False) -> None:
+    """Take it out for a person's hands."""
+    _act("device.service", "{name} is in {service}", json, device=name, service="maintenance")
+
+
+@app.command()
+def release(name: Name, json: JsonFlag = False) -> None:
+    """Put a drained, maintained or quarantined phone back into service."""
+    _act("device.service", "{name} is back in service", json, device=name, service="in")
+
+
+@app.command()
+def reboot(name: Name, json: JsonFlag = False) -> None:
+    """Reboot it; refused while someone holds it."""
+    _act("device.reboot", "{name} reboots", json, device=name)
+
+
+@app.command()
+def forget(
+    name: Name,
+    clean: Annotated[bool, typer.Option("--clean", help="Also remove everything farm put on it.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Remove a phone from the farm."""
+    _act("device.forget", "forgot {name}", json, device=name, clean=clean)

@@ -1,0 +1,59 @@
+"""The `farm` command. Each group is a module of its own; heavy imports happen inside the commands that need them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from farm import __version__
+from farm.cli import alias, bench, bundle, demo, device, doctor, explain, lease, serve, status, uninstall
+from farm.cli.context import report
+from farm.core.errors import FarmError
+
+app = typer.Typer(
+    name="farm",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Android phones on this host as a measurement lab for ML compilers.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"farm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    socket: Annotated[
+        Path | None, typer.Option(help="The daemon's control socket.", envvar="FARM_SOCKET", show_default=False)
+    ] = None,
+    version: Annotated[  # noqa: ARG001 (its callback acts)
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+    if socket is not None:
+        os.environ["FARM_SOCKET"] = str(socket)
+
+
+for module in (serve, demo, status, bench, explain, doctor, uninstall):
+    module.register(app)
+for group, name in ((device, "device"), (bundle, "bundle"), (alias, "alias"), (lease, "lease")):
+    app.add_typer(group.app, name=name, no_args_is_help=True)
+
+
+def main() -> None:
+    """Entry point: every way a command can end has its exit code (docs/interfaces.md), and none is a traceback."""
+    try:
+        app(prog_name="farm")
+    except FarmError as error:
+        sys.exit(report(error))
+    except BrokenPipeError:  # `farm status | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,44 @@
+"""`farm serve`: the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve")(serve)
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="TOML file; /etc/farm/farm.toml by default.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="What must survive a restart.")] = None,
+    runtime_dir: Annotated[Path | None, typer.Option(help="Sockets.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the TVM port.")] = None,
+    port: Annotated[int | None, typer.Option(help="The one TVM port; 0 lets the kernel choose.")] = None,
+    adb_socket: Annotated[str | None, typer.Option(help="adb server, as adb spells it: tcp:127.0.0.1:5038.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
+) -> None:
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C."""
+    import asyncio
+    import logging
+
+    from farm.config import load
+    from farm.daemon import Daemon
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    flags = {
+        "state_dir": state_dir and str(state_dir),
+        "runtime_dir": runtime_dir and str(runtime_dir),
+        "tvm.host": host,
+        "tvm.port": port,
+        "adb.socket": adb_socket,
+    }
+    asyncio.run(Daemon(load(config, flags=flags)).run())

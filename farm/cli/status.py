@@ -1,0 +1,62 @@
+"""`farm status`: what query_rpc_tracker prints, then the phones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from farm.cli.context import JsonFlag, call, print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("status")(status)
+
+
+def status(json: JsonFlag = False) -> None:
+    """The tracker's queue and every phone: state, reason, SoC, GPU, temperature, holder."""
+    answer = call("status")
+    if json:
+        print_json(answer)
+        return
+    print_status(answer)
+
+
+def print_status(answer: dict[str, Any]) -> None:
+    """The status answer as two tables."""
+    tracker = answer["tracker"]
+    typer.echo(f"Tracker address {tracker['host']}:{tracker['port']}\n")
+    if answer["keys"]:
+        print_table(
+            ("KEY", "TOTAL", "FREE", "PENDING"),
+            ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"]),
+        )
+    else:
+        typer.echo("no keys: no phone is in service and nobody waits")
+    typer.echo()
+    if answer["devices"]:
+        print_devices(answer["devices"])
+    else:
+        typer.echo("no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host")
+    for problem in answer["problems"]:
+        typer.echo(f"\nwarning: {problem}")
+
+
+def print_devices(devices: list[dict[str, Any]]) -> None:
+    """One row per phone; the reason stands beside the state it explains."""
+    print_table(
+        ("DEVICE", "STATE", "SOC", "GPU", "TEMP", "HOLDER", "REASON"),
+        (
+            (
+                device["name"],
+                device["state"],
+                device["soc"] or "-",
+                device["gpu"] or "-",
+                "-" if device["temperature_c"] is None else f"{device['temperature_c']:.1f}C",
+                device["holder"] or "-",
+                device["reason"],
+            )
+            for device in devices
+        ),
+    )
