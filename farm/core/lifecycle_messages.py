@@ -1,0 +1,286 @@
+"""What a device's life is told (events, past tense) and what it asks for (instructions): values of `lifecycle`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.core.device import Service
+
+
+class Link(StrEnum):
+    """What adb's list says about the way to a device."""
+
+    USABLE = "usable"
+    UNAUTHORIZED = "unauthorized"
+    OFFLINE = "offline"  # also recovery, bootloader, no permissions: the reason says which
+
+
+# --- events: what happened --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Adb lists the device with this link; `reason` and `hint` explain an unusable one."""
+
+    link: Link
+    reason: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """Adb lists the device no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """The device was read; `adopted` is what the record or an adoption rule says about it."""
+
+    generation: int
+    adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifyFailed:
+    """The read-only commands failed."""
+
+    generation: int
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """An operator or a rule took the device into the farm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unadopted:
+    """An operator gave the device back; `clean` asks to remove everything of ours from it."""
+
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """The bundle is whole on the device. `adoptable`: the server we started before is alive and still ours."""
+
+    generation: int
+    bundle: str
+    adoptable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionFailed:
+    """The bundle could not be put there. `person`: trying again cannot help (no bundle for this ABI)."""
+
+    generation: int
+    reason: str
+    hint: str = ""
+    person: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStarted:
+    """The server is bound to a port, or was taken over."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The server did not bind."""
+
+    generation: int
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDied:
+    """The followed server ended."""
+
+    follow: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The stream that follows the server ended without a word about the server."""
+
+    follow: int
+    reason: str = "the connection to the phone was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPassed:
+    """Golden kernels gave the right numbers."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFailed:
+    """Golden kernels did not run (`wrong` false), or gave wrong numbers."""
+
+    generation: int
+    reason: str
+    wrong: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBroke:
+    """A session ended in a way that leaves the device in doubt (cut, hung, crashed)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryFinished:
+    """Left-over session processes are gone; `server_alive` says whether the server survived."""
+
+    generation: int
+    server_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryFailed:
+    """Left-over session processes could not be removed."""
+
+    generation: int
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackedOff:
+    """The waiting time is over."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundlesChanged:
+    """The library has other bundles than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An operator says that a quarantined device is fine again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceChanged:
+    """An operator put the device in service, draining or maintenance."""
+
+    service: Service
+
+
+Answer = (
+    Identified
+    | IdentifyFailed
+    | Provisioned
+    | ProvisionFailed
+    | ServerStarted
+    | StartFailed
+    | CheckPassed
+    | CheckFailed
+    | RecoveryFinished
+    | RecoveryFailed
+    | BackedOff
+)
+Event = (
+    Answer
+    | Listed
+    | Unlisted
+    | Adopted
+    | Unadopted
+    | ServerDied
+    | LinkLost
+    | SessionBroke
+    | BundlesChanged
+    | Released
+    | ServiceChanged
+)
+
+
+# --- instructions: what to do -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """Read the device; answer Identified or IdentifyFailed."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """Make the bundle whole on the device; answer Provisioned or ProvisionFailed. `deep` compares hashes, not sizes."""
+
+    generation: int
+    deep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartServer:
+    """Replace whatever server runs by a new one; answer ServerStarted or StartFailed."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptServer:
+    """Keep the running server, kill its orphaned sessions; answer ServerStarted or StartFailed."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Run the golden kernels; answer CheckPassed or CheckFailed."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """Kill the processes that sessions left; answer RecoveryFinished or RecoveryFailed."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Wait before attempt number `attempt` (1 is the first that waits); answer BackedOff."""
+
+    generation: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowServer:
+    """Report ServerDied or LinkLost with this number when it happens."""
+
+    follow: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopServer:
+    """End the server; nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """End the server and remove everything of ours; nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropOldBundles:
+    """Remove bundles that are no longer wanted; nobody waits for an answer."""
+
+
+Work = Identify | Provision | StartServer | AdoptServer | Check | Reap | BackOff
+Instruction = Work | FollowServer | StopServer | Clean | DropOldBundles
