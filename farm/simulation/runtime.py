@@ -1,0 +1,190 @@
+"""The runtime bundle of a virtual phone: our `tvm_rpc` and every library it needs beside it.
+
+With g++ the server is a real ELF, compiled from tvm_rpc.cc against the installed TVM wheel (about two seconds, once: the
+result is kept under its content hash). Without g++ it is launcher.py, a Python server with the same contract; it only
+runs where the host's Python can be seen, so a phone in namespaces then mounts that too (`python_launcher`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.core.errors import HostError
+
+SERVER = "tvm_rpc"
+_SOURCES = ("tvm_rpc.cc", "kernel_faults.h")
+_LAUNCHER = "launcher.py"
+_COMPILE_LIMIT_S = 120.0  # two seconds on an idle 2-core host; a loaded CI machine may take many times that
+_LIST_LIMIT_S = 20.0
+_COMPILER_FLAGS = ("-std=c++17", "-O2", "-g0", "-DFARM_VIRTUAL_PHONE", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
+# What the phone's loader must not take from the phone: a virtual phone's /system has none of them.
+_HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
+
+
+class NoTvmError(HostError):
+    """TVM is not installed in this Python, so there is no runtime to put on a virtual phone."""
+
+    code = "no_tvm"
+
+
+class CompileError(HostError):
+    """g++ could not compile the virtual phone's RPC server."""
+
+    code = "compile"
+
+
+@dataclass(frozen=True, slots=True)
+class TvmWheel:
+    """Where the installed wheels keep what a C++ program needs."""
+
+    includes: tuple[Path, ...]
+    libraries: tuple[Path, ...]  # shared libraries the server is linked with
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of the libraries."""
+        return tuple(dict.fromkeys(library.parent for library in self.libraries))
+
+
+def find_wheel() -> TvmWheel:
+    """Locate TVM's headers and runtime libraries without importing TVM (which takes 0.6 s and 195 MB).
+
+    Raises:
+        NoTvmError: TVM or one of its runtime libraries is not installed.
+    """
+    tvm, ffi = _package("tvm"), _package("tvm_ffi")
+    libraries = (
+        tvm / "lib" / "libtvm_runtime.so",
+        tvm / "lib" / "libtvm_runtime_extra.so",
+        ffi / "lib" / "libtvm_ffi.so",
+    )
+    for library in libraries:
+        if not library.is_file():
+            raise NoTvmError(f"the installed TVM has no {library.name}", hint="pip install farm[tvm]")
+    return TvmWheel((ffi / "include", tvm / "include"), libraries)
+
+
+def build_bundle_folder(out: Path) -> Path:
+    """Fill `out` with `tvm_rpc` and its libraries; returns `out`.
+
+    Raises:
+        NoTvmError: TVM is not installed.
+        CompileError: g++ is there but failed; evidence is its output.
+    """
+    wheel = find_wheel()
+    out.mkdir(parents=True, exist_ok=True)
+    for library in (*wheel.libraries, *_host_libraries(wheel)):
+        _install(library, out / library.name, mode=0o644)
+    compiler = shutil.which("g++")
+    if compiler is None:
+        _write_launcher(out / SERVER)
+    else:
+        _install(_compiled(wheel, compiler), out / SERVER, mode=0o755)
+    return out
+
+
+def is_launcher(server: Path) -> bool:
+    """Whether a `tvm_rpc` is the Python launcher rather than an ELF file."""
+    with server.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def cache_folder() -> Path:
+    """Where compiled servers are kept: $XDG_CACHE_HOME/farm/virtual-runtime."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "farm" / "virtual-runtime"
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise NoTvmError(f"Python package {name} is not installed", hint="pip install farm[tvm]")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _compiled(wheel: TvmWheel, compiler: str) -> Path:
+    """The server for these sources, libraries and this compiler, compiled at most once."""
+    digest = hashlib.sha256()
+    sources = [Path(__file__).with_name(name) for name in _SOURCES]
+    for file in (*sources, *wheel.libraries):
+        digest.update(file.read_bytes())
+    digest.update(" ".join(_COMPILER_FLAGS).encode())
+    digest.update(_output_of([compiler, "-dumpfullversion"], _LIST_LIMIT_S).encode())
+    kept = cache_folder() / digest.hexdigest()[:32] / SERVER
+    if kept.is_file():
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # Several processes may compile at once (parallel tests): each writes its own file, the last rename wins.
+    handle, name = tempfile.mkstemp(dir=kept.parent, prefix=f".{SERVER}.")
+    os.close(handle)
+    try:
+        _output_of(
+            [
+                compiler,
+                *_COMPILER_FLAGS,
+                *(f"-isystem{folder}" for folder in wheel.includes),
+                str(sources[0]),
+                *map(str, wheel.libraries),
+                "-ldl",
+                "-o",
+                name,
+            ],
+            _COMPILE_LIMIT_S,
+        )
+        Path(name).chmod(0o755)
+        Path(name).replace(kept)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return kept
+
+
+def _output_of(command: list[str], limit_s: float) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
+    except subprocess.CalledProcessError as error:
+        raise CompileError(
+            f"{command[0]} failed with exit code {error.returncode}",
+            hint="is libstdc++-dev installed? Without g++ on PATH the Python server is used instead",
+            evidence=str(error.stderr).strip(),
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"{command[0]}: {error}") from error
+    return done.stdout
+
+
+def _host_libraries(wheel: TvmWheel) -> list[Path]:
+    """The C++ runtime as the host's loader finds it for TVM's own libraries."""
+    found = {}
+    for line in _output_of(["ldd", str(wheel.libraries[0])], _LIST_LIMIT_S).splitlines():
+        match = re.fullmatch(r"\s*(\S+) => (/\S+) \(0x[0-9a-f]+\)", line)
+        if match:
+            found[match[1]] = Path(match[2])
+    missing = [name for name in _HOST_LIBRARIES if name not in found]
+    if missing:
+        raise HostError(f"the host's loader does not find {', '.join(missing)}", hint="install libstdc++6")
+    return [found[name] for name in _HOST_LIBRARIES]
+
+
+def _install(source: Path, target: Path, *, mode: int) -> None:
+    """Copy a file whole: a reader sees the old or the new one. Symbolic links become files."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, temporary)
+    temporary.chmod(mode)
+    temporary.replace(target)
+
+
+def _write_launcher(target: Path) -> None:
+    text = Path(__file__).with_name(_LAUNCHER).read_text("utf-8")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.write_text(f"#!{sys.executable}\n{text}", "utf-8")
+    temporary.chmod(0o755)
+    temporary.replace(target)
