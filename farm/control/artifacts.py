@@ -1,0 +1,179 @@
+"""Artifacts: models, inputs and libraries in a folder, named by what is in them.
+
+Uploads come in chunks, in order, and can be taken up again after a break: `put` says how many bytes are there. A file
+gets its final name only when its hash is right, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.control.messages import MAX_FRAME_BYTES
+from farm.core.errors import HostError, UserError
+
+MAX_ARTIFACT_BYTES = (
+    4 << 30
+)  # the largest phone models are about 3 GB; a phone's RPC upload is limited by its RAM anyway
+LOCKS = 16  # uploads of one artifact follow one another; two artifacts rarely share a lock
+ABANDONED_S = 24 * 3600.0  # an upload without a new chunk for a day is not coming back
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class ArtifactError(UserError):
+    """The artifact request is wrong."""
+
+    code = "bad_artifact"
+
+
+class ArtifactMissingError(UserError):
+    """There is no such artifact."""
+
+    code = "no_artifact"
+
+
+class ArtifactStorageError(HostError):
+    """The artifact folder cannot be written."""
+
+    code = "artifact_storage"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How much of an artifact is there; `complete` when its hash was right."""
+
+    sha256: str
+    size_bytes: int
+    complete: bool
+
+
+class ArtifactFolder:
+    """A content-addressed folder. Its file work happens in threads; one chunk per artifact at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._partial = folder / "partial"
+        self._partial.mkdir(parents=True, exist_ok=True, mode=0o750)
+        self._locks = tuple(asyncio.Lock() for _ in range(LOCKS))
+
+    def path(self, sha256: str) -> Path:
+        """Where a complete artifact is.
+
+        Raises:
+            ArtifactError: `sha256` is no SHA-256.
+            ArtifactMissingError: it is not here.
+        """
+        found = self._folder / checked_sha256(sha256)
+        if not found.is_file():
+            raise ArtifactMissingError(f"there is no artifact {sha256[:12]}", hint="upload it first (artifact.put)")
+        return found
+
+    def add(self, data: bytes) -> str:
+        """Keep `data` (of the daemon itself); returns its SHA-256. Blocking."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        final = self._folder / sha256
+        if not final.is_file():
+            partial = self._partial / f"{sha256}.{os.getpid()}"
+            partial.write_bytes(data)
+            partial.replace(final)
+        return sha256
+
+    async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
+        """Take the chunk that starts at `offset`; an empty chunk only asks how much is there.
+
+        A chunk at an offset other than the bytes already there is not taken: the answer says where to go on.
+
+        Raises:
+            ArtifactError: an argument is wrong, or the finished bytes do not have that hash (they are dropped).
+            ArtifactStorageError: the disk refuses.
+        """
+        checked_sha256(sha256)
+        if not 0 <= offset <= total_bytes <= MAX_ARTIFACT_BYTES:
+            raise ArtifactError(
+                f"offset {offset} of {total_bytes} bytes is impossible", hint=f"artifacts: at most {MAX_ARTIFACT_BYTES}"
+            )
+        if len(data) > MAX_FRAME_BYTES or offset + len(data) > total_bytes:
+            raise ArtifactError(f"a chunk of {len(data)} bytes at {offset} does not fit into {total_bytes} bytes")
+        try:
+            async with self._locks[int(sha256[:8], 16) % LOCKS]:
+                return await asyncio.to_thread(self._put, sha256, offset, data, total_bytes)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise ArtifactStorageError(
+                "the farm's disk is full" if full else "the farm cannot store the artifact",
+                hint="free space in the daemon's state folder" if full else "look at the daemon's state folder",
+                evidence=str(error),
+            ) from error
+
+    async def get(self, sha256: str, offset: int) -> tuple[bytes, int]:
+        """Up to one frame of a complete artifact from `offset`, and the artifact's size in bytes.
+
+        Raises:
+            ArtifactError: the offset is outside the artifact.
+            ArtifactMissingError: it is not here.
+        """
+        path = self.path(sha256)
+        size_bytes = path.stat().st_size
+        if not 0 <= offset <= size_bytes:
+            raise ArtifactError(f"offset {offset} is outside artifact {sha256[:12]} of {size_bytes} bytes")
+        return await asyncio.to_thread(_read, path, offset), size_bytes
+
+    def drop_abandoned(self, now_s: float | None = None) -> int:
+        """Delete uploads nobody went on with (`now_s`: wall clock); returns how many.
+
+        Blocking: for the daemon's start.
+        """
+        oldest_s = (time.time() if now_s is None else now_s) - ABANDONED_S
+        abandoned = [path for path in self._partial.iterdir() if path.stat().st_mtime < oldest_s]
+        for path in abandoned:
+            path.unlink(missing_ok=True)
+        return len(abandoned)
+
+    def _put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
+        final = self._folder / sha256
+        if final.is_file():
+            return Stored(sha256, final.stat().st_size, complete=True)
+        partial = self._partial / sha256
+        there = partial.stat().st_size if partial.exists() else 0
+        if offset != there:
+            return Stored(sha256, there, complete=False)
+        with partial.open("ab") as file:
+            file.write(data)
+        there += len(data)
+        if there < total_bytes:
+            return Stored(sha256, there, complete=False)
+        if _hash(partial) != sha256:
+            partial.unlink()
+            raise ArtifactError(
+                f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
+            )
+        partial.replace(final)
+        return Stored(sha256, there, complete=True)
+
+
+def checked_sha256(text: str) -> str:
+    """`text` when it is a SHA-256 in hex; it becomes a file name, so nothing else may pass.
+
+    Raises:
+        ArtifactError: it is not.
+    """
+    if not _SHA256.fullmatch(text):
+        raise ArtifactError(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
+    return text
+
+
+def _read(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(MAX_FRAME_BYTES)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,192 @@
+"""The job door's client: synchronous, and cheap to import: `farm status` pays for it.
+
+Only pyzmq, the standard library, and farm modules that need no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
+from farm.core.errors import DaemonUnreachableError, NotAllowedError, ProtocolError, UserError
+
+FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
+SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
+CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+class ControlClient:
+    """One connection to the daemon. Not for several threads at once: give each its own."""
+
+    def __init__(self, path: Path, *, token: str = "", attempt: str = "", fence: int = 0) -> None:
+        """`token`, `attempt` and `fence` are a worker's credentials; people have none."""
+        self._path = path
+        self._credentials = {"token": token, "attempt": attempt, "fence": fence}
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave; the daemon ends what this client still waited for."""
+        if self._socket is not None:
+            self._socket.close(linger=0)
+            self._socket = None
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def call(
+        self, kind: str, /, *, on_progress: OnProgress | None = None, frames: tuple[bytes, ...] = (), **fields: Any
+    ) -> dict[str, Any]:
+        """Ask and wait for the answer, however long the daemon is at work on it.
+
+        Raises:
+            DaemonUnreachableError: nobody answers (within 2 s).
+            FarmError: what the daemon reported, of the same fault, code and exit code.
+        """
+        return dict(self._ask(kind, fields, frames, on_progress).fields)
+
+    def stream(self, kind: str, /, **fields: Any) -> Generator[dict[str, Any], None, dict[str, Any]]:
+        """Ask, and yield what comes ahead of the answer; the answer is the generator's return value.
+
+        Raises: as `call`.
+        """
+        stream = self._replies(kind, fields, ())
+        try:
+            for reply in stream:
+                if not reply.more:
+                    return dict(reply.fields)
+                yield dict(reply.fields)
+        finally:
+            stream.close()
+        raise ProtocolError("the daemon's answer ended early")
+
+    def put_artifact(self, source: Path | bytes, *, on_progress: Callable[[int, int], None] | None = None) -> str:
+        """Upload a file or bytes; returns the SHA-256 it is known by. Goes on where an interrupted upload ended.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        with io.BytesIO(source) if isinstance(source, bytes) else _opened(source) as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            total = file.seek(0, os.SEEK_END)
+            offset, complete = 0, False
+            while not complete:
+                file.seek(offset)
+                chunk = file.read(MAX_FRAME_BYTES)
+                answer = self.call("artifact.put", frames=(chunk,), sha256=sha256, offset=offset, total_bytes=total)
+                before, offset, complete = offset, int(answer["size_bytes"]), bool(answer["complete"])
+                if not complete and offset == before:
+                    raise ProtocolError(f"the daemon takes no more of artifact {sha256[:12]} at byte {offset}")
+                if on_progress is not None:
+                    on_progress(total if complete else offset, total)
+        return sha256
+
+    def get_artifact(self, sha256: str) -> bytes:
+        """Download an artifact; its hash is checked.
+
+        Raises:
+            ProtocolError: the bytes are not what was asked for.
+        """
+        received = bytearray()
+        while True:
+            reply = self._ask("artifact.get", {"sha256": sha256, "offset": len(received)}, (), None)
+            chunk = reply.frames[0] if reply.frames else b""
+            received += chunk
+            if len(received) >= int(reply.fields["total_bytes"]) or not chunk:
+                break
+        if hashlib.sha256(received).hexdigest() != sha256:
+            raise ProtocolError(f"the bytes received are not artifact {sha256[:12]}")
+        return bytes(received)
+
+    def _ask(
+        self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...], on_progress: OnProgress | None
+    ) -> Reply:
+        for reply in self._replies(kind, fields, frames):
+            if not reply.more:
+                return reply
+            if on_progress is not None:
+                on_progress(dict(reply.fields))
+        raise ProtocolError("the daemon's answer ended early")
+
+    def _replies(self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...]) -> Generator[Reply, None, None]:
+        request = Request(secrets.token_hex(8), kind, fields, frames, **self._credentials)  # type: ignore[arg-type]
+        message = encode_request(request)
+        connection = self._connected()
+        connection.send_multipart(message)
+        silence_s = FIRST_SIGN_S
+        deadline = time.monotonic() + silence_s
+        while True:
+            if not connection.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+                self.close()
+                raise DaemonUnreachableError(
+                    f"the farm daemon did not answer for {silence_s:.0f} s",
+                    hint=f"it holds {self._path} but is stuck: systemctl status farm",
+                )
+            reply = decode_reply(connection.recv_multipart())
+            if reply.id != request.id:
+                continue  # the rest of an earlier call that was given up
+            if reply.error is not None:
+                raise reply.error
+            silence_s = SILENCE_S
+            deadline = time.monotonic() + silence_s
+            if not reply.more:
+                yield reply
+                return
+            if reply.fields:
+                yield reply
+
+    def _connected(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            # ZeroMQ would retry silently for ever; the kernel says at once whether anybody listens.
+            _probe(self._path)
+            self._context = zmq.Context()
+            self._socket = self._context.socket(zmq.DEALER)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.connect(f"ipc://{self._path}")
+        return self._socket
+
+
+def _probe(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(CONNECT_S)
+        try:
+            probe.connect(os.fspath(path))
+        except PermissionError as error:
+            raise NotAllowedError(
+                f"you may not open the farm's control socket {path}",
+                hint="have an operator add you to the group farm: sudo usermod -aG farm USER, then log in again",
+            ) from error
+        except OSError as error:
+            raise DaemonUnreachableError(
+                f"no farm daemon listens on {path}",
+                hint="start one with `farm serve` (or systemctl start farm); `farm demo` needs no phone",
+                evidence=str(error),
+            ) from error
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error

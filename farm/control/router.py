@@ -1,0 +1,298 @@
+"""What both control doors stand on: a ZeroMQ ROUTER on a unix socket that calls one coroutine per request.
+
+Limits: one JSON frame and up to eight raw frames of 1 MiB each (messages.py), 64 calls at once per peer and 1,024 in
+all. A peer that sends anything else gets an error when it can be told which request it meant, and nothing otherwise;
+the door stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from farm.control.messages import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    Reply,
+    Request,
+    decode_request,
+    encode_reply,
+    request_id,
+)
+from farm.core.errors import FarmError, HostError, ProtocolError
+
+MAX_CALLS_PER_PEER = 64  # a person's client has one call at a time, a worker two
+MAX_CALLS = 1024
+FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
+SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
+LINGER_MS = 200  # how long the last replies may take when the door closes
+MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
+TAKEN_PROBE_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class DoorError(HostError):
+    """A control socket cannot be opened."""
+
+    code = "door"
+
+
+class BusyError(HostError):
+    """The farm has too many calls at once."""
+
+    code = "busy"
+
+
+class CallerGoneError(FarmError):
+    """The caller went away before its answer."""
+
+    code = "caller_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end, as the kernel names it (SO_PEERCRED)."""
+
+    uid: int
+    gid: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with raw frames; a handler without frames may return just the fields."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    frames: tuple[bytes, ...] = ()
+
+
+Sender = Callable[[Reply], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request on its way through a handler."""
+
+    request: Request
+    peer: Peer
+    send: Sender
+
+    async def progress(self, **fields: Any) -> None:
+        """Send something ahead of the answer.
+
+        Raises:
+            CallerGoneError: nobody waits for the answer any more.
+        """
+        await self.send(Reply(self.request.id, fields, more=True))
+
+
+class Router:
+    """Receives requests, runs `answer` for each in a task of its own, sends what it returns or raises."""
+
+    def __init__(self, path: Path, answer: Callable[[Call], Awaitable[Answer]], *, group: str = "") -> None:
+        self._path = path
+        self._answer = answer
+        self._group = group
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._receiver: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._per_peer: Counter[bytes] = Counter()
+
+    @property
+    def endpoint(self) -> str:
+        """The ZeroMQ address clients connect to."""
+        return f"ipc://{self._path}"
+
+    async def start(self) -> None:
+        """Open the socket (0660 in a 0750 folder).
+
+        Raises:
+            DoorError: the path is too long, somebody listens on it, or the folder refuses.
+        """
+        gid = _gid(self._group)
+        _check_free(self._path)
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a caller that went away fails instead of vanishing
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        try:
+            _prepare_folder(self._path.parent, gid)
+            mask = os.umask(0o117)  # no moment at which others could connect
+            try:
+                self._socket.bind(self.endpoint)
+            finally:
+                os.umask(mask)
+            self._path.chmod(0o660)
+            if gid is not None:
+                os.chown(self._path, -1, gid)
+        except (OSError, zmq.ZMQError) as error:
+            self._close()
+            raise DoorError(
+                f"cannot open the control socket {self._path}", hint="is its folder writable?", evidence=str(error)
+            ) from error
+        self._receiver = asyncio.create_task(self._receive(), name=f"door {self._path.name}")
+
+    async def stop(self) -> None:
+        """Cancel running calls and close the socket."""
+        tasks = [*self._calls, *([self._receiver] if self._receiver else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._receiver = None
+        self._close()
+        self._path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    async def _receive(self) -> None:
+        assert self._socket is not None
+        while True:
+            frames = await self._socket.recv_multipart(copy=False)
+            peer = _peer(frames[0])
+            route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
+            if peer is None or not body:
+                logger.warning("a message without a known sender or without a body was dropped")
+                continue
+            try:
+                request = decode_request(body)
+            except ProtocolError as error:
+                logger.warning("uid %d pid %d sent garbage: %s", peer.uid, peer.pid, error)
+                identifier = request_id(body)
+                if identifier:
+                    with contextlib.suppress(CallerGoneError):
+                        await self._send(route, Reply(identifier, error=error))
+                continue
+            if len(self._calls) >= MAX_CALLS or self._per_peer[route] >= MAX_CALLS_PER_PEER:
+                with contextlib.suppress(CallerGoneError):
+                    await self._send(route, Reply(request.id, error=BusyError()))
+                continue
+            self._begin(route, request, peer)
+
+    def _begin(self, route: bytes, request: Request, peer: Peer) -> None:
+        self._per_peer[route] += 1
+        task = asyncio.create_task(self._serve(route, request, peer), name=f"call {request.kind} {request.id}")
+        self._calls.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._calls.discard(task)
+            self._per_peer[route] -= 1
+            if not self._per_peer[route]:
+                del self._per_peer[route]
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, route: bytes, request: Request, peer: Peer) -> None:
+        """Run one call and answer it; says "still at work" meanwhile, and ends the call when the caller has gone."""
+
+        async def send(reply: Reply) -> None:
+            await self._send(route, reply)
+
+        work = asyncio.ensure_future(self._answer(Call(request, peer, send)))
+        try:
+            wait_s = FIRST_SIGN_S
+            while not (await asyncio.wait((work,), timeout=wait_s))[0]:
+                await send(Reply(request.id, more=True))
+                wait_s = SIGN_INTERVAL_S
+            await send(_outcome(request, work))
+        except CallerGoneError:
+            logger.info("the caller of %s went away", request.kind)
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _send(self, route: bytes, reply: Reply) -> None:
+        if self._socket is None:
+            raise CallerGoneError("the door is closed")
+        try:
+            frames = encode_reply(reply)
+        except ProtocolError as error:
+            logger.exception("an answer cannot be sent")
+            frames = encode_reply(Reply(reply.id, error=error))
+        try:
+            # NOBLOCK: a caller that does not read must not hold the others up; it is treated as gone.
+            await self._socket.send_multipart([route, *frames], flags=zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise CallerGoneError(evidence=str(error)) from error
+
+
+def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:
+    if work.cancelled():
+        return Reply(request.id, error=HostError("the daemon ended the call", hint="it may be shutting down"))
+    error = work.exception()
+    if error is None:
+        answer = work.result()
+        return Reply(request.id, answer.fields, answer.frames)
+    if not isinstance(error, FarmError):
+        logger.error("%s failed", request.kind, exc_info=error)
+        error = FarmError(
+            f"{request.kind} failed inside farm: {type(error).__name__}: {error}",
+            hint="this is a bug; the daemon's log has the trace",
+        )
+    return Reply(request.id, error=error)
+
+
+def _peer(frame: zmq.Frame) -> Peer | None:
+    """The sender from libzmq's "Peer-Address" of an ipc socket: `host:uid:gid:pid`."""
+    try:
+        text = frame.get("Peer-Address")
+    except zmq.ZMQError:
+        return None
+    parts: Sequence[str] = str(text).rsplit(":", 3)[-3:]
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        return None
+    uid, gid, pid = map(int, parts)
+    return Peer(uid, gid, pid)
+
+
+def _gid(group: str) -> int | None:
+    if not group:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        return None
+
+
+def _prepare_folder(folder: Path, gid: int | None) -> None:
+    created = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if created:
+        folder.chmod(0o750)
+        if gid is not None:
+            os.chown(folder, -1, gid)
+
+
+def _check_free(path: Path) -> None:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise DoorError(
+            f"the control socket's path is longer than {MAX_SOCKET_PATH_BYTES} bytes: {path}",
+            hint="choose a shorter runtime folder",
+        )
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(TAKEN_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return
+    raise DoorError(f"another process listens on {path}", hint="is a farm daemon already running?")

@@ -1,0 +1,314 @@
+"""The job door over real ipc: roles, progress, artifacts, garbage, absence."""
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissingError
+from farm.control.client import ControlClient
+from farm.control.messages import MAX_FRAME_BYTES
+from farm.control.router import Answer, DoorError
+from farm.control.server import ControlServer, Role, Roles, UnknownKindError
+from farm.core.errors import DaemonUnreachableError, FarmError, NotAllowedError, PhoneError
+
+ROOT = Path(__file__).parents[2]
+
+
+class Door:
+    """A server with a few handlers, driven from threads as real clients drive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "run" / "control.sock"
+        self.artifacts = ArtifactFolder(folder / "artifacts")
+        self.role = Role.OPERATOR
+        self.began = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.server = ControlServer(
+            self.path,
+            artifacts=self.artifacts,
+            role_of=lambda uid: self.role,
+            handlers={
+                "echo": (self.echo, Role.VIEWER),
+                "count": (self.count, Role.USER),
+                "slow": (self.slow, Role.USER),
+                "never": (self.never, Role.USER),
+                "fails": (self.fails, Role.VIEWER),
+                "bug": (self.bug, Role.VIEWER),
+                "odd": (self.odd, Role.VIEWER),
+                "change": (self.echo, Role.OPERATOR),
+            },
+        )
+
+    async def echo(self, call):
+        return Answer({"fields": dict(call.fields), "user": call.caller.user}, call.request.frames)
+
+    async def count(self, call):
+        for number in range(3):
+            await call.progress(number=number)
+        return {"counted": 3}
+
+    async def slow(self, call):
+        await asyncio.sleep(0.7)  # longer than the server's first sign
+        return {"done": True}
+
+    async def never(self, call):
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+        return {}
+
+    async def fails(self, call):
+        raise PhoneError("the phone is on fire", hint="put it out", evidence="smoke")
+
+    async def bug(self, call):
+        raise KeyError("x")
+
+    async def odd(self, call):
+        return {"x": object()}
+
+    async def call(self, kind, /, **fields):
+        def run():
+            with ControlClient(self.path) as client:
+                return client.call(kind, **fields)
+
+        return await asyncio.to_thread(run)
+
+
+@pytest.fixture
+async def door(tmp_path):
+    door = Door(tmp_path)
+    await door.server.start()
+    yield door
+    await door.server.stop()
+
+
+async def test_a_call_is_answered_and_the_kernel_names_the_caller(door):
+    answer = await door.call("echo", text="ä", number=1)
+    assert answer["fields"] == {"text": "ä", "number": 1}
+    assert answer["user"] == "root" if os.getuid() == 0 else answer["user"]
+
+
+async def test_the_socket_is_for_owner_and_group_only(door):
+    assert stat.S_IMODE(door.path.stat().st_mode) == 0o660
+    assert stat.S_IMODE(door.path.parent.stat().st_mode) == 0o750
+
+
+async def test_progress_comes_ahead_of_the_answer(door):
+    seen = []
+    assert await door.call("count", on_progress=seen.append) == {"counted": 3}
+    assert seen == [{"number": 0}, {"number": 1}, {"number": 2}]
+
+    def stream():
+        with ControlClient(door.path) as client:
+            return list(client.stream("count"))
+
+    assert await asyncio.to_thread(stream) == seen
+
+
+async def test_signs_of_work_are_not_progress(door):
+    seen = []
+    assert await door.call("slow", on_progress=seen.append) == {"done": True}
+    assert seen == []
+
+
+async def test_errors_arrive_as_they_were_raised(door):
+    with pytest.raises(PhoneError, match="on fire") as caught:
+        await door.call("fails")
+    assert (caught.value.hint, caught.value.evidence) == ("put it out", "smoke")
+    with pytest.raises(FarmError, match="KeyError"):
+        await door.call("bug")
+    with pytest.raises(FarmError, match="not JSON"):
+        await door.call("odd")
+    with pytest.raises(UnknownKindError, match="'nonsense'"):
+        await door.call("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [(Role.VIEWER, {"echo"}), (Role.USER, {"echo", "count"}), (Role.OPERATOR, {"echo", "count", "change"})],
+)
+async def test_each_role_may_do_its_part(door, role, allowed):
+    door.role = role
+    for kind in ("echo", "count", "change"):
+        if kind in allowed:
+            await door.call(kind)
+        else:
+            with pytest.raises(NotAllowedError, match=f"{kind} needs the role"):
+                await door.call(kind)
+
+
+def test_root_and_the_service_operate_and_strangers_look():
+    now = [0.0]
+    roles = Roles(service_uid=4242, group="no-such-group-here", clock=lambda: now[0])
+    assert [roles(0), roles(4242), roles(4243)] == [Role.OPERATOR, Role.OPERATOR, Role.VIEWER]
+
+
+async def test_a_caller_that_goes_away_ends_its_call(door):
+    program = (
+        "import sys; from pathlib import Path; from farm.control.client import ControlClient;"
+        "ControlClient(Path(sys.argv[1])).call('never')"
+    )
+    caller = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(door.path), cwd=ROOT)
+    try:
+        await asyncio.wait_for(door.began.wait(), 10)
+    finally:
+        caller.kill()
+        await caller.wait()
+    await asyncio.wait_for(door.cancelled.wait(), 10)
+
+
+async def test_garbage_never_closes_the_door(door):
+    context = zmq.Context()
+    try:
+        for frames in (
+            [b""], [b"x"], [b"", b"", b""], [b"\xff" * 100], [b'{"v":1}'], [b'{"v":1,"id":"a","kind":1}'],
+            [b"{}", b"x" * (MAX_FRAME_BYTES + 1)], [b"[" * 50_000], [b"{}"] * 20,
+        ):  # fmt: skip
+            dealer = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.LINGER, 500)
+            dealer.connect(door.server.endpoint)
+            dealer.send_multipart(frames)
+            dealer.close()
+        answered = context.socket(zmq.DEALER)
+        answered.setsockopt(zmq.LINGER, 0)
+        answered.connect(door.server.endpoint)
+        answered.send(b'{"v":9,"id":"mine","kind":"echo"}')
+        assert await asyncio.to_thread(answered.poll, 5000)
+        reply = json.loads(answered.recv())
+        answered.close()
+        assert reply["id"] == "mine"
+        assert reply["error"]["code"] == "protocol"
+    finally:
+        await asyncio.to_thread(context.term)
+    _, writer = await asyncio.open_unix_connection(str(door.path))
+    writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100)
+    await writer.drain()
+    writer.close()
+    assert (await door.call("echo"))["fields"] == {}
+
+
+@pytest.mark.parametrize("size", [0, 1, MAX_FRAME_BYTES, 2 * MAX_FRAME_BYTES + 17])
+async def test_artifacts_come_back_as_they_went(door, size, tmp_path):
+    data = os.urandom(size)
+    source = tmp_path / "model"
+    source.write_bytes(data)
+    seen = []
+
+    def both_ways():
+        with ControlClient(door.path) as client:
+            sha256 = client.put_artifact(source, on_progress=lambda done, total: seen.append((done, total)))
+            assert client.put_artifact(data) == sha256
+            return sha256, client.get_artifact(sha256)
+
+    sha256, back = await asyncio.to_thread(both_ways)
+    assert sha256 == hashlib.sha256(data).hexdigest()
+    assert back == data
+    assert seen[-1] == (size, size)
+    assert door.artifacts.path(sha256).read_bytes() == data
+
+
+async def test_an_interrupted_upload_goes_on_where_it_ended(tmp_path):
+    folder, data = ArtifactFolder(tmp_path), os.urandom(3000)
+    sha256 = hashlib.sha256(data).hexdigest()
+    assert (await folder.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
+    again = ArtifactFolder(tmp_path)  # the daemon was restarted
+    assert (await again.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
+    with pytest.raises(ArtifactMissingError):
+        again.path(sha256)
+    assert (await again.put(sha256, 1000, data[1000:], 3000)).complete
+    assert await again.get(sha256, 2999) == (data[2999:], 3000)
+
+
+async def test_wrong_bytes_are_dropped(tmp_path):
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    with pytest.raises(ArtifactError, match="are not artifact"):
+        await folder.put(sha256, 0, b"wrong", 5)
+    assert (await folder.put(sha256, 0, b"right", 5)).complete
+
+
+@pytest.mark.parametrize(
+    ("sha256", "offset", "size", "total"),
+    [
+        ("../../etc/passwd", 0, 1, 1),
+        ("a" * 63, 0, 1, 1),
+        ("a" * 64, 5, 1, 4),
+        ("a" * 64, 0, 5, 4),
+        ("a" * 64, 0, 1, 1 << 40),
+    ],
+)
+async def test_impossible_uploads_are_refused(tmp_path, sha256, offset, size, total):
+    with pytest.raises(ArtifactError):
+        await ArtifactFolder(tmp_path).put(sha256, offset, b"x" * size, total)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+async def test_abandoned_uploads_are_dropped(tmp_path):
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    await folder.put(sha256, 0, b"ri", 5)
+    assert folder.drop_abandoned() == 0
+    assert folder.drop_abandoned(time.time() + 10 * 24 * 3600) == 1
+
+
+def test_no_daemon_is_said_at_once_and_with_a_hint(tmp_path):
+    started = time.monotonic()
+    with pytest.raises(DaemonUnreachableError, match="no farm daemon listens") as caught:
+        ControlClient(tmp_path / "control.sock").call("status")
+    assert "farm serve" in caught.value.hint
+    assert time.monotonic() - started < 1
+
+
+def test_a_stuck_daemon_is_given_up_after_two_seconds(tmp_path):
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind(f"ipc://{tmp_path}/control.sock")
+    try:
+        started = time.monotonic()
+        with pytest.raises(DaemonUnreachableError, match="did not answer"):
+            ControlClient(tmp_path / "control.sock").call("status")
+        assert time.monotonic() - started < 2.5
+    finally:
+        router.close(linger=0)
+        context.term()
+
+
+async def test_a_second_daemon_is_refused_and_a_dead_ones_socket_is_replaced(door, tmp_path):
+    second = ControlServer(door.path, artifacts=door.artifacts)
+    with pytest.raises(DoorError, match="another process listens"):
+        await second.start()
+    assert (await door.call("echo"))["fields"] == {}
+    stale = tmp_path / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(stale))
+        dead.listen()
+    assert stale.exists()
+    third = ControlServer(stale, artifacts=door.artifacts)
+    await third.start()
+    await third.stop()
+
+
+async def test_a_path_too_long_for_a_socket_is_explained(tmp_path):
+    server = ControlServer(tmp_path / ("x" * 120) / "control.sock", artifacts=ArtifactFolder(tmp_path / "a"))
+    with pytest.raises(DoorError, match="longer than 107"):
+        await server.start()
+
+
+def test_the_client_imports_nothing_heavy():
+    program = (
+        "import sys; import farm.control.client;"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & set(sys.argv[1:])))"
+    )
+    heavy = ("tvm", "numpy", "sqlalchemy", "fastapi", "pydantic", "adbutils", "asyncio")
+    out = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
