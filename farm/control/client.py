@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from farm.core.errors import DaemonUnreachableError, NotAllowedError, ProtocolEr
 
 FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
 SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
+START_POLL_S = 0.05  # how often a starting daemon is asked
 CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -33,7 +34,7 @@ class ControlClient:
 
     def __init__(self, path: Path, *, token: str = "", attempt: str = "", fence: int = 0) -> None:
         """`token`, `attempt` and `fence` are a worker's credentials; people have none."""
-        self._path = path
+        self.path = path
         self._credentials = {"token": token, "attempt": attempt, "fence": fence}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -66,20 +67,30 @@ class ControlClient:
         """
         return dict(self._ask(kind, fields, frames, on_progress).fields)
 
-    def stream(self, kind: str, /, **fields: Any) -> Generator[dict[str, Any], None, dict[str, Any]]:
-        """Ask, and yield what comes ahead of the answer; the answer is the generator's return value.
+    def stream(self, kind: str, /, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Ask, and yield what comes ahead of the answer, then the answer itself.
 
         Raises: as `call`.
         """
-        stream = self._replies(kind, fields, ())
-        try:
-            for reply in stream:
-                if not reply.more:
-                    return dict(reply.fields)
-                yield dict(reply.fields)
-        finally:
-            stream.close()
-        raise ProtocolError("the daemon's answer ended early")
+        for reply in self._replies(kind, fields, ()):
+            yield dict(reply.fields)
+
+    def wait_until_up(self, timeout_s: float, *, alive: Callable[[], bool] = lambda: True) -> None:
+        """Return when a daemon answers; give up early when it is no longer `alive`.
+
+        Raises:
+            DaemonUnreachableError: nobody answers within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.call("ping")
+            except DaemonUnreachableError:
+                if not alive() or time.monotonic() > deadline:
+                    raise
+                time.sleep(START_POLL_S)
+            else:
+                return
 
     def put_artifact(self, source: Path | bytes, *, on_progress: Callable[[int, int], None] | None = None) -> str:
         """Upload a file or bytes; returns the SHA-256 it is known by. Goes on where an interrupted upload ended.
@@ -129,7 +140,7 @@ class ControlClient:
                 on_progress(dict(reply.fields))
         raise ProtocolError("the daemon's answer ended early")
 
-    def _replies(self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...]) -> Generator[Reply, None, None]:
+    def _replies(self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...]) -> Iterator[Reply]:
         request = Request(secrets.token_hex(8), kind, fields, frames, **self._credentials)  # type: ignore[arg-type]
         message = encode_request(request)
         connection = self._connected()
@@ -141,7 +152,7 @@ class ControlClient:
                 self.close()
                 raise DaemonUnreachableError(
                     f"the farm daemon did not answer for {silence_s:.0f} s",
-                    hint=f"it holds {self._path} but is stuck: systemctl status farm",
+                    hint=f"it holds {self.path} but is stuck: systemctl status farm",
                 )
             reply = decode_reply(connection.recv_multipart())
             if reply.id != request.id:
@@ -159,11 +170,11 @@ class ControlClient:
     def _connected(self) -> zmq.Socket[bytes]:
         if self._socket is None:
             # ZeroMQ would retry silently for ever; the kernel says at once whether anybody listens.
-            _probe(self._path)
+            _probe(self.path)
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.connect(f"ipc://{self._path}")
+            self._socket.connect(f"ipc://{self.path}")
         return self._socket
 
 

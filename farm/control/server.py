@@ -127,6 +127,7 @@ class ControlServer:
         self._role_of = role_of or Roles(group=group)
         self._handlers: dict[str, Registered] = {}
         self._artifacts = artifacts
+        self.register("ping", self._ping, Role.VIEWER)
         self.register("artifact.put", self._put, Role.USER)
         self.register("artifact.get", self._get, Role.VIEWER)
         for kind, (handler, role) in (handlers or {}).items():
@@ -170,6 +171,9 @@ class ControlServer:
             )
         answer = await registered.handler(ControlCall(call, caller))
         return answer if isinstance(answer, Answer) else Answer(answer)
+
+    async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
+        return {"user": call.caller.user, "role": call.caller.role.name.lower()}
 
     async def _put(self, call: ControlCall) -> Mapping[str, Any]:
         return await put_artifact(self._artifacts, call.request)

@@ -114,7 +114,7 @@ async def test_progress_comes_ahead_of_the_answer(door):
         with ControlClient(door.path) as client:
             return list(client.stream("count"))
 
-    assert await asyncio.to_thread(stream) == seen
+    assert await asyncio.to_thread(stream) == [*seen, {"counted": 3}]
 
 
 async def test_signs_of_work_are_not_progress(door):
@@ -281,6 +281,18 @@ def test_a_stuck_daemon_is_given_up_after_two_seconds(tmp_path):
     finally:
         router.close(linger=0)
         context.term()
+
+
+async def test_a_starting_daemon_is_waited_for(tmp_path):
+    door = Door(tmp_path)
+    with ControlClient(door.path) as client:
+        with pytest.raises(DaemonUnreachableError):
+            client.wait_until_up(30, alive=lambda: False)
+        waiting = asyncio.create_task(asyncio.to_thread(client.wait_until_up, 10))
+        await door.server.start()
+        await waiting
+        assert (await asyncio.to_thread(client.call, "ping"))["role"] == "operator"
+    await door.server.stop()
 
 
 async def test_a_second_daemon_is_refused_and_a_dead_ones_socket_is_replaced(door, tmp_path):
