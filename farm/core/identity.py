@@ -25,6 +25,7 @@ class Soc:
     vendor: str = ""
     source: str = ""  # where the fact came from: a property, a file or a table row
     confidence: Confidence = Confidence.UNKNOWN
+    candidates: tuple[str, ...] = ()  # models that fit when `model` cannot be told among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Gpu:
     """Graphics processor. `family` is `adreno`, `mali`, `powervr`, `xclipse`, ... or empty."""
 
     family: str = ""
-    model: str = ""  # "Adreno 740"
+    model: str = ""  # "Adreno 740", "Mali-G610": never with a revision or a core count
+    cores: int = 0  # shader cores ("MC6"), 0 when the phone does not say
     source: str = ""
     confidence: Confidence = Confidence.UNKNOWN
 
@@ -56,7 +58,8 @@ class DeviceIdentity:
 
     hardware_serial: str = ""
     vendor: str = ""
-    model: str = ""
+    model: str = ""  # the vendor's model number, "24069PC21I"
+    market_name: str = ""  # what is printed on the box, "POCO F6"; often empty
     android_release: str = ""
     sdk: int = 0
     fingerprint: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ _FORBIDDEN_RUN = re.compile(r"[^a-z0-9._-]+")
 def normalise(value: str) -> str:
     """Return `value` as a label value: lower case, each run outside `[a-z0-9._-]` replaced by one `-`.
 
-    The result never holds `:`, whitespace or quotes, so it is always a legal stock TVM key (FACTS-tvm: one key with such a
-    character breaks every stock RPCRunner). It is empty when nothing of the value survives. Dashes at either end go, because
-    a value that starts with one reads like a command line option. Idempotent.
+    The result never holds `:`, whitespace or quotes, so it is always a legal stock TVM key: one row with such a key
+    breaks every stock RPCRunner. It is empty when nothing of the value survives. Dashes at either end go, because a
+    value that starts with one reads like a command line option. Idempotent.
     """
     return _FORBIDDEN_RUN.sub("-", value.strip().lower()).strip("-")[:MAX_VALUE_LENGTH].rstrip("-")
 
@@ -37,8 +37,8 @@ def unique(value: str, taken: Collection[str]) -> str:
 def labels_of(identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "") -> dict[str, str]:
     """Return the labels of a device: normalised values, facts that are not known left out.
 
-    Keys: `name`, `pool`, `serial`, `vendor`, `model`, `soc`, `soc-name`, `soc-vendor`, `gpu`, `gpu-family`, `abi`, `android`
-    (release), `sdk`, `virtual` (`yes` or absent).
+    Keys: `name`, `pool`, `serial`, `vendor`, `model`, `soc`, `soc-name`, `soc-vendor`, `gpu`, `gpu-family`, `abi`,
+    `android` (release), `sdk`, `virtual` (`yes` or absent).
     """
     values = {"name": name, "pool": pool, "serial": serial}
     if identity is not None:
@@ -60,7 +60,7 @@ def labels_of(identity: DeviceIdentity | None, name: str, pool: str = "", serial
 
 
 def aliases_of(
-    identity: DeviceIdentity | None, name: str, labels: dict[str, str], configured: Iterable[str] = ()
+    identity: DeviceIdentity | None, name: str, labels: Mapping[str, str], configured: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """Return the stock TVM keys a device answers to: `android`, its GPU, its SoC, its name, then the configured ones.
 

@@ -1,4 +1,7 @@
-"""Selectors: which phones a request means. `label=value[,label=value...]` is AND; a bare word is an alias; there is no OR."""
+"""Selectors: which phones a request means.
+
+`label=value[,label=value...]` is AND; a bare word is an alias; there is no OR.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,8 @@ class Selector:
     def no_match(self, devices: Iterable[Described]) -> NoPhoneError:
         """The error for "none of `devices` matches", naming the nearest values that exist.
 
-        The first term that no device meets is the culprit; when each term is met by some device but never all by one, the
-        combination is.
+        The first term that no device meets is the culprit; when each term is met by some device but never all by one,
+        the combination is.
         """
         known = [(labels, aliases) for labels, aliases in devices]
         if not known:
@@ -127,7 +130,7 @@ class Selector:
 
 
 def nearest(word: str, known: Iterable[str], limit: int = NEAREST_SHOWN) -> tuple[str, ...]:
-    """Up to `limit` of `known` that look like `word`, best first; words that merely continue it come before the rest."""
+    """Up to `limit` of `known` that look like `word`, best first; words that merely continue it come first."""
     scored = []
     for candidate in set(known):
         ratio = SequenceMatcher(None, word, candidate, autojunk=False).ratio()

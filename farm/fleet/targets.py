@@ -1,0 +1,125 @@
+"""TVM targets that follow from an identity, as plain dicts that `tvm.target.Target` accepts. Imports no TVM.
+
+`-mcpu` both tunes for a core and switches on everything LLVM believes that core has. Phones disagree: kernels hide SVE,
+and cores that share a design with a Cortex lack its dot product. So what the kernel does not state is switched off by
+name, and code never contains an instruction that the phone did not promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from farm.fleet.cpu import CpuFacts
+
+Target = dict[str, object]
+
+ADRENO_TAG = "qcom/adreno-opencl"  # TVM's own tag; -texture and -clml need a numeric check on the device first
+# Families whose Android drivers bring libOpenCL.so. No row here means no GPU target, not a broken one.
+OPENCL_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Feature:
+    """LLVM feature `llvm` holds when `test` does on the kernel's flags; `wanted`: switched on by name when it holds."""
+
+    llvm: str
+    test: Callable[[Collection[str]], bool]
+    wanted: bool
+
+
+def _flags(*names: str) -> Callable[[Collection[str]], bool]:
+    return lambda stated: all(name in stated for name in names)
+
+
+# Flags: Linux Documentation/arch/arm64/elf_hwcaps.rst. Only features that LLVM's code generator uses unasked are
+# listed; atomics (lse) are not: Exynos 9810 kernels state them for cores that trap on them.
+_AARCH64 = (
+    _Feature("neon", _flags("asimd"), wanted=True),
+    _Feature("fullfp16", _flags("fphp", "asimdhp"), wanted=True),
+    _Feature("dotprod", _flags("asimddp"), wanted=True),
+    _Feature("i8mm", _flags("i8mm"), wanted=True),
+    _Feature("bf16", _flags("bf16"), wanted=True),
+    _Feature("sve", _flags("sve"), wanted=True),
+    _Feature("sve2", _flags("sve", "sve2"), wanted=True),
+    _Feature("fp16fml", _flags("asimdfhm"), wanted=False),
+    _Feature("rdm", _flags("asimdrdm"), wanted=False),
+    _Feature("complxnum", _flags("fcma"), wanted=False),
+    _Feature("sha3", _flags("sha3"), wanted=False),
+    _Feature("sme", _flags("sme"), wanted=False),
+    _Feature("cssc", _flags("cssc"), wanted=False),
+    _Feature("mops", _flags("mops"), wanted=False),
+)
+_ARM = (
+    _Feature("neon", _flags("neon"), wanted=True),
+    _Feature("vfp4", _flags("vfpv4"), wanted=True),
+    _Feature("hwdiv-arm", _flags("idiva"), wanted=True),
+    _Feature("hwdiv", _flags("idivt"), wanted=True),
+    _Feature("dotprod", _flags("asimddp"), wanted=True),
+    _Feature("fullfp16", _flags("fphp", "asimdhp"), wanted=True),
+    _Feature("i8mm", _flags("i8mm"), wanted=True),
+    _Feature("bf16", _flags("bf16"), wanted=True),
+)
+# What AArch32 code finds on every ARMv8 core with Advanced SIMD; 64-bit kernels print AArch64's names to a 64-bit
+# reader.
+_AARCH32_OF_ASIMD = ("neon", "vfpv4", "idiva", "idivt")
+
+
+def targets_of(abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool) -> Mapping[str, Target]:
+    """Targets by farm's names: `cpu`, `adreno` (TVM's tag), `opencl`. Empty for an ABI that TVM has no target for.
+
+    A virtual phone runs on its host, which has neither the profile's cores nor its GPU: it gets the baseline CPU of
+    that architecture and nothing else.
+    """
+    host = _cpu_target(abi, cpu, virtual=virtual)
+    if host is None:
+        return {}
+    if cpu.cores:
+        host["num-cores"] = cpu.cores
+    targets: dict[str, Target] = {"cpu": host}
+    if virtual:
+        return targets
+    if gpu_family == "adreno":
+        targets["adreno"] = {"tag": ADRENO_TAG, "host": dict(host)}
+    if gpu_family in OPENCL_FAMILIES:
+        targets["opencl"] = {"kind": "opencl", "host": dict(host)}
+    return targets
+
+
+def _cpu_target(abi: str, cpu: CpuFacts, *, virtual: bool) -> Target | None:
+    match abi:
+        case "x86_64" if virtual:
+            return {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}
+        case "arm64-v8a" if virtual:
+            return {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]}
+        case "arm64-v8a":
+            # The ABI promises Advanced SIMD whether or not cpuinfo could be read.
+            stated = {*cpu.features, "asimd"}
+            known = cpu.lead.llvm_aarch64 if cpu.lead else None
+            return _arm_target("aarch64-linux-android", _AARCH64, stated, cpu, known)
+        case "armeabi-v7a":
+            stated = {*cpu.features, *(_AARCH32_OF_ASIMD if "asimd" in cpu.features else ())}
+            known = cpu.lead.llvm_arm if cpu.lead else None
+            return _arm_target("armv7a-linux-androideabi", _ARM, stated, cpu, known)
+        case "x86_64":
+            # https://developer.android.com/ndk/guides/abis: the ABI includes SSE4.2 and POPCNT, LLVM's x86-64-v2.
+            return {"kind": "llvm", "mtriple": "x86_64-linux-android", "mcpu": "x86-64-v2"}
+        case "x86":
+            # Same page: the ABI includes SSE3 and SSSE3.
+            return {"kind": "llvm", "mtriple": "i686-linux-android", "mcpu": "i686", "mattr": ["+ssse3"]}
+        case _:
+            return None
+
+
+def _arm_target(
+    mtriple: str, table: tuple[_Feature, ...], stated: Collection[str], cpu: CpuFacts, implied: Collection[str] | None
+) -> Target:
+    """An ARM target; `implied`: what LLVM takes for granted on the lead core, None when it does not know that core."""
+    on = [f"+{feature.llvm}" for feature in table if feature.wanted and feature.test(stated)]
+    off = [f"-{feature.llvm}" for feature in table if feature.llvm in (implied or ()) and not feature.test(stated)]
+    target: Target = {"kind": "llvm", "mtriple": mtriple}
+    if cpu.lead is not None and implied is not None:
+        target["mcpu"] = cpu.lead.mcpu
+    if on or off:
+        target["mattr"] = on + off
+    return target
