@@ -1,0 +1,140 @@
+"""Reads the folder that somebody wants to make a bundle of. Thin I/O around `farm.bundle.closure`."""
+
+from __future__ import annotations
+
+import difflib
+import mmap
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farm.bundle.abi import Abi, Platform
+from farm.bundle.closure import inspect
+from farm.bundle.elf import ELF_MAGIC, ElfError, parse_elf
+from farm.bundle.model import MARKS, BundleRefusedError, FolderFile, Inspection, Stated, refusal
+from farm.core.errors import HostError, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DESCRIPTION = "bundle.toml"  # what the folder's author states; read, never pushed
+MAX_FILES = 256  # a real bundle has fewer than ten: more means the wrong folder (a whole build tree, a home)
+MAX_SHEBANG_BYTES = 256  # BINPRM_BUF_SIZE of Linux
+MAX_DESCRIPTION_BYTES = 65_536
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")  # needs no quoting in any shell, here or on a phone
+_DESCRIPTION_KEYS = ("abi", "platform", "tvm_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder as read: its judgement, and what its author stated."""
+
+    path: Path
+    inspection: Inspection
+    stated: Stated
+
+
+def read_folder(folder: Path) -> Folder:
+    """Read and judge `folder`. What is wrong with the files is in `inspection`, ready to be shown.
+
+    Raises:
+        UserError: there is no such folder, its bundle.toml is wrong, or it holds what no bundle can (sub-folders,
+            device files, names that need quoting).
+        HostError: it cannot be read.
+    """
+    if not folder.exists():
+        raise UserError(f"there is no folder {folder}", hint="give the folder that holds tvm_rpc and its libraries")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", hint="give the folder that holds tvm_rpc and its libraries")
+    try:
+        _refuse_what_no_bundle_holds(folder)
+        stated = _read_description(folder / DESCRIPTION)
+        files = read_files(folder)
+    except OSError as error:
+        raise HostError(
+            f"cannot read {error.filename or folder}: {error.strerror}", hint="check its owner and mode"
+        ) from error
+    return Folder(folder, inspect(files, stated), stated)
+
+
+def read_files(folder: Path) -> list[FolderFile]:
+    """Read every file of a folder except bundle.toml, sorted by name."""
+    return [_read_file(path) for path in sorted(folder.iterdir()) if path.name != DESCRIPTION]
+
+
+def _refuse_what_no_bundle_holds(folder: Path) -> None:
+    entries = sorted(folder.iterdir())
+    if len(entries) > MAX_FILES:
+        raise UserError(
+            f"{folder} holds {len(entries)} files: that is no bundle",
+            hint="copy tvm_rpc and its libraries into a folder of their own (docs/bundles.md)",
+        )
+    findings = []
+    for path in entries:
+        if path.is_symlink() and not path.exists():
+            problem, hint = f"{path.name} is a link to a file that is not there", "copy the file itself"
+        elif path.is_dir():
+            problem, hint = (
+                f"{path.name} is a folder",
+                "put all files side by side: on the phone they lie in one folder",
+            )
+        elif not path.is_file():
+            problem, hint = f"{path.name} is not a regular file", "remove it"
+        elif not _SAFE_NAME.fullmatch(path.name):
+            problem, hint = f"the name {path.name!r} is not safe on a phone", "use letters, digits and . _ + - only"
+        else:
+            continue
+        findings.append(refusal(path.name, problem, hint))
+    if findings:
+        raise BundleRefusedError(str(folder), findings)
+
+
+def _read_file(path: Path) -> FolderFile:
+    size = path.stat().st_size
+    if size == 0:
+        return FolderFile(path.name, 0)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:2] == b"#!":
+            line = data[2:MAX_SHEBANG_BYTES].split(b"\n", 1)[0].decode(errors="replace").strip()
+            return FolderFile(path.name, size, interpreter=line)
+        if data[:4] != ELF_MAGIC:
+            return FolderFile(path.name, size)
+        # The names of sibling libraries inside tvm_rpc tell what it opens by itself.
+        siblings = [sibling.name.encode() for sibling in path.parent.glob("libtvm*.so")]
+        marks = frozenset(mark for mark in (*MARKS, *siblings) if data.find(mark) >= 0)
+        try:
+            return FolderFile(path.name, size, elf=parse_elf(data, path.name), marks=marks)
+        except ElfError as error:
+            return FolderFile(path.name, size, problem=error)
+
+
+def _read_description(path: Path) -> Stated:
+    if not path.exists():
+        return Stated()
+    raw = path.read_bytes()[:MAX_DESCRIPTION_BYTES]
+    try:
+        table = tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}", hint='for example: abi = "arm64-v8a"') from error
+    for key, value in table.items():
+        if key not in _DESCRIPTION_KEYS:
+            raise UserError(f"{path} has an unknown key {key!r}", hint=_suggest(key, _DESCRIPTION_KEYS))
+        if not isinstance(value, str):
+            raise UserError(f"{path}: {key} must be a string", hint=f'for example: {key} = "..."')
+    return Stated(
+        abi=Abi(_one_of(path, "abi", table["abi"], [*Abi])) if "abi" in table else None,
+        platform=Platform(_one_of(path, "platform", table["platform"], [*Platform])) if "platform" in table else None,
+        tvm_version=table.get("tvm_version", ""),
+    )
+
+
+def _one_of(path: Path, key: str, value: str, known: list[str]) -> str:
+    if value not in known:
+        raise UserError(f"{path}: {key} = {value!r} is unknown", hint=_suggest(value, known))
+    return value
+
+
+def _suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"

@@ -1,0 +1,391 @@
+"""The library of bundles on the host's disk.
+
+    <root>/objects/<hash>/manifest.json, files/, golden/     complete and never changed
+    <root>/names/<name>                                      holds a hash
+    <root>/tmp/                                              work in progress; what dead processes left is swept
+    <root>/lock
+
+An object appears and disappears by one rename, a name by another. So a process killed at any moment leaves the library
+as it was or as it was to be, and readers need no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farm.bundle.closure import inspect
+from farm.bundle.folder import read_files, read_folder
+from farm.bundle.golden import KIND_CPU, KIND_OPENCL, GoldenCompiler, GoldenWanted, read_golden
+from farm.bundle.manifest import (
+    MANIFEST,
+    MANIFEST_FORMAT,
+    SHORT_HASH,
+    Bundle,
+    BundleFile,
+    Identity,
+    Manifest,
+    dump_manifest,
+    load_manifest,
+)
+from farm.bundle.storage import (
+    Staging,
+    copy_hashed,
+    hash_file,
+    host_errors,
+    locked,
+    sweep,
+    sync_directory,
+    sync_tree,
+    write_durably,
+)
+from farm.core.errors import HostError, UserError
+
+MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
+DEFAULT_TOOLCHAIN = "default"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class UnknownBundleError(UserError):
+    """No bundle has that name or hash."""
+
+    code = "unknown_bundle"
+
+
+class BundleInUseError(UserError):
+    """The bundle is on a phone or in a job."""
+
+    code = "bundle_in_use"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One difference between a stored bundle and its manifest."""
+
+    bundle: str  # hash
+    file: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What `remove` did: the names that are gone, and whether the files went with the last of them."""
+
+    bundle: Bundle
+    names: tuple[str, ...]
+    files_removed: bool
+
+
+def _silent(_step: str) -> None:
+    """No progress wanted."""
+
+
+class BundleLibrary:
+    """Content-addressed store of bundles under `root`. Synchronous: the daemon calls it in a thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._objects, self._names, self._tmp = root / "objects", root / "names", root / "tmp"
+        with host_errors(f"opening the bundle library {root}", root):
+            for directory in (self._objects, self._names, self._tmp):
+                directory.mkdir(parents=True, exist_ok=True)
+
+    def add(
+        self,
+        folder: Path,
+        *,
+        name: str,
+        toolchain: str = DEFAULT_TOOLCHAIN,
+        compile_golden: GoldenCompiler,
+        progress: Callable[[str], None] = _silent,
+    ) -> Bundle:
+        """Check a folder, copy it, compile its golden kernels and give it a name; all or nothing.
+
+        The same files for the same toolchain are the same bundle: adding them again only gives it the (further) name,
+        and repairs it if its stored copy is damaged. A name that another bundle has moves to this one.
+
+        Raises:
+            UserError: the name is not usable, or the folder cannot be a bundle (BundleRefusedError has all reasons).
+            HostError: disk or toolchain do not let us; nothing was changed.
+        """
+        if not _NAME.fullmatch(name):
+            raise UserError(
+                f"{name!r} cannot be a bundle's name",
+                hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
+            )
+        source = read_folder(folder)
+        source.inspection.accepted(str(folder))
+        with host_errors(f"adding bundle {name}", self._root):
+            with locked(self._root / "lock"):
+                sweep(self._tmp)
+                staging = Staging(self._tmp)
+            try:
+                files = _copy(folder, [file.name for file in source.inspection.files], staging.path / "files", progress)
+                # Judge what was copied: the folder may be rebuilt under our hands.
+                inspection = inspect(read_files(staging.path / "files"), source.stated)
+                abi, platform = inspection.accepted(str(folder))
+                modes = {file.name: file.mode for file in inspection.files}
+                for file in files:
+                    (staging.path / "files" / file.name).chmod(modes[file.name])
+                identity = Identity(abi, platform, toolchain, tuple(replace(f, mode=modes[f.name]) for f in files))
+                if not self._is_sound(identity.hash):
+                    kinds = (KIND_CPU, KIND_OPENCL) if inspection.has_opencl else (KIND_CPU,)
+                    progress(f"compiling golden kernels ({', '.join(kinds)}) for {abi}")
+                    golden = staging.path / "golden"
+                    golden.mkdir()
+                    compile_golden(GoldenWanted(abi, platform, kinds), golden)
+                    manifest = Manifest(
+                        format=MANIFEST_FORMAT,
+                        identity=identity,
+                        tvm_version=source.stated.tvm_version or read_golden(golden).tvm_version,
+                        has_opencl=inspection.has_opencl,
+                        has_random_fill=inspection.has_random_fill,
+                        warnings=tuple(f"{finding.message}; {finding.hint}" for finding in inspection.warnings),
+                        added_at=datetime.now(UTC),
+                        golden_files=_described(golden),
+                    )
+                    write_durably(staging.path / MANIFEST, dump_manifest(manifest))
+                    sync_tree(staging.path)
+                self._publish(staging, identity.hash, name)
+            finally:
+                staging.close()
+        return self.get(name)
+
+    def list(self) -> tuple[Bundle, ...]:
+        """All readable bundles, oldest first. A damaged one is left out here and named by `verify`."""
+        names = self._hashes_by_name()
+        found = []
+        for hash_ in self._stored_hashes():
+            with contextlib.suppress(HostError, FileNotFoundError):  # removed or damaged meanwhile: verify's business
+                found.append(self._load(hash_, _names_of(hash_, names)))
+        return tuple(sorted(found, key=lambda bundle: (bundle.added_at, bundle.hash)))
+
+    def get(self, name: str) -> Bundle:
+        """The bundle with that name, or whose hash starts with it.
+
+        Raises:
+            UnknownBundleError: there is none, or several hashes start so.
+            HostError: its manifest is damaged.
+        """
+        names = self._hashes_by_name()
+        hash_ = self._resolve(name, names)
+        bundle = self._load(hash_, _names_of(hash_, names))
+        return replace(bundle, name=name) if name in names else bundle
+
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        """The bundle for a device: of that ABI (and platform), the one whose name was set last; None if there is none.
+
+        A phone and a virtual phone may both be x86_64; `platform` tells them apart (Platform.ANDROID, Platform.LINUX).
+        """
+        fitting = [
+            bundle
+            for bundle in self.list()
+            if bundle.abi == abi and bundle.names and platform in (None, bundle.platform)
+        ]
+        return max(fitting, key=self._named_at, default=None)
+
+    def remove(self, name: str, *, in_use: Callable[[Bundle], str] = lambda _bundle: "") -> Removed:
+        """Take a name away, and the files with the last name; by hash: the bundle with all its names.
+
+        `in_use` returns why a bundle must stay ("on pixel-7"), "" if it may go. It is asked under the library's lock.
+
+        Raises:
+            UnknownBundleError: there is no such bundle.
+            BundleInUseError: its files would go, and `in_use` gave a reason.
+        """
+        with host_errors(f"removing bundle {name}", self._root), locked(self._root / "lock"):
+            bundle = self._get_even_damaged(name)
+            going = (name,) if name in bundle.names else bundle.names
+            last = set(going) == set(bundle.names)
+            if last and (reason := in_use(bundle)):
+                raise BundleInUseError(
+                    f"bundle {name} is in use: {reason}", hint="wait, or drain the devices that use it first"
+                )
+            for gone in going:
+                (self._names / gone).unlink(missing_ok=True)
+            sync_directory(self._names)
+            if last:
+                self._discard(bundle.hash)
+            return Removed(bundle, going, last)
+
+    def verify(self, name: str | None = None) -> tuple[Damage, ...]:
+        """Read every byte of one bundle (or of all) again; what differs from the manifest, empty if nothing does.
+
+        Raises:
+            UnknownBundleError: there is no such bundle.
+        """
+        hashes = (self._resolve(name, self._hashes_by_name()),) if name is not None else self._stored_hashes()
+        with host_errors("verifying bundles", self._root):
+            return tuple(damage for hash_ in hashes for damage in self._damages(hash_))
+
+    def _publish(self, staging: Staging, hash_: str, name: str) -> None:
+        """Move a finished bundle to its place, unless a sound one is there, and name it."""
+        with locked(self._root / "lock"):
+            if not self._is_sound(hash_):
+                if not (staging.path / MANIFEST).exists():
+                    raise HostError(f"bundle {hash_[:SHORT_HASH]} was removed meanwhile", hint="add it again")
+                if (self._objects / hash_).exists():
+                    self._discard(hash_)
+                # The staging folder itself stays, with its lock: only what is in it moves.
+                ready = staging.path.with_name(f"{staging.path.name}.ready")
+                ready.mkdir()
+                for part in (MANIFEST, "files", "golden"):
+                    (staging.path / part).rename(ready / part)
+                sync_directory(ready)
+                ready.rename(self._objects / hash_)
+                sync_directory(self._objects)
+            write_durably(self._names / name, f"{hash_}\n".encode())
+
+    def _discard(self, hash_: str) -> None:
+        """Make an object vanish by one rename, then delete it. Under the lock only."""
+        trash = Staging(self._tmp)
+        try:
+            (self._objects / hash_).rename(trash.path / hash_)
+            sync_directory(self._objects)
+        finally:
+            trash.close()
+
+    def _stored_hashes(self) -> tuple[str, ...]:
+        return tuple(sorted(path.name for path in self._objects.iterdir() if _HASH.fullmatch(path.name)))
+
+    def _hashes_by_name(self) -> dict[str, str]:
+        found = {}
+        for path in sorted(self._names.iterdir()):
+            with contextlib.suppress(FileNotFoundError):  # removed between listing and reading
+                if _NAME.fullmatch(path.name):
+                    found[path.name] = path.read_text().strip()
+        return found
+
+    def _named_at(self, bundle: Bundle) -> int:
+        """When a name was last given to it, in ns since the epoch; 0 if they are gone meanwhile."""
+        times = [0]
+        for name in bundle.names:
+            with contextlib.suppress(FileNotFoundError):
+                times.append((self._names / name).stat().st_mtime_ns)
+        return max(times)
+
+    def _resolve(self, name: str, names: dict[str, str]) -> str:
+        stored = self._stored_hashes()
+        if (named := names.get(name, "")) in stored:
+            return named
+        matching = [hash_ for hash_ in stored if len(name) >= MIN_PREFIX and hash_.startswith(name)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            shown = ", ".join(hash_[:SHORT_HASH] for hash_ in matching)
+            raise UnknownBundleError(
+                f"{name} may be any of {len(matching)} bundles", hint=f"give more digits of: {shown}"
+            )
+        near = difflib.get_close_matches(name, names, n=1)
+        if near:
+            hint = f"did you mean {near[0]}?"
+        else:
+            hint = (
+                f"there are: {', '.join(names)}"
+                if names
+                else "there are none yet: `farm bundle add FOLDER --name NAME`"
+            )
+        raise UnknownBundleError(f"there is no bundle {name}", hint=hint)
+
+    def _get_even_damaged(self, name: str) -> Bundle:
+        """For removal: a bundle whose manifest is unreadable shows its hash and names, nothing else."""
+        try:
+            return self.get(name)
+        except UnknownBundleError:
+            raise
+        except (HostError, FileNotFoundError):
+            names = self._hashes_by_name()
+            hash_ = self._resolve(name, names)
+            named = _names_of(hash_, names)
+            return Bundle(name, hash_, "", (), self._objects / hash_ / "files", "", (), "", False, names=named)
+
+    def _load(self, hash_: str, names: tuple[str, ...]) -> Bundle:
+        place = self._objects / hash_
+        manifest = load_manifest(place / MANIFEST)
+        identity = manifest.identity
+        goldens = {file.name for file in manifest.golden_files}
+        return Bundle(
+            name=names[0] if names else "",
+            hash=hash_,
+            abi=identity.abi,
+            files=identity.files,
+            path=place / "files",
+            toolchain=identity.toolchain,
+            golden=read_golden(place / "golden").goldens if goldens else (),
+            tvm_version=manifest.tvm_version,
+            has_opencl=manifest.has_opencl,
+            platform=identity.platform,
+            has_random_fill=manifest.has_random_fill,
+            names=names,
+            warnings=manifest.warnings,
+            added_at=manifest.added_at,
+        )
+
+    def _is_sound(self, hash_: str) -> bool:
+        return (self._objects / hash_).exists() and not any(self._damages(hash_))
+
+    def _damages(self, hash_: str) -> Iterable[Damage]:
+        place = self._objects / hash_
+        try:
+            manifest = load_manifest(place / MANIFEST)
+        except FileNotFoundError:
+            yield Damage(hash_, MANIFEST, "is missing")
+            return
+        except HostError as error:
+            yield Damage(hash_, MANIFEST, f"is unreadable: {error.message}")
+            return
+        if manifest.identity.hash != hash_:
+            yield Damage(hash_, MANIFEST, "was changed: its hash is another one")
+        for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
+            expected = {file.name: file for file in files}
+            present = {path.name for path in (place / part).iterdir()} if (place / part).is_dir() else set()
+            for name in sorted(expected.keys() | present):
+                if problem := _difference(place / part / name, expected.get(name)):
+                    yield Damage(hash_, f"{part}/{name}", problem)
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    known = list(names)
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {near[0]}?"
+    return f"there are: {', '.join(known)}" if known else "there is none yet: farm bundle add FOLDER --name NAME"
+
+
+def _difference(path: Path, expected: BundleFile | None) -> str:
+    if expected is None:
+        return "does not belong there"
+    if not path.is_file():
+        return "is missing"
+    status = path.stat()
+    if status.st_size != expected.size:
+        return f"has {status.st_size} bytes instead of {expected.size}"
+    return "" if hash_file(path) == expected.sha256 else "has other content"
+
+
+def _names_of(hash_: str, names: dict[str, str]) -> tuple[str, ...]:
+    return tuple(name for name, named in names.items() if named == hash_)
+
+
+def _copy(folder: Path, names: Iterable[str], target: Path, progress: Callable[[str], None]) -> list[BundleFile]:
+    target.mkdir()
+    copied = []
+    for name in names:
+        progress(f"copying {name}")
+        sha256, size = copy_hashed(folder / name, target / name, 0o600)
+        copied.append(BundleFile(name, sha256, size, 0o600))
+    return copied
+
+
+def _described(folder: Path) -> tuple[BundleFile, ...]:
+    """The files of a folder, with their modes made uniform."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        path.chmod(0o644)
+        found.append(BundleFile(path.name, hash_file(path), path.stat().st_size, 0o644))
+    return tuple(found)

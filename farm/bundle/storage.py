@@ -1,0 +1,156 @@
+"""File-system steps that either happen whole or not at all, also under `kill -9` and on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from farm.core.errors import HostError
+
+COPY_CHUNK_BYTES = 1 << 20
+LOCK_TIMEOUT_S = 30.0  # holders keep it for milliseconds: renames and fsyncs only
+LOCK_POLL_S = 0.02
+
+
+@contextmanager
+def host_errors(doing: str, place: Path) -> Iterator[None]:
+    """Turn an OSError inside into a HostError that says what was being done and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = f"free some room on the disk of {place} ({_free(place)} free) and try again; nothing was changed"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = f"{place} must be writable for the user that runs farm (uid {os.geteuid()})"
+        else:
+            hint = f"look at the disk of {place}"
+        raise HostError(f"{doing} failed: {error.strerror or error}", hint=hint, evidence=str(error)) from error
+
+
+def _free(place: Path) -> str:
+    with contextlib.suppress(OSError):
+        return f"{shutil.disk_usage(place).free / 1e6:.0f} MB"
+    return "an unknown amount"
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def copy_hashed(source: Path, target: Path, mode: int) -> tuple[str, int]:
+    """Copy a file to disk for good; returns the SHA-256 and size of what was really copied."""
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb") as reader, target.open("xb") as writer:
+        while chunk := reader.read(COPY_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            writer.write(chunk)
+        os.fchmod(writer.fileno(), mode)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return digest.hexdigest(), size
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file by one with `content`: readers see the old or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_tree(root: Path) -> None:
+    """Flush every file and directory below `root`."""
+    for directory, _, files in os.walk(root):
+        for name in files:
+            descriptor = os.open(Path(directory) / name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(Path(directory))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`; the kernel lets go of it when its holder dies.
+
+    Raises:
+        HostError: another process keeps it for longer than LOCK_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    with path.open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise HostError(
+                        f"another process has held {path} for {LOCK_TIMEOUT_S:g} s",
+                        hint=f"`fuser {path}` names it; end it and try again",
+                    ) from error
+                time.sleep(LOCK_POLL_S)
+        yield  # closing the file lets go
+
+
+class Staging:
+    """A folder for work in progress, known to be alive by a lock on itself.
+
+    Make and sweep it under the library's lock: then no sweeper can meet one that is made but not yet locked.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        self.path = parent / uuid.uuid4().hex
+        self.path.mkdir()
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        """Remove what is left of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what processes that died left in `parent`."""
+    for path in parent.iterdir():
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # its owner has just closed it
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue  # its owner lives
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
