@@ -20,7 +20,10 @@ _ADRENO = re.compile(r"adreno\W*(?:\(?tm\)?)?\W*([0-9]{3}[a-z]?)(?=v[0-9]|[^a-z0
 _MALI = re.compile(r"\b(mali|immortalis)[-_ ]([a-z][0-9]{1,4}[a-z]*|[0-9]{3}[a-z]?)", re.IGNORECASE)
 _MALI_CORES = re.compile(r"\b(?:MC|MP)([0-9]{1,2})\b|\b([0-9]{1,2}) cores\b")
 _XCLIPSE = re.compile(r"xclipse[-_ ]?([0-9]{3,4}[a-z]?)", re.IGNORECASE)
-_POWERVR = re.compile(r"powervr[-_ ]?((?:[a-z]+[-_ ])*[a-z0-9]+[0-9][a-z0-9-]*)", re.IGNORECASE)
+_POWERVR = re.compile(
+    r"powervr[-_ ]?((?:[a-z]+(?:-[a-z]+)? ){0,3}[a-z]{0,4}-?[0-9][a-z0-9-]*)",  # "Rogue GE8320", "B-Series BXM-8-256"
+    re.IGNORECASE,
+)
 _MALEOON = re.compile(r"maleoon[-_ ]?([0-9]{3}[a-z]?)", re.IGNORECASE)
 
 # Values of the properties that name the graphics library. `meow` is MediaTek's wrapper around any of its GPUs.
@@ -65,7 +68,6 @@ def read_gpu(stated: Mapping[str, str], properties: Mapping[str, str], rows: Seq
             family, model, cores = found
             return Gpu(family, model, cores, source, Confidence.CERTAIN)
     library, source = _library_family(properties)
-    # The word before any parenthesis: "Adreno 829 (gpu_model Adreno829)".
     listed = common(parsed[:2] for row in rows if (parsed := parse_gpu(row.gpu)))
     if listed and library in ("", listed[0]):
         confidence = Confidence.GUESS if soc is Confidence.GUESS else Confidence.LIKELY

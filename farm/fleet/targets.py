@@ -114,7 +114,7 @@ def _cpu_target(abi: str, cpu: CpuFacts, *, virtual: bool) -> Target | None:
 def _arm_target(
     mtriple: str, table: tuple[_Feature, ...], stated: Collection[str], cpu: CpuFacts, implied: Collection[str] | None
 ) -> Target:
-    """An ARM target; `implied`: what LLVM takes for granted on the lead core, None when it does not know that core."""
+    """An ARM target; `implied` is what LLVM takes for granted on the lead core, None: it does not know that core."""
     on = [f"+{feature.llvm}" for feature in table if feature.wanted and feature.test(stated)]
     off = [f"-{feature.llvm}" for feature in table if feature.llvm in (implied or ()) and not feature.test(stated)]
     target: Target = {"kind": "llvm", "mtriple": mtriple}

@@ -1,0 +1,217 @@
+"""Who a phone is: one read-only shell command, and the pure step from its output to a `DeviceIdentity`.
+
+A phone that nobody adopted gets `READ_COMMAND` and nothing else. It writes nothing, needs no root, and forks only for
+`cat`, `getprop` and (where no driver file names the GPU) `dumpsys`; files are read by the shell itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from farm.core.errors import PhoneError
+from farm.core.identity import DeviceIdentity
+from farm.fleet.cpu import read_cpu
+from farm.fleet.getprop import decode, parse_getprop
+from farm.fleet.gpu import STATED_IN, SURFACE_FLINGER, parse_gpu, read_gpu
+from farm.fleet.soc import PLATFORM, SOC_FILES, SOC_MODEL, Evidence, identify_soc
+from farm.fleet.soc_table import common
+from farm.fleet.targets import targets_of
+
+READ_TIMEOUT_S = 20.0  # getprop takes 0.1 s on a healthy phone; one that just booted under load was given room
+
+_EVIDENCE_BYTES = 2000  # of an answer that makes no sense; enough to see what it is
+_SECTION = "==farm:"  # starts a line that no property, cpuinfo or sysfs line starts with
+_CPU_GLOBS = (
+    "/sys/devices/system/cpu/present",
+    "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq",
+    "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/related_cpus",
+    "/sys/devices/system/cpu/cpufreq/policy[0-9]*/cpuinfo_max_freq",
+    "/sys/devices/system/cpu/cpufreq/policy[0-9]*/related_cpus",
+    "/sys/devices/system/cpu/cpu[0-9]*/regs/identification/midr_el1",
+)
+_VIRTUAL_ABI = "farm.virtual.abi"
+_MARKET_NAMES = (
+    "ro.product.marketname",  # Xiaomi
+    "ro.product.vendor.marketname",
+    "ro.config.marketing_name",  # Huawei, Honor
+    "ro.vivo.market.name",
+    "ro.vendor.oplus.market.name",  # OPPO, OnePlus, realme
+    "ro.vendor.oplus.market.enname",
+    "ro.oppo.market.name",
+)
+# Kept in the identity as they are, for people who doubt what was made of them.
+_KEPT_PROPERTIES = (
+    "ro.product.manufacturer",
+    "ro.product.brand",
+    "ro.product.model",
+    "ro.product.device",
+    "ro.build.version.release",
+    "ro.build.version.sdk",
+    "ro.product.cpu.abilist",
+    "ro.product.cpu.abi",
+    "ro.soc.manufacturer",
+    SOC_MODEL,
+    PLATFORM,
+    "ro.hardware",
+    "ro.hardware.chipname",
+    "ro.chipname",
+    "ro.hardware.egl",
+    "ro.hardware.vulkan",
+    _VIRTUAL_ABI,
+)
+
+# For mksh (Android 4.0 and later) and any POSIX sh. `show` prints the first line of each readable file with shell
+# built-ins only; `cat` per file would cost a fork each, some 5 ms apiece on a slow phone.
+READ_COMMAND = f"""\
+show() {{
+  for path in "$@"; do
+    line=
+    {{ IFS= read -r line < "$path"; }} 2>/dev/null
+    [ -n "$line" ] && echo "$path=$line"
+  done
+}}
+echo '{_SECTION}files'
+show {" ".join((*SOC_FILES, *_CPU_GLOBS))}
+gpu=$(show {" ".join(STATED_IN)})
+echo "$gpu"
+echo '{_SECTION}gles'
+[ -n "$gpu" ] || dumpsys -t 2 SurfaceFlinger 2>/dev/null | grep 'GLES:' 2>/dev/null
+echo '{_SECTION}cpuinfo'
+cat /proc/cpuinfo 2>/dev/null
+echo '{_SECTION}getprop'
+getprop
+"""
+
+
+class NoIdentityError(PhoneError):
+    """The phone answered, but told no property."""
+
+    code = "no_identity"
+
+
+class Shell(Protocol):
+    """The part of `farm.adb.client.AdbClient` that reading an identity needs."""
+
+    async def shell(self, serial: str, command: str, *, timeout_s: float) -> ShellOutput:
+        """Run a command on the phone to its end."""
+        ...
+
+
+class ShellOutput(Protocol):
+    """What a command printed."""
+
+    @property
+    def stdout(self) -> bytes:
+        """Bytes of standard output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawIdentity:
+    """What a phone said about itself, not yet interpreted."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    cpuinfo: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)  # path -> first line
+    gles: str = ""  # SurfaceFlinger's "GLES: vendor, renderer, version" line
+
+    @classmethod
+    def parse(cls, output: bytes) -> RawIdentity:
+        """Split the output of `READ_COMMAND`; whatever is missing stays empty."""
+        sections: dict[str, list[str]] = {}
+        name = ""
+        for line in decode(output).split("\n"):
+            # Properties come last and hold arbitrary text, so nothing in them ends their section.
+            if line.startswith(_SECTION) and name != "getprop":
+                name = line.removeprefix(_SECTION).strip()
+            else:
+                sections.setdefault(name, []).append(line)
+        files = dict(line.split("=", 1) for line in sections.get("files", ()) if line.startswith("/") and "=" in line)
+        return cls(
+            properties=parse_getprop("\n".join(sections.get("getprop", ()))),
+            cpuinfo="\n".join(sections.get("cpuinfo", ())),
+            files=files,
+            gles="\n".join(sections.get("gles", ())).strip(),
+        )
+
+
+async def read_identity(client: Shell, serial: str, *, timeout_s: float = READ_TIMEOUT_S) -> RawIdentity:
+    """Ask a phone who it is, in one shell round trip.
+
+    Raises:
+        AdbError: the phone or the adb server did not do its part.
+        NoIdentityError: the command ran but printed no property; the evidence is what it printed.
+    """
+    result = await client.shell(serial, READ_COMMAND, timeout_s=timeout_s)
+    raw = RawIdentity.parse(result.stdout)
+    if not raw.properties:
+        evidence = decode(result.stdout[:_EVIDENCE_BYTES])
+        raise NoIdentityError(
+            f"phone {serial} runs commands but `getprop` printed no property",
+            hint=f"try `adb -s {serial} shell getprop`; the phone may still be booting",
+            evidence=evidence,
+        )
+    return raw
+
+
+def identify(raw: RawIdentity) -> DeviceIdentity:
+    """Interpret what a phone said. Total: any input gives an identity, unknown facts stay empty."""
+    properties = raw.properties
+    cpu = read_cpu(raw.cpuinfo, raw.files)
+    stated_gpu = {**{path: raw.files.get(path, "") for path in STATED_IN}, SURFACE_FLINGER: raw.gles}
+    gpu_seen = next((found[1] for text in stated_gpu.values() if (found := parse_gpu(text))), "")
+    max_khz = max((cluster.max_khz for cluster in cpu.clusters), default=0)
+    soc, rows = identify_soc(properties, raw.files, cpu.hardware, Evidence(gpu_seen, max_khz))
+    if kinds := common(row.core_kinds for row in rows):
+        cpu = read_cpu(raw.cpuinfo, raw.files, kinds)
+    gpu = read_gpu(stated_gpu, properties, rows, soc.confidence)
+    virtual_abi = properties.get(_VIRTUAL_ABI, "").strip()
+    abis = _abis(properties)
+    abi = virtual_abi or (abis[0] if abis else "")
+    return DeviceIdentity(
+        hardware_serial=_first(properties, "ro.serialno", "ro.boot.serialno"),
+        vendor=_first(properties, "ro.product.manufacturer", "ro.product.vendor.manufacturer", "ro.product.brand"),
+        model=_first(properties, "ro.product.model", "ro.product.vendor.model", "ro.product.device"),
+        market_name=_first(properties, *_MARKET_NAMES),
+        android_release=_first(properties, "ro.build.version.release"),
+        sdk=_number(properties.get("ro.build.version.sdk", "")),
+        fingerprint=_first(properties, "ro.build.fingerprint", "ro.vendor.build.fingerprint"),
+        abi=abi,
+        abis=abis,
+        soc=soc,
+        gpu=gpu,
+        cpu=cpu.clusters,
+        cpu_features=cpu.features,
+        virtual=bool(virtual_abi),
+        targets=targets_of(abi, cpu, gpu.family, virtual=bool(virtual_abi)),
+        raw=_kept(raw),
+    )
+
+
+def _first(properties: Mapping[str, str], *names: str) -> str:
+    """The first of these properties that is not blank, on one line."""
+    for name in names:
+        if value := " ".join(properties.get(name, "").split()):
+            return value
+    return ""
+
+
+def _abis(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """What the phone claims, best first. Android before 5.0 has no list, only a first and a second."""
+    listed = properties.get("ro.product.cpu.abilist", "") or properties.get("ro.system.product.cpu.abilist", "")
+    claims = listed.split(",") if listed.strip() else []
+    claims += [properties.get("ro.product.cpu.abi", ""), properties.get("ro.product.cpu.abi2", "")]
+    return tuple(dict.fromkeys(claim.strip() for claim in claims if claim.strip()))
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text.strip()) else 0
+
+
+def _kept(raw: RawIdentity) -> dict[str, str]:
+    kept = {name: raw.properties[name] for name in _KEPT_PROPERTIES if raw.properties.get(name)}
+    kept |= {path: raw.files[path] for path in (*SOC_FILES, *STATED_IN) if raw.files.get(path)}
+    return kept | ({SURFACE_FLINGER: raw.gles} if raw.gles else {})
