@@ -1,0 +1,332 @@
+"""The device's side of an adb connection, without I/O: a state machine from packets to events and from calls to bytes.
+
+Rules (measured against adb 29 and 36, see docs/decisions.md):
+
+- The host speaks first (CNXN). The phone answers CNXN, or AUTH until the host has signed a token with an accepted key.
+- A stream has one WRTE in flight per direction; the receiver's OKAY asks for the next.
+- A service that does not exist is refused with CLSE(0, remote), never with an OKAY first.
+
+Read into `writable()`, tell `wrote(count)`, call `next_event()` until it returns None; send what `take_output()` gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from farm.core.errors import ProtocolError
+from farm.simulation.packets import (
+    HANDSHAKE,
+    HANDSHAKE_PAYLOAD_BYTES,
+    MAX_PAYLOAD_BYTES,
+    VERSION_MIN,
+    VERSION_SKIP_CHECKSUM,
+    AuthKind,
+    Buffer,
+    Command,
+    Packet,
+    PacketDecoder,
+    encode_header,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKEN_BYTES = 20
+_UINT32 = 0xFFFFFFFF
+
+# --- events: what the host did -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WentOnline:
+    """The handshake is complete. `dropped` are the streams of an earlier handshake on the same connection."""
+
+    host_banner: str
+    dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOffered:
+    """The host has no accepted key left and offers this one for a person to accept."""
+
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequested:
+    """The host wants `service`; answer with `accept` or `refuse`."""
+
+    stream: int
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataReceived:
+    """Bytes for a stream; call `acknowledge` to get more."""
+
+    stream: int
+    payload: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAllowed:
+    """The host took the last WRTE, or accepted a stream the phone opened: one `write` may follow."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """The host closed or refused a stream; its number is free."""
+
+    stream: int
+
+
+Event = WentOnline | KeyOffered | StreamRequested | DataReceived | WriteAllowed | StreamClosed
+
+
+class Phase(Enum):
+    """How far the handshake is."""
+
+    WAITING = "waiting for the host's CNXN"
+    AUTHORIZING = "waiting for an accepted key"
+    ONLINE = "online"
+
+
+@dataclass(slots=True)
+class _Stream:
+    remote: int
+    opened: bool = False  # both ends know each other
+    may_write: bool = False
+    owes_acknowledgement: bool = False
+
+
+class DeviceConnection:
+    """One host on one connection, as adbd sees it.
+
+    `banner` is `device::key=value;...;features=a,b`. `verify(token, signature)` decides about keys; None trusts
+    everyone (as a phone with ro.adb.secure=0 does). `new_token` supplies 20 random bytes per attempt.
+    """
+
+    def __init__(
+        self,
+        banner: str,
+        *,
+        verify: Callable[[bytes, bytes], bool] | None = None,
+        new_token: Callable[[], bytes] | None = None,
+        version: int = VERSION_SKIP_CHECKSUM,
+        max_payload: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        if verify is not None and new_token is None:
+            raise ValueError("a phone that verifies keys needs tokens")
+        self.phase = Phase.WAITING
+        self.max_payload = max_payload
+        self._decoder = PacketDecoder()
+        self._banner = banner.encode()
+        self._verify = verify
+        self._new_token = new_token
+        self._version = version
+        self._announced_payload = max_payload
+        self._host_banner = ""
+        self._token = b""
+        self._streams: dict[int, _Stream] = {}
+        self._last_stream = 0
+        self._output: list[Buffer] = []
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def writable(self) -> memoryview:
+        """Where the next received bytes belong; never empty."""
+        return self._decoder.writable()
+
+    def wrote(self, count: int) -> None:
+        """`count` bytes of the last `writable()` were received."""
+        self._decoder.wrote(count)
+
+    def next_event(self) -> Event | None:
+        """What the host did next, or None when more bytes are needed.
+
+        Raises:
+            ProtocolError: the host broke a rule; the connection must be dropped.
+        """
+        while (packet := self._decoder.next_packet()) is not None:
+            if (event := self._receive(packet)) is not None:
+                return event
+        return None
+
+    def receive(self, data: Buffer) -> list[Event]:
+        """Take received bytes, copying them in, and return everything they complete.
+
+        Raises:
+            ProtocolError: the host broke a rule; the connection must be dropped.
+        """
+        events: list[Event] = []
+        rest = memoryview(data)
+        while rest:
+            target = self.writable()
+            count = min(len(target), len(rest))
+            target[:count] = rest[:count]
+            self.wrote(count)
+            rest = rest[count:]
+            while (event := self.next_event()) is not None:
+                events.append(event)
+        return events
+
+    def _receive(self, packet: Packet) -> Event | None:
+        command = packet.command
+        if command is Command.CNXN:
+            return self._on_connect(packet)
+        if command is Command.AUTH:
+            return self._on_auth(packet)
+        if self.phase is not Phase.ONLINE:
+            return None  # adbd drops whatever comes before the handshake is complete
+        if command is Command.WRTE:
+            return self._on_write(packet)
+        if command is Command.OKAY:
+            return self._on_okay(packet)
+        if command is Command.OPEN:
+            return self._on_open(packet)
+        if command is Command.CLSE:
+            return self._on_close(packet)
+        return None
+
+    def _on_connect(self, packet: Packet) -> Event | None:
+        if packet.arg0 < VERSION_MIN:
+            raise ProtocolError(f"adb version 0x{packet.arg0:08x} is older than any we know")
+        if packet.arg1 < HANDSHAKE_PAYLOAD_BYTES:
+            raise ProtocolError(f"the host takes {packet.arg1} bytes of payload, fewer than a handshake needs")
+        self._host_banner = bytes(packet.payload).rstrip(b"\0").decode("utf-8", "replace")
+        self.max_payload = min(self._announced_payload, packet.arg1)
+        self._decoder.max_payload = self.max_payload
+        self._decoder.check_sums = min(self._version, packet.arg0) < VERSION_SKIP_CHECKSUM
+        self.phase = Phase.WAITING
+        if self._verify is None:
+            return self.accept_host()
+        self._challenge()
+        return None
+
+    def _on_auth(self, packet: Packet) -> Event | None:
+        if self.phase is not Phase.AUTHORIZING or self._verify is None:
+            return None
+        if packet.arg0 == AuthKind.SIGNATURE:
+            if self._verify(self._token, bytes(packet.payload)):
+                return self.accept_host()
+            self._challenge()
+            return None
+        if packet.arg0 == AuthKind.PUBLIC_KEY:
+            return KeyOffered(bytes(packet.payload).rstrip(b"\0"))
+        raise ProtocolError(f"the host sent AUTH of kind {packet.arg0}")
+
+    def _on_open(self, packet: Packet) -> Event | None:
+        if packet.arg0 == 0:
+            raise ProtocolError("the host opened a stream numbered 0")
+        service = bytes(packet.payload).rstrip(b"\0").decode("utf-8", "surrogateescape")
+        stream = self._new_stream(packet.arg0)
+        return StreamRequested(stream, service)
+
+    def _on_write(self, packet: Packet) -> Event | None:
+        stream = self._streams.get(packet.arg1)
+        if stream is None or stream.remote != packet.arg0:
+            return None  # crossed with our own CLSE
+        if stream.owes_acknowledgement:
+            raise ProtocolError(f"the host wrote to stream {packet.arg1} twice without waiting")
+        stream.owes_acknowledgement = True
+        return DataReceived(packet.arg1, packet.payload)
+
+    def _on_okay(self, packet: Packet) -> Event | None:
+        stream = self._streams.get(packet.arg1)
+        if stream is None:
+            return None
+        if not stream.opened:
+            if packet.arg0 == 0:
+                raise ProtocolError("the host accepted a stream with number 0")
+            stream.remote, stream.opened = packet.arg0, True
+        elif stream.remote != packet.arg0:
+            return None
+        stream.may_write = True
+        return WriteAllowed(packet.arg1)
+
+    def _on_close(self, packet: Packet) -> Event | None:
+        stream = self._streams.get(packet.arg1)
+        if stream is None or (packet.arg0 and stream.opened and stream.remote != packet.arg0):
+            return None
+        del self._streams[packet.arg1]
+        return StreamClosed(packet.arg1)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def accept_host(self) -> WentOnline:
+        """Complete the handshake: the host is trusted (its key was accepted, or no key is asked for)."""
+        dropped = tuple(self._streams)
+        self._streams.clear()
+        self.phase = Phase.ONLINE
+        self._send(Command.CNXN, self._version, self._announced_payload, self._banner)
+        return WentOnline(self._host_banner, dropped)
+
+    def accept(self, stream: int) -> None:
+        """Answer `StreamRequested`: the service runs; the phone may write at once."""
+        state = self._streams[stream]
+        state.opened = state.may_write = True
+        self._send(Command.OKAY, stream, state.remote)
+
+    def refuse(self, stream: int) -> None:
+        """Answer `StreamRequested`: no such service here."""
+        self._send(Command.CLSE, 0, self._streams.pop(stream).remote)
+
+    def acknowledge(self, stream: int) -> None:
+        """Ask for the next bytes of a stream whose last `DataReceived` was taken."""
+        state = self._streams[stream]
+        if state.owes_acknowledgement:
+            state.owes_acknowledgement = False
+            self._send(Command.OKAY, stream, state.remote)
+
+    def write(self, stream: int, payload: Buffer) -> None:
+        """Send bytes. `payload` must stay unchanged until the next `WriteAllowed` of that stream."""
+        state = self._streams[stream]
+        if not state.may_write or len(payload) > self.max_payload:
+            raise ValueError(f"stream {stream} may not write {len(payload)} bytes now")
+        state.may_write = False
+        self._send(Command.WRTE, stream, state.remote, payload)
+
+    def open(self, service: str) -> int:
+        """Ask the host for a service (a reverse forward's destination); `WriteAllowed` or `StreamClosed` follows."""
+        stream = self._new_stream(remote=0)
+        self._send(Command.OPEN, stream, 0, service.encode() + b"\0")
+        return stream
+
+    def close(self, stream: int) -> None:
+        """End a stream; the host's half is closed with it."""
+        state = self._streams.pop(stream, None)
+        if state is not None:
+            self._send(Command.CLSE, stream, state.remote)
+
+    def may_write(self, stream: int) -> bool:
+        """Whether `write` is allowed on that stream now."""
+        state = self._streams.get(stream)
+        return state is not None and state.may_write
+
+    def take_output(self) -> list[Buffer]:
+        """The buffers to send, oldest first; they are handed over once."""
+        output, self._output = self._output, []
+        return output
+
+    def _challenge(self) -> None:
+        assert self._new_token is not None
+        self.phase = Phase.AUTHORIZING
+        self._token = self._new_token()
+        self._send(Command.AUTH, AuthKind.TOKEN, 0, self._token)
+
+    def _send(self, command: Command, arg0: int, arg1: int, payload: Buffer = b"") -> None:
+        checked = self._decoder.check_sums or command in HANDSHAKE
+        self._output.append(encode_header(command, arg0, arg1, payload, checked=checked))
+        if payload:
+            self._output.append(payload)
+
+    def _new_stream(self, remote: int) -> int:
+        while True:
+            self._last_stream = self._last_stream % _UINT32 + 1
+            if self._last_stream not in self._streams:
+                self._streams[self._last_stream] = _Stream(remote)
+                return self._last_stream

@@ -1,0 +1,194 @@
+"""Streams that are sockets on the phone: `tcp:PORT`, `localabstract:NAME`, and what dials a reverse forward."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from farm.core.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from farm.simulation.packets import Buffer
+    from farm.simulation.session import Stream
+
+_FIRST_READ_BYTES = 16 * 1024  # RPC messages are small; a reader that fills its buffer gets a larger one
+_CONNECT_TIMEOUT_S = 10.0
+_LOOPBACK = "127.0.0.1"
+
+Address = tuple[socket.AddressFamily, tuple[str, int] | str]
+
+
+def parse_address(spec: str) -> Address:
+    """Where a socket name of adb leads on this phone.
+
+    Raises:
+        ProtocolError: in adbd's words, because it ends up in a FAIL.
+    """
+    kind, colon, rest = spec.partition(":")
+    if not colon:
+        raise ProtocolError(f"unknown socket specification: {spec}")
+    if kind == "tcp":
+        port = rest.rpartition(":")[2]
+        if not port.isdecimal() or int(port) > 0xFFFF:
+            raise ProtocolError(f"bad port number '{port}'")
+        return socket.AF_INET, (_LOOPBACK, int(port))
+    if kind in {"localabstract", "local"} and rest and not (kind == "local" and rest.startswith("/")):
+        return socket.AF_UNIX, "\0" + rest
+    if kind in {"localfilesystem", "localreserved", "local"} and rest:
+        return socket.AF_UNIX, f"/dev/socket/{rest}" if kind == "localreserved" else rest
+    raise ProtocolError(f"unknown socket specification: {spec}")
+
+
+def dial(loop: asyncio.AbstractEventLoop, address: Address, done: Callable[[socket.socket | None], None]) -> None:
+    """Connect without blocking; `done` gets the socket, or None when nothing listens there.
+
+    Called before this returns whenever the answer is immediate, as it is on a loopback.
+    """
+    family, target = address
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        result = sock.connect_ex(target)
+    except OSError:  # a path longer than the kernel takes
+        result = errno.EINVAL
+    if result == 0:
+        done(sock)
+        return
+    if result != errno.EINPROGRESS:
+        sock.close()
+        done(None)
+        return
+
+    def finished(*, timed_out: bool = False) -> None:
+        loop.remove_writer(sock)
+        timer.cancel()
+        if timed_out or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            sock.close()
+            done(None)
+        else:
+            done(sock)
+
+    timer = loop.call_later(_CONNECT_TIMEOUT_S, lambda: finished(timed_out=True))
+    loop.add_writer(sock, finished)
+
+
+class SocketService:
+    """Copies bytes between a stream and a connected socket. An end on either side ends both."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stream: Stream, sock: socket.socket) -> None:
+        self._loop = loop
+        self._stream = stream
+        self._socket = sock
+        self._unsent: memoryview | None = None
+        self._reading = False
+        self._closed = False
+        self._buffer = bytearray(_FIRST_READ_BYTES)
+        if sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def start(self) -> None:
+        """The stream is accepted: read from the socket."""
+        self.drained()
+
+    def received(self, payload: Buffer) -> None:
+        """Pass bytes of the host on; the next ones are asked for when the socket took these."""
+        self._unsent = memoryview(payload)
+        self._push_out()
+
+    def drained(self) -> None:
+        """The host took what the socket said: read on."""
+        if not self._reading and not self._closed:
+            self._reading = True
+            self._loop.add_reader(self._socket, self._on_readable)
+
+    def closed(self) -> None:
+        """The host is gone. What it sent last still reaches the socket."""
+        self._stop_reading()
+        if self._unsent is None:
+            self._close_socket()
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self._end()
+            return
+        # The buffer is the stream's until `drained`, so nothing is read before.
+        self._stop_reading()
+        full = count == len(self._buffer)
+        self._stream.write(memoryview(self._buffer)[:count])
+        if full and count < self._stream.max_payload:
+            self._buffer = bytearray(self._stream.max_payload)
+
+    def _push_out(self) -> None:
+        unsent = self._unsent
+        if unsent is None:
+            return
+        try:
+            sent = self._socket.send(unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._end()
+            return
+        if sent < len(unsent):
+            self._unsent = unsent[sent:]
+            self._loop.add_writer(self._socket, self._push_out)
+            return
+        self._unsent = None
+        self._loop.remove_writer(self._socket)
+        if self._stream.is_open:
+            self._stream.acknowledge()
+        else:
+            self._close_socket()
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._socket)
+
+    def _end(self) -> None:
+        self._stop_reading()
+        self._unsent = None
+        self._close_socket()
+        self._stream.finish()
+
+    def _close_socket(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+
+
+def listen(address: Address) -> socket.socket:
+    """A listening socket for a reverse forward.
+
+    Raises:
+        OSError: the address is taken or cannot be bound.
+    """
+    family, target = address
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(target)
+        sock.listen(128)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def describe(error: OSError) -> str:
+    """An errno in words."""
+    return os.strerror(error.errno) if error.errno else str(error)
