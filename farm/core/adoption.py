@@ -130,7 +130,7 @@ def _name_fields(identity: DeviceIdentity | None, serial: str) -> Mapping[str, s
 
 
 def _is_latin(text: str) -> bool:
-    """Whether normalising keeps the words of `text`; of "真我GT NEO 3" it would keep a half that names another phone."""
+    """Whether normalising keeps every word: of "真我GT NEO 3" it would keep a half that names another phone."""
     return all(not character.isalpha() or normalise(character) for character in text)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from farm.core.errors import PhoneError
 from farm.core.identity import DeviceIdentity
 from farm.fleet.cpu import read_cpu
 from farm.fleet.getprop import decode, parse_getprop
 from farm.fleet.gpu import STATED_IN, SURFACE_FLINGER, parse_gpu, read_gpu
+from farm.fleet.shell_output import SECTION, Shell, split_sections
 from farm.fleet.soc import PLATFORM, SOC_FILES, SOC_MODEL, Evidence, identify_soc
 from farm.fleet.soc_table import common
 from farm.fleet.targets import targets_of
@@ -23,7 +23,6 @@ from farm.fleet.targets import targets_of
 READ_TIMEOUT_S = 20.0  # getprop takes 0.1 s on a healthy phone; one that just booted under load was given room
 
 _EVIDENCE_BYTES = 2000  # of an answer that makes no sense; enough to see what it is
-_SECTION = "==farm:"  # starts a line that no property, cpuinfo or sysfs line starts with
 _CPU_GLOBS = (
     "/sys/devices/system/cpu/present",
     "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq",
@@ -73,15 +72,15 @@ show() {{
     [ -n "$line" ] && echo "$path=$line"
   done
 }}
-echo '{_SECTION}files'
+echo '{SECTION}files'
 show {" ".join((*SOC_FILES, *_CPU_GLOBS))}
 gpu=$(show {" ".join(STATED_IN)})
 echo "$gpu"
-echo '{_SECTION}gles'
+echo '{SECTION}gles'
 [ -n "$gpu" ] || dumpsys -t 2 SurfaceFlinger 2>/dev/null | grep 'GLES:' 2>/dev/null
-echo '{_SECTION}cpuinfo'
+echo '{SECTION}cpuinfo'
 cat /proc/cpuinfo 2>/dev/null
-echo '{_SECTION}getprop'
+echo '{SECTION}getprop'
 getprop
 """
 
@@ -90,23 +89,6 @@ class NoIdentityError(PhoneError):
     """The phone answered, but told no property."""
 
     code = "no_identity"
-
-
-class Shell(Protocol):
-    """The part of `farm.adb.client.AdbClient` that reading an identity needs."""
-
-    async def shell(self, serial: str, command: str, *, timeout_s: float) -> ShellOutput:
-        """Run a command on the phone to its end."""
-        ...
-
-
-class ShellOutput(Protocol):
-    """What a command printed."""
-
-    @property
-    def stdout(self) -> bytes:
-        """Bytes of standard output."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +103,15 @@ class RawIdentity:
     @classmethod
     def parse(cls, output: bytes) -> RawIdentity:
         """Split the output of `READ_COMMAND`; whatever is missing stays empty."""
-        sections: dict[str, list[str]] = {}
-        name = ""
-        for line in decode(output).split("\n"):
-            # Properties come last and hold arbitrary text, so nothing in them ends their section.
-            if line.startswith(_SECTION) and name != "getprop":
-                name = line.removeprefix(_SECTION).strip()
-            else:
-                sections.setdefault(name, []).append(line)
-        files = dict(line.split("=", 1) for line in sections.get("files", ()) if line.startswith("/") and "=" in line)
+        sections = split_sections(output, last="getprop")
+        files = dict(
+            line.split("=", 1) for line in sections.get("files", "").split("\n") if line.startswith("/") and "=" in line
+        )
         return cls(
-            properties=parse_getprop("\n".join(sections.get("getprop", ()))),
-            cpuinfo="\n".join(sections.get("cpuinfo", ())),
+            properties=parse_getprop(sections.get("getprop", "")),
+            cpuinfo=sections.get("cpuinfo", ""),
             files=files,
-            gles="\n".join(sections.get("gles", ())).strip(),
+            gles=sections.get("gles", "").strip(),
         )
 
 
