@@ -18,12 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 
 import farm
 from farm.bundle.abi import Abi, Platform
+from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX
 from farm.core.errors import HostError
 
-GOLDEN_INDEX = "golden.json"
-GOLDEN_FORMAT = 1
 COMPILE_TIMEOUT_S = 300.0  # about 5 s on a warm host; the first import of TVM from a cold disk was measured at 10 s
-KIND_CPU, KIND_OPENCL = "cpu", "opencl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from farm.bundle.closure import inspect
 from farm.bundle.folder import read_files, read_folder
-from farm.bundle.golden import KIND_CPU, KIND_OPENCL, GoldenCompiler, GoldenWanted, read_golden
+from farm.bundle.golden import GoldenCompiler, GoldenWanted, read_golden
 from farm.bundle.manifest import (
     MANIFEST,
     MANIFEST_FORMAT,
@@ -33,6 +33,7 @@ from farm.bundle.manifest import (
     dump_manifest,
     load_manifest,
 )
+from farm.bundle.model import KIND_CPU, KIND_OPENCL
 from farm.bundle.storage import (
     Staging,
     copy_hashed,

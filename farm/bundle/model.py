@@ -21,6 +21,11 @@ OPENCL_MARK = b"device_api.opencl"  # the global function under which OpenCL reg
 RANDOM_FILL_MARK = b"tvm.contrib.random.random_fill_for_measure"  # what tuning fills its inputs with
 MARKS = (OPENCL_MARK, RANDOM_FILL_MARK)
 
+# Golden kernels (farm.bundle.golden reads, farm.worker.golden writes and runs them).
+GOLDEN_INDEX = "golden.json"
+GOLDEN_FORMAT = 1
+KIND_CPU, KIND_OPENCL = "cpu", "opencl"
+
 
 class BundleRefusedError(UserError):
     """The folder cannot be a bundle."""
