@@ -1,1 +1,1 @@
-"""Floor 2-3. Everything that speaks to an adb server."""
+"""Floor 2. Everything farm says to an adb server, and the adb server itself."""

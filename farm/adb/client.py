@@ -1,0 +1,287 @@
+"""The asyncio client of an adb server: farm's hot paths, without the adb program and without threads.
+
+A command costs 1.2-1.5 ms on a virtual phone (adbutils: 22-27 ms, the adb program: 3-6 ms; docs/facts.md). Each call
+opens its own connection: the protocol has no other way. Every call takes a timeout: a wedged phone stays `device`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from farm.adb.connection import Connection, Deadline, ServerAddress
+from farm.adb.devices import AdbDevice, parse_device_list
+from farm.adb.errors import (
+    AdbError,
+    AdbFailed,
+    AdbLinkLost,
+    AdbServerUnreachable,
+    AdbTimeout,
+    PhonePortClosed,
+)
+from farm.adb.failures import failure
+from farm.adb.host_protocol import BlockReader, encode_request, text_of
+from farm.adb.shell import MAX_OUTPUT_BYTES, ShellResult, ShellStream, collect, new_sentinel
+from farm.core.errors import ProtocolError
+
+HOST_TIMEOUT_S = 5.0  # what the server answers without asking a phone takes it well below 0.1 s
+OPEN_TIMEOUT_S = 10.0  # a service on a phone: one round trip over USB, or Wi-Fi on a bad day
+CONNECT_TIMEOUT_S = 20.0  # `connect` to a dead address: the server itself gives up after about 10 s
+LISTEN_BACKLOG = 4  # adb's listen(); a TCP connect beyond it is dropped and comes 1 s later (measured: 500 at once)
+_EVIDENCE_BYTES = 2000
+
+
+class AdbClient:
+    """Talks to one adb server.
+
+    Args:
+        socket: adb's own socket spec, `tcp:127.0.0.1:5038` or `localfilesystem:/path`.
+    """
+
+    def __init__(self, socket: str) -> None:
+        self.address = ServerAddress.parse(socket)
+        self._features: dict[str, frozenset[str]] = {}
+        self._door = asyncio.Semaphore(LISTEN_BACKLOG)
+
+    # -- the server itself --
+
+    async def version(self) -> int:
+        """The server's protocol version; 41 for every adb since 2018."""
+        answer = await self._query("host:version")
+        try:
+            return int(answer, 16)
+        except ValueError as error:
+            raise ProtocolError("the adb server's version is not a number", evidence=repr(answer)) from error
+
+    async def list_devices(self) -> list[AdbDevice]:
+        """What is attached now, usable or not."""
+        return list(parse_device_list(await self._query("host:devices-l")).devices)
+
+    async def track_devices(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
+        """The list now, and again after each change, until the server goes.
+
+        Silent for as long as nothing changes: whoever follows it asks `version()` now and then.
+
+        Raises:
+            AdbServerUnreachable: no server, or it went away.
+        """
+        async with await self._host("host:track-devices-l") as connection:
+            blocks = BlockReader()
+            while True:
+                while (block := blocks.next()) is not None:
+                    yield parse_device_list(text_of(block)).devices
+                data = await connection.receive()
+                if not data:
+                    raise AdbServerUnreachable(
+                        f"The adb server on {self.address.spec} went away.",
+                        hint="It was killed or crashed; farm's own server is started again by itself.",
+                    )
+                blocks.feed(data)
+
+    async def kill_server(self) -> None:
+        """Ends the server. Every phone's streams and forwards go with it."""
+        (await self._host("host:kill")).close()
+
+    async def connect(self, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+        """Attaches a network phone; returns the server's words.
+
+        Raises:
+            AdbError: it could not be reached (`adb connect` itself would still exit with 0).
+        """
+        words = await self._query(f"host:connect:{address}", timeout_s=timeout_s)
+        if not words.startswith(("connected to", "already connected to")):
+            raise failure(words, serial=address)
+        return words
+
+    async def disconnect(self, address: str) -> str:
+        """Detaches a network phone; returns the server's words."""
+        return await self._query(f"host:disconnect:{address}")
+
+    async def emulator(self, port: int) -> None:
+        """Makes the server plug in the phone that listens on a local `port`; its serial is `emulator-(port - 1)`.
+
+        The server answers nothing, whether the port listens or not: look at the list.
+        """
+        async with self._deadline(HOST_TIMEOUT_S), await Connection.open(self.address) as connection:
+            await connection.send(encode_request(f"host:emulator:{port}"))
+            while await connection.receive():
+                continue
+
+    # -- one phone --
+
+    async def features(self, serial: str) -> frozenset[str]:
+        """What the phone's adbd offers, asked once per phone (see `forget`)."""
+        known = self._features.get(serial)
+        if known is None:
+            words = await self._query(f"host-serial:{serial}:features", serial=serial)
+            known = self._features[serial] = frozenset(words.split(",")) - {""}
+        return known
+
+    def forget(self, serial: str) -> None:
+        """Drops what is remembered of a phone; to be called when its transport changed (another adbd may answer)."""
+        self._features.pop(serial, None)
+
+    async def shell(self, serial: str, command: str, *, timeout_s: float) -> ShellResult:
+        """Runs a command on the phone to its end; its stdin is empty.
+
+        Args:
+            serial: as listed.
+            command: for the phone's `sh -c`; quote outside words with shlex.quote.
+            timeout_s: for everything together; then the command is left to adbd's SIGHUP.
+
+        Raises:
+            AdbTimeout: not finished in time; the evidence is what it printed so far.
+            AdbLinkLost: phone, link or server went before the command ended.
+            AdbError: the phone is not there or not usable, or the server is not.
+        """
+        kept: list[bytes] = []
+
+        def late() -> AdbTimeout:
+            return AdbTimeout(
+                f"Phone {serial} did not finish a command in {timeout_s:g} s: {command[:120]}",
+                hint="The phone or its link may hang; replug it if this repeats.",
+                evidence=b"".join(kept)[-_EVIDENCE_BYTES:].decode("utf-8", "replace"),
+            )
+
+        async with (
+            Deadline(timeout_s, late),
+            await self._open_shell(serial, command, stderr_bytes=MAX_OUTPUT_BYTES) as stream,
+        ):
+            await stream.close_stdin()
+            return await collect(stream, kept)
+
+    async def open_shell(self, serial: str, command: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> ShellStream:
+        """Starts a command that goes on; the caller closes the stream. `timeout_s` is for starting it."""
+        async with Deadline(timeout_s, lambda: self._slow(serial, "a shell")):
+            return await self._open_shell(serial, command)
+
+    async def open_service(self, serial: str, service: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
+        """Opens any adbd service (`sync:`, `tcp:5000`, `localabstract:x`); the caller closes the connection."""
+        async with Deadline(timeout_s, lambda: self._slow(serial, service)):
+            return await self._service(serial, service)
+
+    async def open_tcp(self, serial: str, port: int, *, timeout_s: float = OPEN_TIMEOUT_S) -> socket.socket:
+        """A non-blocking socket that carries a stream to `port` on the phone's loopback; the caller closes it.
+
+        No listener on the host is involved. There is no half-close: the end of one direction ends both.
+
+        Raises:
+            PhonePortClosed: nothing listens there.
+        """
+        try:
+            connection = await self.open_service(serial, f"tcp:{port}", timeout_s=timeout_s)
+        except (AdbLinkLost, AdbFailed) as error:
+            raise PhonePortClosed(
+                f"Nothing listens on port {port} of phone {serial}.", evidence=error.evidence or error.message
+            ) from error
+        return connection.detach()
+
+    async def reboot(self, serial: str, target: str = "", *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+        """Reboots the phone: `target` is empty, `bootloader`, `recovery` or `sideload`."""
+        async with self._opened(serial, f"reboot:{target}", timeout_s) as connection:
+            while await connection.receive():
+                continue  # adbd closes the stream when it has asked init
+        self.forget(serial)
+
+    # -- forwards and reverses: farm.adb.tunnels decides, this asks --
+
+    async def list_forwards(self) -> str:
+        """`SERIAL LOCAL REMOTE` lines of all phones."""
+        return await self._query("host:list-forward")
+
+    async def add_forward(self, serial: str, local: str, remote: str) -> str:
+        """Listens on the host's `local` for the phone's `remote`; never rebinds. Returns the port of `tcp:0`, or ''."""
+        service = f"host-serial:{serial}:forward:norebind:{local};{remote}"
+        async with self._deadline(HOST_TIMEOUT_S), await self._host(service, serial=serial) as connection:
+            await connection.status(serial=serial, service=service)
+            return text_of(await connection.block()) if local == "tcp:0" else ""
+
+    async def remove_forward(self, serial: str, local: str) -> None:
+        """Stops listening on `local`."""
+        service = f"host-serial:{serial}:killforward:{local}"
+        async with self._deadline(HOST_TIMEOUT_S), await self._host(service, serial=serial) as connection:
+            await connection.status(serial=serial, service=service)
+
+    async def list_reverses(self, serial: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
+        """`NAME REMOTE LOCAL` lines of one phone; the first column is not its serial."""
+        async with self._opened(serial, "reverse:list-forward", timeout_s) as connection:
+            return text_of(await connection.block())
+
+    async def add_reverse(self, serial: str, remote: str, local: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
+        """Listens on the phone's `remote` for the host's `local`; never rebinds. Returns the port of `tcp:0`, or ''."""
+        service = f"reverse:forward:norebind:{remote};{local}"
+        async with self._opened(serial, service, timeout_s) as connection:
+            await connection.status(serial=serial, service=service)
+            return text_of(await connection.block()) if remote == "tcp:0" else ""
+
+    async def remove_reverse(self, serial: str, remote: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+        """Stops listening on the phone's `remote`. DANGER: aborts the adb server if the phone dials it right then."""
+        service = f"reverse:killforward:{remote}"
+        async with self._opened(serial, service, timeout_s) as connection:
+            await connection.status(serial=serial, service=service)
+
+    # -- below --
+
+    async def _query(self, service: str, *, serial: str = "", timeout_s: float = HOST_TIMEOUT_S) -> str:
+        async with self._deadline(timeout_s), await self._host(service, serial=serial) as connection:
+            return text_of(await connection.block())
+
+    def _deadline(self, timeout_s: float) -> Deadline:
+        return Deadline(
+            timeout_s,
+            lambda: AdbServerUnreachable(
+                f"The adb server on {self.address.spec} did not answer in {timeout_s:g} s.",
+                hint="It hangs: farm restarts its own; a foreign one must be killed by its owner.",
+            ),
+        )
+
+    async def _host(self, service: str, *, serial: str = "") -> Connection:
+        """Asks the server itself and reads its status."""
+        async with self._deadline(HOST_TIMEOUT_S), self._door:
+            connection = await Connection.open(self.address)
+            try:
+                await connection.request(service, serial=serial)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    async def _service(self, serial: str, service: str) -> Connection:
+        """Switches a connection to the phone's transport and opens a service there."""
+        connection = await self._host(f"host:transport:{serial}", serial=serial)
+        try:
+            await connection.request(service, serial=serial)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @asynccontextmanager
+    async def _opened(self, serial: str, service: str, timeout_s: float) -> AsyncIterator[Connection]:
+        """A service for one short exchange, all of it within the timeout."""
+        async with (
+            Deadline(timeout_s, lambda: self._slow(serial, service)),
+            await self._service(serial, service) as connection,
+        ):
+            yield connection
+
+    async def _open_shell(self, serial: str, command: str, *, stderr_bytes: int = 0) -> ShellStream:
+        features = await self.features(serial)
+        sentinel = None if "shell_v2" in features else new_sentinel()
+        service = f"shell,v2,raw:{command}" if sentinel is None else f"shell:{sentinel.wrap(command)}"
+        try:
+            connection = await self._service(serial, service)
+        except AdbError:
+            self.forget(serial)  # it may have come back with another adbd
+            raise
+        if stderr_bytes:
+            return ShellStream(connection, serial, sentinel, stderr_bytes=stderr_bytes)
+        return ShellStream(connection, serial, sentinel)
+
+    @staticmethod
+    def _slow(serial: str, what: str) -> AdbTimeout:
+        return AdbTimeout(
+            f"Phone {serial} did not open {what} in time.", hint="The phone or its link may hang; replug it."
+        )

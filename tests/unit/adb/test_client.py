@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from pathlib import Path
+
+import pytest
+
+from farm.adb import client as client_module
+from farm.adb.client import AdbClient
+from farm.adb.connection import ServerAddress
+from farm.adb.devices import DeviceState
+from farm.adb.errors import (
+    AdbLinkLost,
+    AdbServerUnreachable,
+    AdbTimeout,
+    DeviceNotFound,
+    PhonePortClosed,
+)
+from farm.core.errors import ProtocolError, UserError
+from tests.unit.adb.fake_server import FakeServer
+
+
+@pytest.mark.parametrize(
+    ("spec", "written"),
+    [
+        ("tcp:5038", "tcp:localhost:5038"),
+        ("tcp:127.0.0.1:5038", "tcp:localhost:5038"),
+        ("tcp:localhost:5038", "tcp:localhost:5038"),
+        ("tcp:10.0.0.2:5038", "tcp:10.0.0.2:5038"),
+        ("localfilesystem:/run/farm/adb.sock", "localfilesystem:/run/farm/adb.sock"),
+        ("localabstract:farm", "localabstract:farm"),
+    ],
+)
+def test_socket_specs(spec: str, written: str) -> None:
+    assert ServerAddress.parse(spec).spec == written
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "5037",
+        "tcp:",
+        "tcp:x",
+        "tcp:0",
+        "tcp:65536",
+        "udp:1",
+        "localfilesystem:rel",
+        "localfilesystem:/" + "x" * 107,
+    ],
+)
+def test_impossible_socket_specs_are_refused(spec: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ServerAddress.parse(spec)
+    assert caught.value.hint
+
+
+async def test_version_and_devices(client: AdbClient) -> None:
+    assert await client.version() == 41
+    (device,) = await client.list_devices()
+    assert (device.serial, device.state, device.product) == ("FAKE1", DeviceState.DEVICE, "p")
+
+
+async def test_shell_keeps_the_streams_apart(client: AdbClient) -> None:
+    result = await client.shell("FAKE1", "echo out; echo err >&2; exit 3", timeout_s=5)
+    assert (result.stdout, result.stderr, result.exit_code, result.text) == (b"out\n", b"err\n", 3, "out\n")
+
+
+async def test_shell_without_v2_still_has_the_exit_code(server: FakeServer, client: AdbClient) -> None:
+    server.features = "cmd"
+    result = await client.shell("FAKE1", "printf no-newline; exit 3", timeout_s=5)
+    assert (result.stdout, result.exit_code) == (b"no-newline", 3)
+
+
+async def test_features_are_asked_once_until_forgotten(server: FakeServer, client: AdbClient) -> None:
+    await client.shell("FAKE1", "true", timeout_s=5)
+    await client.shell("FAKE1", "true", timeout_s=5)
+    assert sum(words.endswith(":features") for words in server.spoken) == 1
+    client.forget("FAKE1")
+    await client.shell("FAKE1", "true", timeout_s=5)
+    assert sum(words.endswith(":features") for words in server.spoken) == 2
+
+
+async def test_a_shell_that_takes_too_long_tells_what_it_said(server: FakeServer, client: AdbClient) -> None:
+    async def talks_then_hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OKAY" + struct.pack("<BI", 1, 5) + b"begun")
+        await reader.read()
+
+    server.services["shell,v2,raw:hang"] = talks_then_hangs
+    with pytest.raises(AdbTimeout) as caught:
+        await client.shell("FAKE1", "hang", timeout_s=0.2)
+    assert caught.value.evidence == "begun"
+
+
+async def test_a_link_lost_in_a_command_is_not_success(server: FakeServer, client: AdbClient) -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OKAY" + struct.pack("<BI", 1, 4) + b"half")
+
+    server.services["shell,v2,raw:half"] = half
+    with pytest.raises(AdbLinkLost) as caught:
+        await client.shell("FAKE1", "half", timeout_s=5)
+    assert not isinstance(caught.value, AdbTimeout)
+
+
+async def test_an_unknown_phone(client: AdbClient) -> None:
+    with pytest.raises(DeviceNotFound, match="nope"):
+        await client.open_service("nope", "sync:")
+
+
+async def test_open_tcp_loses_no_byte(server: FakeServer, client: AdbClient) -> None:
+    async def speaks_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OKAYhello from the phone")
+        writer.write(await reader.readexactly(4))
+        await writer.drain()
+
+    server.services["tcp:5000"] = speaks_first
+    stream = await client.open_tcp("FAKE1", 5000, timeout_s=5)
+    loop = asyncio.get_running_loop()
+    with contextlib.closing(stream):
+        assert stream.getblocking() is False
+        await loop.sock_sendall(stream, b"ping")
+        got = b""
+        while data := await loop.sock_recv(stream, 100):
+            got += data
+    assert got == b"hello from the phoneping"
+
+
+async def test_a_closed_port_of_the_phone_is_named(client: AdbClient) -> None:
+    with pytest.raises(PhonePortClosed, match="port 5001 of phone FAKE1"):
+        await client.open_tcp("FAKE1", 5001, timeout_s=5)
+
+
+async def test_a_wedged_server_is_a_timeout_not_a_hang(
+    server: FakeServer, client: AdbClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "HOST_TIMEOUT_S", 0.1)
+    server.silent = True
+    with pytest.raises(AdbServerUnreachable, match=r"did not answer in 0\.1 s"):
+        await client.kill_server()
+
+
+async def test_no_server_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(AdbServerUnreachable, match="No adb server answers on localfilesystem:"):
+        await AdbClient(f"localfilesystem:{tmp_path}/none").version()
+
+
+async def test_something_else_on_the_port() -> None:
+    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    stranger = await asyncio.start_server(web, "127.0.0.1", 0)
+    async with stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        with pytest.raises(ProtocolError, match="not an adb server"):
+            await AdbClient(f"tcp:{port}").version()
+
+
+async def test_track_devices_tells_changes_and_the_end(server: FakeServer, client: AdbClient) -> None:
+    tracked = client.track_devices()
+    assert [device.serial for device in await anext(tracked)] == ["FAKE1"]
+    server.set_devices("")
+    assert await anext(tracked) == ()
+    server.drop_connections()
+    with pytest.raises(AdbServerUnreachable, match="went away"):
+        await anext(tracked)
+
+
+async def test_a_stream_gives_lines_and_the_exit_code(client: AdbClient) -> None:
+    async with await client.open_shell("FAKE1", "echo one; echo zwei ü; printf last; exit 4") as stream:
+        assert [line async for line in stream.lines()] == ["one", "zwei ü", "last"]
+        assert stream.exit_code == 4
+
+
+async def test_more_callers_than_the_backlog_all_get_through(client: AdbClient) -> None:
+    assert await asyncio.gather(*(client.version() for _ in range(200))) == [41] * 200
+
+
+async def test_connect_that_fails_is_an_error_whatever_adb_exits_with(server: FakeServer, client: AdbClient) -> None:
+    async def refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        words = b"failed to connect to '10.1.1.1:5555': Connection refused"
+        writer.write(b"OKAY%04x%s" % (len(words), words))
+
+    server.services["host:connect:10.1.1.1:5555"] = refused
+    with pytest.raises(DeviceNotFound, match=r"10\.1\.1\.1:5555"):
+        await client.connect("10.1.1.1:5555")

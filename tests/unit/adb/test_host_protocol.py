@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.adb.host_protocol import (
+    BlockReader,
+    Fail,
+    Okay,
+    SentinelReader,
+    ShellId,
+    ShellPacket,
+    ShellReader,
+    StatusReader,
+    SyncData,
+    SyncDone,
+    SyncReader,
+    SyncStat,
+    SyncWord,
+    encode_done,
+    encode_request,
+    encode_send,
+    encode_send_v2,
+    encode_shell_packet,
+    encode_sync,
+)
+from farm.core.errors import ProtocolError, UserError
+
+SHELL = [ShellPacket(ShellId.STDOUT, b"out"), ShellPacket(ShellId.STDERR, b""), ShellPacket(ShellId.EXIT, b"\x03")]
+SHELL_BYTES = b"".join(encode_shell_packet(packet.id, packet.data) for packet in SHELL)
+SYNC = [SyncStat(0o100644, 7, 9), SyncData(b"abc"), SyncDone(), Okay(), Fail("No space left on device")]
+SYNC_BYTES = (
+    b"STAT" + struct.pack("<III", 0o100644, 7, 9)
+    + b"DATA\x03\0\0\0abc" + b"DONE\0\0\0\0" + b"OKAY\0\0\0\0" + b"FAIL\x17\0\0\0No space left on device"
+)  # fmt: skip
+BLOCKS = [b"", b"0029", "gerät\n".encode()]
+BLOCK_BYTES = b"0000" + b"00040029" + b"0007" + "gerät\n".encode()
+STREAMS: list[tuple[Callable[[], Any], bytes, list[Any]]] = [
+    (ShellReader, SHELL_BYTES, SHELL),
+    (SyncReader, SYNC_BYTES, SYNC),
+    (BlockReader, BLOCK_BYTES, BLOCKS),
+]
+
+
+def drain(reader: Any) -> list[Any]:
+    messages = []
+    while (message := reader.next()) is not None:
+        messages.append(message)
+    return messages
+
+
+@pytest.mark.parametrize(("reader", "data", "messages"), STREAMS)
+class TestStreams:
+    def test_whole(self, reader: Callable[[], Any], data: bytes, messages: list[Any]) -> None:
+        whole = reader()
+        whole.feed(data)
+        assert drain(whole) == messages
+
+    def test_byte_by_byte(self, reader: Callable[[], Any], data: bytes, messages: list[Any]) -> None:
+        slow, seen = reader(), []
+        for at in range(len(data)):
+            slow.feed(data[at : at + 1])
+            seen += drain(slow)
+        assert seen == messages
+
+    def test_the_beginning_of_a_next_message_waits(
+        self, reader: Callable[[], Any], data: bytes, messages: list[Any]
+    ) -> None:
+        early = reader()
+        early.feed(data + data[:3])
+        assert drain(early) == messages
+        early.feed(data[3:])
+        assert drain(early) == messages
+
+
+@pytest.mark.parametrize(("reader", "data", "messages"), STREAMS)
+@given(positions=st.lists(st.integers(0, 200)))
+def test_any_cuts_give_the_same_messages(
+    reader: Callable[[], Any], data: bytes, messages: list[Any], positions: list[int]
+) -> None:
+    edges = [0, *sorted(min(position, len(data)) for position in positions), len(data)]
+    cut, seen = reader(), []
+    for start, end in zip(edges, edges[1:], strict=False):
+        cut.feed(data[start:end])
+        seen += drain(cut)
+    assert seen == messages
+
+
+@pytest.mark.parametrize("reader", [ShellReader, SyncReader, BlockReader, StatusReader])
+@given(pieces=st.lists(st.binary(max_size=80), max_size=6))
+def test_any_bytes_are_a_message_or_a_protocol_error(reader: Callable[[], Any], pieces: list[bytes]) -> None:
+    fuzzed = reader()
+    try:
+        for piece in pieces:
+            fuzzed.feed(piece)
+            if reader is StatusReader:
+                assert isinstance(fuzzed.next(), Okay | Fail | None)
+                return
+            drain(fuzzed)
+    except ProtocolError as error:
+        assert error.message
+
+
+def test_a_request_carries_its_length_in_bytes() -> None:
+    assert encode_request("host:version") == b"000chost:version"
+    assert encode_request("host:transport:ü") == b"0011host:transport:\xc3\xbc"
+
+
+@pytest.mark.parametrize("service", ["", "x" * 0x10000])
+def test_an_impossible_request_is_refused(service: str) -> None:
+    with pytest.raises(UserError, match="bytes is not possible"):
+        encode_request(service)
+
+
+@pytest.mark.parametrize("follows", [b"", b"OKAY", b"\x05\0stream of the phone"])
+def test_a_status_takes_exactly_what_it_wants(follows: bytes) -> None:
+    for words, meaning in ((b"OKAY", Okay()), (b"FAIL0006closed", Fail("closed")), (b"FAIL0000", Fail(""))):
+        wire, reader, at = words + follows, StatusReader(), 0
+        while size := reader.wants:
+            reader.feed(wire[at : at + size])
+            at += size
+        assert reader.next() == meaning
+        assert wire[at:] == follows
+
+
+def test_an_answer_that_is_no_status_names_the_stranger() -> None:
+    reader = StatusReader()
+    with pytest.raises(ProtocolError, match="not an adb server"):
+        reader.feed(b"HTTP/1.1 400 Bad Request")
+
+
+@pytest.mark.parametrize("digits", [b"00g1", b"+001", b" 001", b"0_01", b"-001"])
+def test_a_length_is_four_hex_digits(digits: bytes) -> None:
+    reader = BlockReader()
+    reader.feed(digits)
+    with pytest.raises(ProtocolError, match="hex digits"):
+        reader.next()
+
+
+@pytest.mark.parametrize(
+    "data", [struct.pack("<BI", 6, 0), struct.pack("<BI", 1, 1 << 30), struct.pack("<BI", 3, 2) + b"ab"]
+)
+def test_a_shell_stream_gone_wrong_is_refused(data: bytes) -> None:
+    reader = ShellReader()
+    reader.feed(data)
+    with pytest.raises(ProtocolError, match=r"shell,v2"):
+        reader.next()
+
+
+def test_sync_requests_on_the_wire() -> None:
+    assert encode_sync(SyncWord.STAT, "/a") == b"STAT\x02\0\0\0/a"
+    assert encode_send("/a", 0o755) == b"SEND\x08\0\0\0/a,33261"
+    assert encode_send_v2("/a,b", 0o644) == b"SND2\x04\0\0\0/a,bSND2" + struct.pack("<II", 0o100644, 0)
+    assert encode_done(5) == b"DONE\x05\0\0\0"
+    with pytest.raises(UserError, match="path of 1025 bytes"):
+        encode_sync(SyncWord.RECV, "/" + "x" * 1024)
+
+
+@pytest.mark.parametrize("data", [b"NOPE\0\0\0\0", b"DATA\x01\0\x01\0", b"FAIL\xff\xff\xff\xff"])
+def test_a_sync_stream_gone_wrong_is_refused(data: bytes) -> None:
+    reader = SyncReader()
+    reader.feed(data)
+    with pytest.raises(ProtocolError, match="not a sync reply"):
+        reader.next()
+
+
+def answer(reader: SentinelReader, output: bytes, code: int, newline: bytes = b"\n", step: int = 1000) -> bytes:
+    wire = output + newline + reader.wrap("x").split()[-1].replace("$farm_rc", str(code)).encode() + newline
+    seen = b"".join(reader.feed(wire[at : at + step]) for at in range(0, len(wire), step))
+    return seen + reader.finish()
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize("output", [b"", b"no newline", b"lines\nlines\n", b"\n\n", b"fake farm-0:3\n" * 50])
+def test_an_old_shell_gives_output_and_exit_code(output: bytes, step: int) -> None:
+    reader = SentinelReader("farm-token")
+    assert answer(reader, output, 255, step=step) == output
+    assert (reader.exit_code, reader.translated) == (255, False)
+
+
+def test_an_old_pty_is_noticed() -> None:
+    reader = SentinelReader("farm-token")
+    assert answer(reader, b"a\r\nb\r\n", 0, b"\r\n") == b"a\r\nb\r\n"
+    assert (reader.exit_code, reader.translated) == (0, True)
+
+
+def test_an_old_shell_cut_off_has_no_exit_code() -> None:
+    reader = SentinelReader("farm-token")
+    assert reader.feed(b"half an ans") + reader.finish() == b"half an ans"
+    assert reader.exit_code is None
