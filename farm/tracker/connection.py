@@ -1,0 +1,192 @@
+"""A connection served by callbacks on its raw socket: ACK at once, answers in one send, every wait limited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from farm.core.sessions import Peer
+from farm.tracker.sockets import quick_ack
+
+RECEIVE_BYTES = 16 << 10  # per turn of the loop, so that a flood of tiny messages leaves time for others
+_buffer = memoryview(bytearray(RECEIVE_BYTES))  # one for all: it is emptied before the callback returns
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client, or all of them, may use up."""
+
+    connections: int = 4096  # open at once; more wait in the kernel's queue
+    handshake_s: float = 10.0  # from accept to the end of the handshake
+    message_s: float = 30.0  # from the first byte of a message to its last
+    idle_s: float = 3600.0  # a tracker client that neither waits nor speaks; notebooks keep theirs for long
+    waiting: int = 10_000  # unanswered REQUESTs of all clients
+    waiting_per_connection: int = 64  # stock clients have one
+    invalid_messages: int = 32  # well-framed nonsense before the connection is closed
+    unsent_bytes: int = 16 << 20  # answers that a client does not read
+
+
+class Connection(ABC):
+    """Owns a non-blocking socket. Subclasses say what arrives means."""
+
+    def __init__(self, sock: socket.socket, peer: Peer, limits: Limits, closed: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self.peer = peer
+        self.limits = limits
+        self.closed = False
+        self._report_closed = closed
+        self._unsent = bytearray()
+        self._gathering = False
+        self._writing = False
+        self._last_heard = self._loop.time()
+        self._incomplete_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    @abstractmethod
+    def incomplete(self) -> bool:
+        """Whether a message has begun and not ended."""
+
+    @property
+    @abstractmethod
+    def may_idle(self) -> bool:
+        """Whether silence is fine."""
+
+    @abstractmethod
+    def received(self, data: memoryview) -> int:
+        """Handle bytes, whose memory is reused after the call; returns how many messages they ended."""
+
+    @abstractmethod
+    def on_close(self) -> None:
+        """The connection has ended, by whichever side. Called once."""
+
+    def start(self, first: bytes) -> None:
+        """Begin to serve; `first` was read already."""
+        self._loop.add_reader(self._sock, self._readable)
+        self._arm(self.limits.idle_s)
+        if first:
+            self._deliver(memoryview(first))
+
+    def send(self, data: bytes) -> None:
+        """Send now, or as soon as the peer reads; a peer that never reads is cut off."""
+        if self.closed:
+            return
+        self._unsent += data
+        if not self._gathering and not self._writing:
+            self._flush()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Everything sent inside leaves in one write at the end."""
+        self._gathering = True
+        try:
+            yield
+        finally:
+            self._gathering = False
+            if self._unsent and not self._writing and not self.closed:
+                self._flush()
+
+    def close(self) -> None:
+        """End the connection. Harmless when repeated."""
+        if self.closed:
+            return
+        if self._unsent and not self._writing:
+            self._flush()  # the refusal that explains the close; best effort
+        self._close()
+
+    def _close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sock.close()
+        self._unsent.clear()
+        self.on_close()
+        self._report_closed()
+
+    def _readable(self) -> None:
+        try:
+            count = self._sock.recv_into(_buffer)
+            if count:
+                quick_ack(self._sock)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            log.debug("connection with %s lost: %s", self.peer, error)
+            self._close()
+            return
+        if not count:
+            self._close()
+            return
+        self._deliver(_buffer[:count])
+
+    def _deliver(self, data: memoryview) -> None:
+        self._last_heard = self._loop.time()
+        messages = self.received(data)
+        if self.closed:
+            return
+        if messages or not self.incomplete:
+            self._incomplete_since = None
+        if self.incomplete and self._incomplete_since is None:
+            self._incomplete_since = self._last_heard
+            self._arm(self.limits.message_s)
+
+    def _flush(self) -> None:
+        try:
+            sent = self._sock.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            log.debug("connection with %s lost: %s", self.peer, error)
+            self._close()
+            return
+        del self._unsent[:sent]
+        if len(self._unsent) > self.limits.unsent_bytes:
+            log.info("%s does not read its answers: closed", self.peer)
+            self._close()
+        elif self._unsent and not self._writing:
+            # Whoever does not read is not listened to, so that its questions cannot pile up answers here.
+            self._writing = True
+            self._loop.remove_reader(self._sock)
+            self._loop.add_writer(self._sock, self._flush)
+        elif not self._unsent and self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._sock)
+            self._loop.add_reader(self._sock, self._readable)
+
+    def _arm(self, delay_s: float) -> None:
+        """Look at the clock no later than in `delay_s`. One timer per connection, moved lazily."""
+        when = self._loop.time() + delay_s
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._check_time)
+
+    def _check_time(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if self._incomplete_since is not None:
+            left_s = self._incomplete_since + self.limits.message_s - now
+            what = "has not finished its message"
+        elif self.may_idle:
+            left_s, what = self.limits.idle_s, ""
+        else:
+            left_s = self._last_heard + self.limits.idle_s - now
+            what = "is idle"
+        if left_s <= 0:
+            log.info("%s %s: closed", self.peer, what)
+            self._close()
+        else:
+            self._arm(left_s)

@@ -1,0 +1,314 @@
+"""The tracker half of the TVM door: every message of TVM's tracker protocol over one asyncio loop.
+
+Requests go to a `TrackerBackend` (the farm's own phones) and, where the policy allows, to servers that registered
+themselves. A connection is served by callbacks on its raw socket: one recv, one answer in one send, the ACK at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from farm.core.errors import FarmError, ProtocolError, UserError
+from farm.core.sessions import FleetSummary, Peer
+from farm.tracker import wire
+from farm.tracker.connection import Connection, Limits
+from farm.tracker.external import Admission, ExternalPolicy, Offer, Refused, Registration, Registry
+from farm.tracker.sockets import address_of
+from farm.tracker.wire import Code
+
+log = logging.getLogger(__name__)
+
+
+class TrackerBackend(Protocol):
+    """The farm's own phones, as the tracker sees them (farm.leasing)."""
+
+    async def request(self, key: str, user: str, priority: int, peer: Peer) -> str:
+        """Wait for a phone that answers to `key` and return a match key for the gate. Cancelled when the client goes.
+
+        Raises:
+            UserError: no phone can ever answer to `key`.
+        """
+
+    def serves(self, key: str) -> bool:
+        """Whether `key` is an alias of a farm device."""
+
+    def summary(self) -> FleetSummary:
+        """Rows of the farm's own keys and devices."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One unanswered REQUEST."""
+
+    connection: TrackerConnection
+    message: wire.Request
+    order: tuple[int, int]  # priority (negated), arrival
+    task: asyncio.Task[None] | None = None  # asks the backend; None once the backend has refused
+    queued: bool = False  # waits for external servers too
+
+    def __lt__(self, other: Waiting) -> bool:
+        return self.order < other.order
+
+
+class Tracker:
+    """All tracker connections of one door."""
+
+    def __init__(
+        self,
+        backend: TrackerBackend,
+        *,
+        advertised: Callable[[str, str, int], tuple[str, int]],
+        policy: ExternalPolicy,
+        limits: Limits,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.backend = backend
+        self.limits = limits
+        self.admission = Admission(policy)
+        self.registry = Registry(self._loop.time, policy.silent_after_s)
+        self._advertised = advertised
+        self._connections: set[TrackerConnection] = set()
+        self._queues: dict[str, list[Waiting]] = {}  # waiting for external servers, by key, in order
+        self._refused_by_backend: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.waiting = 0
+        self._arrivals = 0
+
+    def serve(self, sock: socket.socket, peer: Peer, first: bytes, closed: Callable[[], None]) -> None:
+        """Take over a connection whose first bytes are `first`; `closed` is called when it has ended."""
+        connection = TrackerConnection(self, sock, peer, closed)
+        self._connections.add(connection)
+        connection.start(first)
+
+    async def close(self) -> None:
+        """End every connection and every waiting request."""
+        for connection in tuple(self._connections):
+            connection.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def forget(self, connection: TrackerConnection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+
+    def address_for(self, connection: TrackerConnection) -> tuple[str, int]:
+        """Where this client finds the gate: where it found us, unless configured otherwise."""
+        address, port = connection.local
+        return self._advertised(connection.peer.address, address, port)
+
+    def summary(self, address: str, port: int) -> dict[str, object]:
+        """What SUMMARY answers, with the farm's phones at `address`, `port`."""
+        own = self.backend.summary()
+        free, pending = self.registry.free(), Counter(self._refused_by_backend)
+        for row in own.keys:
+            free[row.key] += row.free
+            pending[row.key] += row.pending
+        servers: list[dict[str, object]] = [
+            {"key": f"server:{row.key}", "addr": [address, port], "device": row.device} for row in own.servers
+        ]
+        external = [
+            {"key": f"server:{key}", "addr": [host, server_port]} for key, host, server_port in self.registry.servers()
+        ]
+        keys = {row.key for row in own.keys} | {key for key, _, _ in self.registry.servers()} | set(free) | set(pending)
+        queues = {key: {"free": free[key], "pending": pending[key]} for key in sorted(keys)}
+        return {"queue_info": queues, "server_info": servers + external}
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def request(self, connection: TrackerConnection, message: wire.Request) -> None:
+        """Answer now, or remember the client until there is an answer."""
+        external = self.admission.may_serve(message.key, farm_key=self.backend.serves(message.key))
+        if external and not self._queues.get(message.key) and (offer := self.registry.take(message.key)) is not None:
+            connection.answer_offer(offer)
+            return
+        if len(connection.waiting) >= self.limits.waiting_per_connection or self.waiting >= self.limits.waiting:
+            connection.answer([Code.FAIL, "too many requests are waiting"])
+            return
+        self._arrivals += 1
+        waiting = Waiting(connection, message, (-message.priority, self._arrivals))
+        connection.waiting.add(waiting)
+        self.waiting += 1
+        if external:
+            waiting.queued = True
+            insort(self._queues.setdefault(message.key, []), waiting)
+        task = self._loop.create_task(self._ask_backend(waiting), name=f"request {message.key}")
+        waiting.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def withdraw(self, waiting: Waiting) -> None:
+        """The client is gone."""
+        if waiting.task is not None:
+            waiting.task.cancel()
+        self._settle(waiting)
+
+    def hand_out(self, key: str) -> None:
+        """A server has offered itself: give it to the first client that waits."""
+        for waiting in tuple(self._queues.get(key, ())):
+            if waiting.task is not None and waiting.task.done():
+                continue  # a farm phone was granted in this very turn of the loop
+            taken = self.registry.take(key)
+            if taken is None:
+                return
+            if waiting.task is not None:
+                waiting.task.cancel()
+            self._settle(waiting)
+            waiting.connection.answer_offer(taken)
+
+    async def _ask_backend(self, waiting: Waiting) -> None:
+        connection, message = waiting.connection, waiting.message
+        user = connection.peer.user or connection.peer.address
+        try:
+            match_key = await self.backend.request(message.key, user, message.priority, connection.peer)
+        except UserError as error:
+            if not waiting.queued:
+                self._settle(waiting)
+                connection.answer([Code.FAIL, str(error)])
+                return
+            # No farm phone will ever answer to this key, but a server of that name may register.
+            waiting.task = None
+            self._refused_by_backend[message.key] += 1
+            return
+        except FarmError as error:
+            self._settle(waiting)
+            connection.answer([Code.FAIL, str(error)])
+            return
+        except Exception:
+            self._settle(waiting)
+            connection.answer([Code.FAIL, "the farm failed; its log says why"])
+            log.exception("a request for %r failed", message.key)
+            return
+        self._settle(waiting)
+        address, port = self.address_for(connection)
+        connection.answer([Code.SUCCESS, [address, port, match_key]])
+
+    def _settle(self, waiting: Waiting) -> None:
+        """The request waits no longer, for whatever reason. Harmless when repeated."""
+        if waiting not in waiting.connection.waiting:
+            return
+        waiting.connection.waiting.discard(waiting)
+        self.waiting -= 1
+        key = waiting.message.key
+        if waiting.task is None:
+            self._refused_by_backend[key] -= 1
+            if not self._refused_by_backend[key]:
+                del self._refused_by_backend[key]
+        if waiting.queued:
+            queue = self._queues[key]
+            del queue[bisect_left(queue, waiting)]
+            if not queue:
+                del self._queues[key]
+
+
+class TrackerConnection(Connection):
+    """One tracker client or self-registering server."""
+
+    def __init__(self, tracker: Tracker, sock: socket.socket, peer: Peer, closed: Callable[[], None]) -> None:
+        super().__init__(sock, peer, tracker.limits, closed)
+        self._tracker = tracker
+        self._parser = wire.TrackerParser()
+        self._invalid = 0
+        self._registration: Registration | None = None
+        self.local = address_of(sock.getsockname())
+        self.waiting: set[Waiting] = set()
+
+    def answer(self, value: object) -> None:
+        """Send one JSON reply in one write."""
+        self.send(wire.encode_json(value))
+
+    def answer_offer(self, offer: Offer) -> None:
+        """Hand out an external server."""
+        self.answer([Code.SUCCESS, [offer.address, offer.port, offer.match_key]])
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._parser.incomplete
+
+    @property
+    def may_idle(self) -> bool:
+        """Waiting clients and registered servers may be silent for ever; TCP keepalive tells when they are gone."""
+        return bool(self.waiting) or self._registration is not None
+
+    def received(self, data: memoryview) -> int:
+        """Handle what arrived; all answers leave in one write."""
+        messages = 0
+        self._parser.receive_data(data)
+        if self._registration is not None:
+            self._tracker.registry.heard(self._registration)
+        with self.gathered():
+            try:
+                while not self.closed and (event := self._parser.next_event()) is not None:
+                    messages += 1
+                    self._handle(event)
+            except ProtocolError as error:
+                log.info("tracker connection from %s closed: %s", self.peer, error)
+                self.close()
+        return messages
+
+    def on_close(self) -> None:
+        """Nothing of this connection may stay behind."""
+        for waiting in tuple(self.waiting):
+            self._tracker.withdraw(waiting)
+        if self._registration is not None:
+            self._tracker.registry.drop(self._registration)
+            self._registration = None
+        self._tracker.forget(self)
+
+    def _handle(self, event: wire.TrackerEvent) -> None:
+        match event:
+            case wire.Hello():
+                self.send(wire.encode_magic())
+            case wire.Ping():
+                self.answer(Code.SUCCESS)
+            case wire.Request():
+                self._tracker.request(self, event)
+            case wire.Put() | wire.UpdateInfo():
+                self._register(event)
+            case wire.Summary():
+                self.answer([Code.SUCCESS, self._tracker.summary(*self._tracker.address_for(self))])
+            case wire.GetPendingMatchKeys():
+                pending = [] if self._registration is None else self._tracker.registry.pending(self._registration)
+                self.answer(pending)
+            case wire.Stop():
+                log.info("%s asked the tracker to stop; it does not", self.peer)
+                self.answer(Code.FAIL)
+            case wire.Invalid(code, reason):
+                self._refuse(code, reason)
+
+    def _register(self, event: wire.Put | wire.UpdateInfo) -> None:
+        tracker = self._tracker
+        announced = event.custom_address if isinstance(event, wire.Put) else event.address
+        try:
+            tracker.admission.check(self.peer.address, event.key, announced, farm_key=tracker.backend.serves(event.key))
+            if self._registration is None:
+                self._registration = tracker.registry.register()
+            address = announced or self.peer.address
+            if isinstance(event, wire.UpdateInfo):
+                self._registration.servers = {event.key: (address, event.port)}
+                self.answer(Code.SUCCESS)
+                return
+            tracker.registry.put(self._registration, event.key, Offer(address, event.port, event.match_key))
+            self.answer(Code.SUCCESS)
+            tracker.hand_out(event.key)
+        except Refused as refusal:
+            log.warning("the server %s was refused: %s", self.peer, refusal)
+            self.answer(Code.FAIL)
+
+    def _refuse(self, code: Code | None, reason: str) -> None:
+        """Answer as the sender expects an answer; give up on one that sends nothing else."""
+        log.info("a message from %s was refused: %s", self.peer, reason)
+        self.answer(Code.FAIL if code in _BARE_ANSWERS else [Code.FAIL, reason])
+        self._invalid += 1
+        if self._invalid >= self.limits.invalid_messages:
+            self.close()
+
+
+# Servers read these answers with std::stoi: a list would end them.
+_BARE_ANSWERS = frozenset({Code.PING, Code.STOP, Code.PUT, Code.UPDATE_INFO})

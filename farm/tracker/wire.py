@@ -1,0 +1,391 @@
+"""TVM's tracker protocol as bytes in, values out. No I/O (source: FACTS-tvm §1; tvm/rpc/{base,tracker}.py).
+
+Every number is a little-endian int32. Rules of this file and of handshake.py:
+- A parser is fed with `receive_data` and asked with `next_event` until that returns None (more bytes are needed).
+- Bytes that break the framing raise ProtocolError, and the parser raises it again for ever: the connection is lost.
+- A well-framed message with wrong contents is an event too (`Invalid`): it gets an answer, the connection lives.
+- No limit is checked after memory was spent on what it limits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NoReturn, TypeGuard
+
+from farm.core.errors import ProtocolError
+
+TRACKER_MAGIC = 0x2F271
+
+MAX_MESSAGE_BYTES = 1 << 20  # of one tracker frame; the stock tracker's limit
+MAX_REPLY_BYTES = 64 << 20  # of one answer; the protocol has no limit, a summary of 100,000 servers takes 8 MiB
+MAX_KEY_LENGTH = 512  # characters of a key or match key; a farm alias has at most 96
+MAX_USER_LENGTH = 256  # characters of the user a client claims to be (stock clients claim "")
+MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
+MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
+
+INT32 = struct.Struct("<i")
+# Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
+_KEY = re.compile(r"[^\s:\"'\\]+")
+
+
+class Code(IntEnum):
+    """Message codes of the tracker protocol."""
+
+    FAIL = -1
+    SUCCESS = 0
+    PING = 1
+    STOP = 2
+    PUT = 3
+    REQUEST = 4
+    UPDATE_INFO = 5
+    SUMMARY = 6
+    GET_PENDING_MATCHKEYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The tracker client's magic; answered by the same four bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End yourself, if this is your stop key."""
+
+    stop_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A server offers itself once, under `match_key`."""
+
+    key: str
+    port: int
+    match_key: str
+    custom_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A client wants a server."""
+
+    key: str
+    user: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateInfo:
+    """A server describes itself; `key` is without its `server:`."""
+
+    key: str
+    address: str | None
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A client wants the list of servers and queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetPendingMatchKeys:
+    """A server asks which of its offers nobody took yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The tracker's answer to one message."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A well-framed message that makes no sense. `code` is None when not even that could be read."""
+
+    code: Code | None
+    reason: str
+
+
+TrackerMessage = Ping | Stop | Put | Request | UpdateInfo | Summary | GetPendingMatchKeys
+TrackerEvent = Hello | TrackerMessage | Invalid
+
+
+class Parser:
+    """A queue of bytes that fails for good. Base of the tracker's and the handshake's parsers."""
+
+    __slots__ = ("_buffer", "_error")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._error: ProtocolError | None = None
+
+    def receive_data(self, data: bytes | memoryview) -> None:
+        """Append bytes from the peer."""
+        if self._error is None:
+            self._buffer += data
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the peer began something that it has not finished."""
+        return bool(self._buffer)
+
+    def trailing_data(self) -> bytes:
+        """What has been received beyond the last event. Empties the parser."""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return data
+
+    def fail(self, reason: str) -> NoReturn:
+        """Refuse the connection for good."""
+        self._error = ProtocolError(reason, evidence=bytes(self._buffer[:32]).hex(" "))
+        self._buffer.clear()
+        raise self._error
+
+    def check_alive(self) -> None:
+        """Raise the error that ended this connection, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def peek_int32(self) -> int | None:
+        """The first number, left in place; None when it has not arrived."""
+        if len(self._buffer) < INT32.size:
+            return None
+        value: int = INT32.unpack_from(self._buffer)[0]
+        return value
+
+    def take_int32(self) -> int | None:
+        """The first number, removed; None when it has not arrived."""
+        value = self.peek_int32()
+        if value is not None:
+            del self._buffer[: INT32.size]
+        return value
+
+    def take_body(self, limit: int, what: str) -> bytes | None:
+        """A length from 1 to `limit`, then that many bytes; None when they have not all arrived."""
+        length = self.peek_int32()
+        if length is None:
+            return None
+        if not 0 < length <= limit:
+            self.fail(f"{what} of {length} bytes; 1 to {limit} are allowed")
+        end = INT32.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[INT32.size : end])
+        del self._buffer[:end]
+        return body
+
+
+class TrackerParser(Parser):
+    """The tracker's side of one tracker connection."""
+
+    __slots__ = ("_greeted",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._greeted = False
+
+    def next_event(self) -> TrackerEvent | None:
+        """The next message, or None when more bytes are needed.
+
+        Raises:
+            ProtocolError: wrong magic, impossible length.
+        """
+        self.check_alive()
+        if not self._greeted:
+            magic = self.take_int32()
+            if magic is None:
+                return None
+            if magic != TRACKER_MAGIC:
+                self.fail(f"not a tracker client: it began with {magic & 0xFFFFFFFF:#x}")
+            self._greeted = True
+            return Hello()
+        body = self.take_body(MAX_MESSAGE_BYTES, "a tracker message")
+        return None if body is None else decode_message(body)
+
+
+class ReplyParser(Parser):
+    """The client's side of one tracker connection."""
+
+    __slots__ = ("_greeted",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._greeted = False
+
+    def next_event(self) -> Hello | Reply | None:
+        """The echoed magic, then one reply per message; None when more bytes are needed.
+
+        Raises:
+            ProtocolError: wrong magic, impossible length, not JSON.
+        """
+        self.check_alive()
+        if not self._greeted:
+            magic = self.take_int32()
+            if magic is None:
+                return None
+            if magic != TRACKER_MAGIC:
+                self.fail(f"not a tracker: it answered {magic & 0xFFFFFFFF:#x}")
+            self._greeted = True
+            return Hello()
+        body = self.take_body(MAX_REPLY_BYTES, "a tracker reply")
+        if body is None:
+            return None
+        try:
+            return Reply(json.loads(body))
+        except (ValueError, RecursionError):
+            self.fail("a tracker reply that is not JSON")
+
+
+def decode_message(body: bytes) -> TrackerMessage | Invalid:
+    """Read one message's JSON. Never raises: what cannot be read is `Invalid`."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return Invalid(None, "the message is not JSON in UTF-8")
+    if not isinstance(value, list) or not value or not _is_int(value[0]):
+        return Invalid(None, "the message is not a list that begins with a code")
+    try:
+        code = Code(value[0])
+    except ValueError:
+        return Invalid(None, f"message code {value[0]} is unknown")
+    try:
+        return _decode_fields(code, value[1:])
+    except _FieldError as error:
+        return Invalid(code, str(error))
+
+
+def encode_magic() -> bytes:
+    """The tracker magic, for both directions."""
+    return INT32.pack(TRACKER_MAGIC)
+
+
+def encode_json(value: object) -> bytes:
+    """A tracker frame: length and JSON in one piece, so that it leaves in one write."""
+    body = json.dumps(value).encode()
+    return INT32.pack(len(body)) + body
+
+
+def encode_message(message: TrackerMessage) -> bytes:
+    """What a client or server sends."""
+    match message:
+        case Ping():
+            fields: list[object] = [Code.PING]
+        case Stop(stop_key):
+            fields = [Code.STOP, stop_key]
+        case Put(key, port, match_key, custom_address):
+            fields = [Code.PUT, key, [port, match_key], custom_address]
+        case Request(key, user, priority):
+            fields = [Code.REQUEST, key, user, priority]
+        case UpdateInfo(key, address, port):
+            fields = [Code.UPDATE_INFO, {"key": f"server:{key}", "addr": [address, port]}]
+        case Summary():
+            fields = [Code.SUMMARY]
+        case GetPendingMatchKeys():
+            fields = [Code.GET_PENDING_MATCHKEYS]
+    return encode_json(fields)
+
+
+def is_key(text: str) -> bool:
+    """Whether every stock client can use `text` as a key."""
+    return len(text) <= MAX_KEY_LENGTH and text.isprintable() and _KEY.fullmatch(text) is not None
+
+
+class _FieldError(Exception):
+    """A field of a tracker message is wrong; the text says which and how."""
+
+
+def _decode_fields(code: Code, fields: list[object]) -> TrackerMessage | Invalid:
+    match code:
+        case Code.PING:
+            return Ping()
+        case Code.SUMMARY:
+            return Summary()
+        case Code.GET_PENDING_MATCHKEYS:
+            return GetPendingMatchKeys()
+        case Code.STOP:
+            return Stop(_text(_field(fields, 0, "stop key"), "stop key", MAX_KEY_LENGTH))
+        case Code.REQUEST:
+            user = fields[1] if len(fields) > 1 else ""
+            priority = fields[2] if len(fields) > 2 else 1
+            if not _is_int(priority) or abs(priority) > MAX_PRIORITY:
+                raise _FieldError("the priority is not a number a person would choose")
+            return Request(_key(_field(fields, 0, "key")), _text(user, "user", MAX_USER_LENGTH), priority)
+        case Code.PUT:
+            return _decode_put(fields)
+        case Code.UPDATE_INFO:
+            return _decode_info(_field(fields, 0, "info"))
+        case _:
+            raise _FieldError(f"code {code.value} is an answer, not a question")
+
+
+def _decode_put(fields: list[object]) -> Put:
+    key = _key(_field(fields, 0, "key"))
+    offer = _field(fields, 1, "[port, match key]")
+    if not isinstance(offer, list) or len(offer) != 2:
+        raise _FieldError("the offer is not [port, match key]")
+    match_key = _text(offer[1], "match key", MAX_KEY_LENGTH)
+    prefix, colon, rest = match_key.rpartition(":")
+    if not colon or prefix != key or not is_key(rest):
+        raise _FieldError(f"the match key is not {key}:<random>")
+    return Put(key, _port(offer[0]), match_key, _address(fields[2] if len(fields) > 2 else None))
+
+
+def _decode_info(info: object) -> UpdateInfo:
+    if not isinstance(info, dict):
+        raise _FieldError("the info is not an object")
+    key = info.get("key")
+    if not isinstance(key, str) or not key.startswith("server:"):
+        raise _FieldError("the info's key is not server:<key>")
+    address = info.get("addr")
+    if not isinstance(address, list) or len(address) != 2:
+        raise _FieldError("the info's addr is not [address or null, port]")
+    return UpdateInfo(_key(key.removeprefix("server:")), _address(address[0]), _port(address[1]))
+
+
+def _field(fields: list[object], index: int, what: str) -> object:
+    if index >= len(fields):
+        raise _FieldError(f"the {what} is missing")
+    return fields[index]
+
+
+def _key(value: object) -> str:
+    if not isinstance(value, str) or not is_key(value):
+        raise _FieldError(
+            f"the key is not 1 to {MAX_KEY_LENGTH} characters without ':', quotes, backslashes and spaces"
+        )
+    return value
+
+
+def _text(value: object, what: str, limit: int) -> str:
+    if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+        raise _FieldError(f"the {what} is not a printable text of at most {limit} characters")
+    return value
+
+
+def _port(value: object) -> int:
+    # The C++ server sends the port of UPDATE_INFO as a string.
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5 else value
+    if not _is_int(number) or not 0 < number <= 65535:
+        raise _FieldError("the port is not between 1 and 65535")
+    return number
+
+
+def _address(value: object) -> str | None:
+    # The C++ server, started without --custom-addr, may send an empty text for null.
+    if value is None or value == "":
+        return None
+    return _text(value, "address", MAX_ADDRESS_LENGTH)
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
