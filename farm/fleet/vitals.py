@@ -1,9 +1,9 @@
-"""One glance at a phone's health for `farm status`: battery level and one temperature. Parsers are pure and never
-raise.
+"""One glance at a phone's health for `farm status`: battery level and one temperature.
 
-A figure that may be wrong is worse than none, so every reading that is not plausibly a temperature is dropped: HALs
-print currents and percentages as temperatures, sensors that do not exist read 0, -40 or -274, and the cached section is
-stale.
+The parsers are pure and never raise. A figure that may be wrong is worse than none, so every reading that is not
+plausibly a temperature is dropped: HALs print currents and percentages as temperatures, sensors that do not exist read
+0, -40 or
+-274, and the cached section is stale.
 """
 
 from __future__ import annotations
