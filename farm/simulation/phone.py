@@ -1,0 +1,328 @@
+"""The process that is a virtual phone's adbd: it takes connections from the lab and serves adb servers on them.
+
+The first connection handed over is the lab's own: JSON lines. The lab tells the complete wanted `LinkConfig` whenever
+something changes (so that a phone that was rebooted needs no history), asks for actions, and hears what happens:
+`{"event": "online"}`, `{"event": "link_lost", "reason": ...}`, `{"event": "key", "key": ...}` and
+`{"event": "reboot", "into": ...}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import secrets
+import signal
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.core.errors import FarmError, ProtocolError
+from farm.simulation.adbd import TOKEN_BYTES, DeviceConnection, Phase
+from farm.simulation.keys import parse_public_key
+from farm.simulation.link import Pace
+from farm.simulation.machine import DiskQuota, Machine, PushFuse
+from farm.simulation.reaper import Reaper
+from farm.simulation.reverse import ReverseTable
+from farm.simulation.services import FEATURES, open_service
+from farm.simulation.session import Session, Stream
+from farm.simulation.state import STATE_ENVIRONMENT
+
+if TYPE_CHECKING:
+    import socket
+
+    from farm.simulation.handover import ConnectionSource
+
+SERVER_PROGRAM = "tvm_rpc"
+_MAX_LINE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """How the phone treats hosts; the lab keeps it across reboots."""
+
+    secure: bool = False  # hosts need an accepted key
+    accepted_keys: tuple[str, ...] = ()
+    mode: str = "normal"  # or one of faults.OFFLINE_MODES
+    bytes_per_s: float | None = None
+    latency_s: float = 0.0
+    free_bytes: int | None = None  # on the disk; None: no limit of ours
+    state: str = "device"  # first word of the banner: device, recovery, sideload
+
+    def to_record(self) -> dict[str, Any]:
+        """For the wire."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> LinkConfig:
+        """From the wire."""
+        return cls(**{**record, "accepted_keys": tuple(record["accepted_keys"])})
+
+    @property
+    def pace(self) -> Pace | None:
+        """How slow the link is; None: not at all."""
+        return None if self.bytes_per_s is None else Pace(self.bytes_per_s, self.latency_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneSettings:
+    """What does not change while the phone is up."""
+
+    name: str
+    product: str
+    model: str
+    device: str
+    machine: Machine
+
+
+def run_phone(settings: PhoneSettings, source: ConnectionSource) -> None:
+    """Be that phone's adbd until the lab goes or the process is killed."""
+    os.umask(0)  # as adbd: modes are exactly what the host asked for
+    gc.freeze()
+    loop = asyncio.new_event_loop()
+    phone = Phone(loop, settings, source)
+    loop.add_signal_handler(signal.SIGTERM, loop.stop)
+    try:
+        phone.start()
+        loop.run_forever()
+    finally:
+        phone.close()
+        loop.close()
+
+
+class Phone:
+    """One adbd."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: PhoneSettings, source: ConnectionSource) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.config = LinkConfig()
+        self.reaper = Reaper(loop)
+        self.quota = DiskQuota()
+        self.fuse = PushFuse()
+        self._source = source
+        self._lab: _LabChannel | None = None
+        self._hosts: list[_Host] = []
+        self._connections = 0
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        self._source.setblocking(False)
+        self.loop.add_reader(self._source.fileno(), self._on_connection)
+
+    def close(self) -> None:
+        """Let go of every host."""
+        self._drop()
+
+    def tell(self, event: str, **fields: object) -> None:
+        """Let the lab know."""
+        if self._lab is not None:
+            self._lab.send({"event": event, **fields})
+
+    def forget(self, host: _Host) -> None:
+        """A host's link ended."""
+        if host in self._hosts:
+            self._hosts.remove(host)
+
+    def _on_connection(self) -> None:
+        try:
+            connection = self._source.receive()
+        except BlockingIOError:
+            return
+        if connection is None:
+            self.loop.stop()  # the lab is gone: nobody could reach this phone again
+        elif self._lab is None:
+            self._lab = _LabChannel(self.loop, connection, on_message=self._on_message, on_lost=self.loop.stop)
+        else:
+            self._connections += 1
+            self._hosts.append(_Host(self, connection, self._connections))
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        assert self._lab is not None
+        reply: dict[str, object] = {"id": message.get("id")}
+        try:
+            reply["value"] = self._perform(message)
+            reply["ok"] = True
+        except (FarmError, OSError, KeyError, TypeError, ValueError) as error:
+            reply["ok"] = False
+            reply["message"] = f"{type(error).__name__}: {error}"
+        self._lab.send(reply)
+
+    def _perform(self, message: dict[str, Any]) -> object:
+        action = message["do"]
+        if action == "configure":
+            self._configure(LinkConfig.from_record(message["config"]))
+        elif action == "drop":
+            self._drop()
+        elif action == "accept":
+            return self._accept()
+        elif action == "cut_push":
+            self.fuse.left_bytes = message["after_bytes"]
+            self.fuse.blown = self._cut
+        elif action == "signal_server":
+            return signal_servers(signal.Signals(message["signal"]), self.settings.machine)
+        else:
+            raise ValueError(f"unknown action {action!r}")
+        return None
+
+    def _configure(self, config: LinkConfig) -> None:
+        before, self.config = self.config, config
+        if config.free_bytes != before.free_bytes:
+            self.quota.left_bytes = config.free_bytes
+        for host in self._hosts:
+            host.apply(config)
+
+    def _drop(self) -> None:
+        for host in tuple(self._hosts):
+            host.close()
+        self._hosts.clear()
+
+    def _cut(self) -> None:
+        self._drop()
+        self.tell("link_lost", reason="cut in the middle of a push", cut=True)
+
+    def _accept(self) -> list[str]:
+        """Accept every key a host waits with; returns them for the lab to keep."""
+        return [key for host in tuple(self._hosts) if (key := host.accept_key()) is not None]
+
+
+class _Host:
+    """One adb server on one link; also what that link's services need (services.PhoneControls)."""
+
+    def __init__(self, phone: Phone, connection: socket.socket, number: int) -> None:
+        self.phone = phone
+        self.loop = phone.loop
+        self.machine = phone.settings.machine
+        self.reaper = phone.reaper
+        self.quota = phone.quota
+        self.fuse = phone.fuse
+        self.reverses = ReverseTable(phone.loop, f"host-{number}")
+        self._offered_key: bytes | None = None
+        config = phone.config
+        self._session = Session(
+            phone.loop,
+            connection,
+            DeviceConnection(
+                _banner(phone.settings, config.state),
+                verify=self._verify if config.secure else None,
+                new_token=partial(secrets.token_bytes, TOKEN_BYTES),
+            ),
+            open_service=self._open_service,
+            on_online=partial(phone.tell, "online"),
+            on_key=self._on_key,
+            on_lost=self._on_lost,
+        )
+        self.reverses.session = self._session
+        self.apply(config)
+
+    def apply(self, config: LinkConfig) -> None:
+        """Behave as the lab wants from now on."""
+        self._session.silent = config.mode in {"silent", "offline"}
+        self._session.refuses_everything = config.mode == "refuse"
+        self._session.link.set_pace(config.pace)
+
+    def close(self) -> None:
+        """Pull the cable."""
+        self.reverses.close()
+        self._session.close()
+
+    def reboot(self, into: str) -> None:
+        """Ask the lab for it: only the lab can end this process and start another."""
+        self.phone.tell("reboot", into=into)
+
+    def accept_key(self) -> str | None:
+        """Accept the key the host offered; None when it offered none."""
+        if self._offered_key is None or self._session.connection.phase is not Phase.AUTHORIZING:
+            return None
+        key = self._offered_key.decode("ascii", "replace")
+        self._session.accept_host()
+        return key
+
+    def _open_service(self, name: str, stream: Stream) -> None:
+        open_service(self, name, stream)
+
+    def _verify(self, token: bytes, signature: bytes) -> bool:
+        for key in self.phone.config.accepted_keys:
+            try:
+                if parse_public_key(key.encode()).verifies(token, signature):
+                    return True
+            except ProtocolError:
+                continue  # a key accepted by hand that is none: it opens no door
+        return False
+
+    def _on_key(self, key: bytes) -> None:
+        self._offered_key = key
+        self.phone.tell("key", key=key.decode("ascii", "replace"))
+
+    def _on_lost(self, reason: str) -> None:
+        self.reverses.close()
+        self.phone.forget(self)
+        self.phone.tell("link_lost", reason=reason)
+
+
+class _LabChannel:
+    """JSON lines from and to the lab."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, *, on_message: Any, on_lost: Any) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._received = bytearray()
+        sock.setblocking(False)
+        loop.add_reader(sock, self._on_readable)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line. The lab reads promptly; one that does not is as good as gone."""
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._on_lost()
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(_MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)
+            self._on_lost()
+            return
+        self._received += data
+        while (end := self._received.find(b"\n")) >= 0:
+            line = bytes(self._received[:end])
+            del self._received[: end + 1]
+            self._on_message(json.loads(line))
+
+
+def signal_servers(number: signal.Signals, machine: Machine) -> int:
+    """Send a signal to every tvm_rpc process of this phone, and only of this one; returns how many there were."""
+    state = machine.environment.get(STATE_ENVIRONMENT, "")
+    marker = f"{STATE_ENVIRONMENT}={state}".encode()
+    count = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            program = (entry / "cmdline").read_bytes().split(b"\0")[:2]
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile, or is not ours to look at
+        if marker in environment and any(os.path.basename(word) == SERVER_PROGRAM.encode() for word in program):  # noqa: PTH119
+            os.kill(int(entry.name), number)
+            count += 1
+    return count
+
+
+def _banner(settings: PhoneSettings, state: str) -> str:
+    facts = {
+        "ro.product.name": settings.product,
+        "ro.product.model": settings.model,
+        "ro.product.device": settings.device,
+        "features": ",".join(FEATURES),
+    }
+    return f"{state}::" + ";".join(f"{key}={value}" for key, value in facts.items())
