@@ -50,7 +50,10 @@ def demo(
         typer.echo("\n$ farm status")
         print_status(farm.client.call("status"))
         model = farm.folder / "small_cnn.onnx"
-        farm.show("python -m farm.worker.small_cnn small_cnn.onnx", [sys.executable, "-m", "farm.worker.small_cnn", str(model)])
+        farm.show(
+            "python -m farm.worker.small_cnn small_cnn.onnx",
+            [sys.executable, "-m", "farm.worker.small_cnn", str(model)],
+        )
         typer.echo(f"\n$ farm bench small_cnn.onnx --on android --repeat {repeat}")
         results = _bench(farm.client, model, repeat)
         print_results(results)
@@ -59,7 +62,9 @@ def demo(
             raise HostError(f"the demo's model failed on {', '.join(failed)}", hint="see the lines above")
         typer.echo(f"\n{len(results)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
         if stay:
-            typer.echo(f"\nIn another shell:  export FARM_SOCKET={farm.client.path}\nThen: farm status. Ctrl-C ends it.")
+            typer.echo(
+                f"\nIn another shell:  export FARM_SOCKET={farm.client.path}\nThen: farm status. Ctrl-C ends it."
+            )
             with contextlib.suppress(KeyboardInterrupt):
                 farm.daemon.wait()
 

@@ -1,0 +1,56 @@
+"""The CLI's promises: cheap to start, one line per mistake, documented exit codes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
+
+
+def farm(*arguments, tmp_path, code=""):
+    environment = {**os.environ, "FARM_SOCKET": str(tmp_path / "absent.sock")}
+    command = [sys.executable, "-c", code, *arguments] if code else [sys.executable, "-m", "farm", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_status_imports_nothing_heavy(tmp_path):
+    probe = "\n".join([
+        "import sys",
+        "from farm.cli.main import main",
+        "try: main()",
+        "except SystemExit as end: print(end.code, *sorted({name.partition('.')[0] for name in sys.modules}))",
+    ])  # fmt: skip
+    done = farm("status", tmp_path=tmp_path, code=probe)
+    code, *modules = done.stdout.split()
+    assert code == "4"
+    assert not HEAVY & set(modules)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["status"], 4, "no farm daemon listens"),
+        (["device", "list"], 4, "no farm daemon listens"),
+        (["bench", "absent.onnx", "--on", "android"], 2, "there is no file absent.onnx"),
+        (["bench", __file__, "--on", "android", "--repeat", "0"], 2, "--repeat"),
+        (["uninstall"], 2, "add --yes"),
+        (["statsu"], 2, "statsu"),
+        (["explain", "weather", "x"], 2, "weather"),
+        (["demo", "--phones", "nokia-3310"], 2, "nokia-3310"),
+        (["serve", "--config", "/absent.toml"], 2, "/absent.toml"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_its_exit_code(tmp_path, arguments, code, said):
+    done = farm(*arguments, tmp_path=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_command_says_what_it_does(tmp_path):
+    done = farm("--help", tmp_path=tmp_path)
+    assert done.returncode == 0
+    for command in ("serve", "demo", "status", "device", "bench", "bundle", "alias", "explain", "doctor"):
+        assert command in done.stdout
