@@ -1,0 +1,140 @@
+"""What the supervisor and a zygote say to each other, sans I/O: one message per packet of a SOCK_SEQPACKET pair.
+
+Rules of this file: no sockets; `decode_*` returns a message or raises ProtocolError, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from farm.core.errors import ProtocolError
+
+MAX_MESSAGE_BYTES = 128 << 10  # a packet must fit the socket's send buffer (212,992 bytes by default on Linux)
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Fork a child for one attempt. The child knows its fence and token; nobody else on the host learns the token."""
+
+    attempt: str
+    fence: int
+    task: str  # the module whose main(payload, daemon) runs: "farm.worker.bench", "farm.worker.checker"
+    token: str
+    door: str  # path of the workers' control socket
+    folder: str  # the attempt's own; exists already
+    payload: Mapping[str, Any]
+    cpu_limit_s: int
+    data_limit_bytes: int
+    uid: int | None = None  # become this user and group, when the zygote may
+    gid: int | None = None
+    type: Literal["spawn"] = "spawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Send a signal to an attempt's whole process group. Nothing happens when it has ended."""
+
+    attempt: str
+    signal: int
+    type: Literal["kill"] = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """TVM is imported; children can be asked for."""
+
+    pid: int
+    threads: int  # at fork; 1 or a child could inherit a lock that a lost thread held
+    versions: Mapping[str, str] = field(default_factory=dict)
+    type: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The zygote cannot start."""
+
+    message: str
+    evidence: str = ""
+    type: Literal["failed"] = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A child runs; its pid is also its process group."""
+
+    attempt: str
+    pid: int
+    type: Literal["spawned"] = "spawned"
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """No child was forked."""
+
+    attempt: str
+    message: str
+    type: Literal["spawn_failed"] = "spawn_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A child ended: with a code, or by a signal. Nothing of its process group is left."""
+
+    attempt: str
+    pid: int
+    code: int | None
+    signal: int | None
+    type: Literal["exited"] = "exited"
+
+
+ToZygote = Spawn | Kill
+FromZygote = Ready | Failed | Spawned | SpawnFailed | Exited
+
+Message = TypeVar("Message")
+_TO_ZYGOTE: TypeAdapter[ToZygote] = TypeAdapter(Annotated[ToZygote, Field(discriminator="type")])
+_FROM_ZYGOTE: TypeAdapter[FromZygote] = TypeAdapter(Annotated[FromZygote, Field(discriminator="type")])
+
+
+def encode(message: ToZygote | FromZygote) -> bytes:
+    """One packet.
+
+    Raises:
+        ProtocolError: the message is too large or holds something that is no JSON.
+    """
+    try:
+        packet = json.dumps(asdict(message), separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a {message.type} message is not JSON: {error}") from error
+    if len(packet) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a {message.type} message has {len(packet)} bytes; at most {MAX_MESSAGE_BYTES} fit")
+    return packet
+
+
+def decode_to_zygote(packet: bytes) -> ToZygote:
+    """What the supervisor said.
+
+    Raises:
+        ProtocolError: it is no such message.
+    """
+    return _decode(_TO_ZYGOTE, packet)
+
+
+def decode_from_zygote(packet: bytes) -> FromZygote:
+    """What the zygote said.
+
+    Raises:
+        ProtocolError: it is no such message.
+    """
+    return _decode(_FROM_ZYGOTE, packet)
+
+
+def _decode(adapter: TypeAdapter[Message], packet: bytes) -> Message:
+    try:
+        return adapter.validate_json(packet)
+    except (ValidationError, RecursionError) as error:
+        raise ProtocolError("a zygote message is malformed", evidence=repr(packet[:200])) from error

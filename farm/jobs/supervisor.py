@@ -1,0 +1,253 @@
+"""Keeps one zygote per toolchain alive and runs attempts in their children.
+
+Whatever a worker does (crash, hang, ignore SIGTERM, outlive its time), `run` ends: with its result or a typed error,
+and with nothing of its process group left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farm.core.errors import FarmError, UserError
+from farm.jobs.attempt import Attempt, AttemptHost, Door, Task, Watch, WorkerDiedError, next_look_s, overdue
+from farm.jobs.messages import Exited, Spawn
+from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
+
+TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
+KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
+LEAVE_LIMIT_S = 3.0  # from a worker's result to its exit
+CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under the time limit
+DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
+RESTART_FIRST_S, RESTART_MOST_S = 0.2, 30.0
+STEADY_S = 60.0  # a zygote that lived this long starts the back-off anew
+LOG_TAIL_BYTES = 2000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A toolchain and its current zygote."""
+
+    toolchain: Toolchain
+    zygote: Zygote | None = None
+    problem: FarmError | None = None
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    keeper: asyncio.Task[None] | None = None
+
+
+class Supervisor:
+    """Runs attempts. `start` begins importing TVM in the background; `run` waits for it if it must."""
+
+    def __init__(self, toolchains: Sequence[Toolchain], folder: Path, door: Door, *, worker_user: str = "") -> None:
+        """`folder`: logs, and one folder per attempt. `worker_user`: whom workers become when the daemon is root.
+
+        Raises:
+            ToolchainError: there is no such user.
+        """
+        self._slots = {toolchain.name: _Slot(toolchain) for toolchain in toolchains}
+        self._folder = folder
+        self._door = door
+        self._ids = _ids_of(worker_user)
+
+    async def start(self) -> None:
+        """Start every zygote in the background."""
+        for part in (self._folder, self._folder / "attempts", self._folder / "cache"):
+            part.mkdir(parents=True, exist_ok=True)
+            part.chmod(0o711)
+        for slot in self._slots.values():
+            slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {slot.toolchain.name}")
+
+    async def stop(self) -> None:
+        """End every zygote and every worker."""
+        keepers = [slot.keeper for slot in self._slots.values() if slot.keeper]
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+    def versions(self, toolchain: str) -> Mapping[str, str]:
+        """Versions in a toolchain; empty while it is not up."""
+        slot = self._slots.get(toolchain)
+        return slot.zygote.versions if slot and slot.zygote else {}
+
+    def cache_folder(self, toolchain: str) -> Path:
+        """Where a toolchain's workers keep compiled libraries."""
+        folder = self._folder / "cache" / toolchain
+        folder.mkdir(exist_ok=True)
+        if self._ids:
+            os.chown(folder, *self._ids)
+        return folder
+
+    async def run(self, toolchain: str, task: Task, host: AttemptHost) -> Mapping[str, Any]:
+        """Run one attempt in a fresh worker and return its result.
+
+        Raises:
+            WorkerDiedError, WorkerSilentError, AttemptTimeoutError, ZygoteDiedError: what became of the worker.
+            ToolchainError: the toolchain cannot be used.
+            FarmError: what the worker itself reported.
+        """
+        zygote = await self._ready(toolchain)
+        now_s = asyncio.get_running_loop().time()
+        attempt = Attempt(task, host, Watch(now_s, now_s))
+        folder = self._attempt_folder(task)
+        token = self._door.admit(task.attempt, task.fence, attempt)
+        try:
+            pid = await zygote.spawn(self._order(task, token, folder))
+            logger.debug("attempt %s runs as pid %d", task.attempt, pid)
+            result = await self._outcome(attempt, zygote, folder)
+        finally:
+            self._door.dismiss(task.attempt)
+            if attempt.result.done() and not attempt.result.cancelled():
+                attempt.result.exception()  # seen, even if something else ended the attempt first
+            await asyncio.shield(_end(zygote, task.attempt, polite=attempt.result.done()))
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        return result
+
+    async def _outcome(self, attempt: Attempt, zygote: Zygote, folder: Path) -> Mapping[str, Any]:
+        task = attempt.task
+        exited = asyncio.ensure_future(zygote.exited(task.attempt))
+        try:
+            while True:
+                now_s = asyncio.get_running_loop().time()
+                problem = overdue(attempt.watch, task.timeout_s, now_s)
+                if problem is not None:
+                    problem.evidence = _tail(folder / "log")
+                    raise problem
+                wait_s = max(0.0, next_look_s(attempt.watch, task.timeout_s) - now_s)
+                await asyncio.wait((attempt.result, exited), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if attempt.result.done():
+                    return attempt.result.result()
+                if exited.done():
+                    raise _died(attempt, exited.result(), folder)
+        finally:
+            exited.cancel()
+
+    def _order(self, task: Task, token: str, folder: Path) -> Spawn:
+        cores = os.cpu_count() or 1
+        uid, gid = self._ids or (None, None)
+        return Spawn(
+            attempt=task.attempt,
+            fence=task.fence,
+            task=task.kind,
+            token=token,
+            door=self._door.socket_path,
+            folder=str(folder),
+            payload=task.payload,
+            cpu_limit_s=int(task.timeout_s * cores) + CPU_SPARE_S,
+            data_limit_bytes=DATA_LIMIT_BYTES,
+            uid=uid,
+            gid=gid,
+        )
+
+    def _attempt_folder(self, task: Task) -> Path:
+        folder = self._folder / "attempts" / task.attempt
+        if folder.exists():
+            shutil.rmtree(folder)  # left by a daemon that was killed
+        folder.mkdir()
+        if self._ids:
+            os.chown(folder, *self._ids)
+        return folder
+
+    async def _ready(self, name: str) -> Zygote:
+        slot = self._slots.get(name)
+        if slot is None:
+            known = ", ".join(self._slots) or "none"
+            raise UserError(f"there is no toolchain {name!r}", hint=f"toolchains: {known}")
+        try:
+            async with asyncio.timeout(START_LIMIT_S), slot.changed:
+                while slot.zygote is None or slot.zygote.ended.is_set():
+                    if slot.problem is not None:
+                        raise slot.problem
+                    await slot.changed.wait()
+                return slot.zygote
+        except TimeoutError as error:
+            raise ToolchainError(f"toolchain {name} is not up after {START_LIMIT_S:g} s") from error
+
+    async def _keep(self, slot: _Slot) -> None:
+        """Start the zygote, wait for its death, start it again: later and later while it does not stay up."""
+        backoff_s = RESTART_FIRST_S
+        while True:
+            started_s = time.monotonic()
+            try:
+                zygote = await Zygote.start(slot.toolchain, self._folder)
+            except ToolchainError as error:
+                logger.warning("%s", error)
+                await _change(slot, None, error)
+            else:
+                await _change(slot, zygote, None)
+                try:
+                    await zygote.ended.wait()
+                finally:
+                    await zygote.stop()
+                logger.warning("the zygote of toolchain %s died; starting another", slot.toolchain.name)
+                await _change(slot, None, None)
+            if time.monotonic() - started_s > STEADY_S:
+                backoff_s = RESTART_FIRST_S
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(RESTART_MOST_S, backoff_s * 2)
+
+
+async def _change(slot: _Slot, zygote: Zygote | None, problem: FarmError | None) -> None:
+    async with slot.changed:
+        slot.zygote, slot.problem = zygote, problem
+        slot.changed.notify_all()
+
+
+async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
+    """See an attempt's child out: wait if it has nothing more to do, then SIGTERM, then SIGKILL to its group."""
+    steps: list[tuple[int | None, float]] = [(signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, KILL_LIMIT_S)]
+    if polite:
+        steps.insert(0, (None, LEAVE_LIMIT_S))
+    with contextlib.suppress(ZygoteDiedError, KeyError):  # KeyError: it was never forked
+        for signum, limit_s in steps:
+            if signum is not None:
+                zygote.kill(attempt, signum)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(zygote.exited(attempt), limit_s)
+                break
+        else:
+            logger.error("attempt %s survives SIGKILL: a process in uninterruptible sleep?", attempt)
+    zygote.forget(attempt)
+
+
+def _died(attempt: Attempt, exited: Exited, folder: Path) -> WorkerDiedError:
+    if exited.signal is not None:
+        try:
+            how = f"was killed by {signal.Signals(exited.signal).name}"
+        except ValueError:
+            how = f"was killed by signal {exited.signal}"
+    else:
+        how = f"exited with code {exited.code}"
+    return WorkerDiedError(
+        f"the worker {how} without a result; it was at: {attempt.watch.step}",
+        hint="SIGKILL often means the host ran out of memory" if exited.signal == signal.SIGKILL else "",
+        evidence=_tail(folder / "log"),
+    )
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _ids_of(user: str) -> tuple[int, int] | None:
+    if not user:
+        return None
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError as error:
+        raise ToolchainError(f"workers should run as {user}, but there is no such user") from error
+    return entry.pw_uid, entry.pw_gid

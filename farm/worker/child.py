@@ -1,0 +1,48 @@
+"""What a zygote's child does: greet the daemon, run its task's `main`, report the result or the error."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from farm.core.errors import FarmError
+from farm.jobs.messages import Spawn
+from farm.worker.daemon import Daemon
+
+Main = Callable[[Mapping[str, Any], Daemon], dict[str, Any]]
+
+
+class WorkerBugError(FarmError):
+    """A worker failed in a way farm did not foresee."""
+
+    code = "worker_bug"
+
+
+def run(order: Spawn) -> None:
+    """Carry out one spawn order in this process."""
+    with Daemon(order) as daemon:
+        daemon.hello(pid=os.getpid())
+        try:
+            main: Main = importlib.import_module(order.task).main
+            value = main(order.payload, daemon)
+        except FarmError as error:
+            traceback.print_exc()
+            daemon.fail(error)
+        except Exception as error:  # noqa: BLE001 - reported to the daemon, which decides; the trace is the evidence
+            traceback.print_exc()
+            daemon.fail(
+                WorkerBugError(
+                    f"{order.task} failed: {type(error).__name__}: {first_line(error)}", evidence=traceback.format_exc()
+                )
+            )
+        else:
+            daemon.succeed(value)
+
+
+def first_line(error: BaseException) -> str:
+    """The line of an error that says most: TVM puts C++ frames before and after its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,82 @@
+"""A worker's way to the daemon: the verbs as methods, and the heartbeat."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from farm.control.client import ControlClient
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError
+from farm.jobs.attempt import SessionOffer
+from farm.jobs.messages import Spawn
+
+HEARTBEAT_S = 1.0  # the daemon gives a worker up after 15 s of silence
+LEAVE_S = 2.0
+
+
+class Daemon:
+    """The daemon, as one attempt's worker sees it. Use it as a context manager: the heart beats inside."""
+
+    def __init__(self, order: Spawn) -> None:
+        credentials = {"token": order.token, "attempt": order.attempt, "fence": order.fence}
+        self._client = ControlClient(Path(order.door), **credentials)  # type: ignore[arg-type]
+        # A socket is for one thread; the heart has its own thread because the main one may be deep in TVM.
+        self._heart = ControlClient(Path(order.door), **credentials)  # type: ignore[arg-type]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(LEAVE_S)
+        self._client.close()
+
+    def hello(self, **facts: Any) -> None:
+        """Say that this worker runs."""
+        self._client.call("hello", **facts)
+
+    def progress(self, step: str, **facts: Any) -> None:
+        """Say what comes next."""
+        self._client.call("progress", step=step, **facts)
+
+    def open_session(self) -> SessionOffer:
+        """Ask for a way to the attempt's phone."""
+        offer = self._client.call("session.open")
+        return SessionOffer(offer["host"], offer["port"], offer["key"])
+
+    def abort_session(self, reason: str) -> None:
+        """Have the session cut and the phone looked at."""
+        self._client.call("session.abort", reason=reason)
+
+    def artifact(self, sha256: str) -> bytes:
+        """Fetch an artifact."""
+        return self._client.get_artifact(sha256)
+
+    def put_artifact(self, data: bytes) -> str:
+        """Keep an artifact; returns its SHA-256."""
+        return self._client.put_artifact(data)
+
+    def succeed(self, value: dict[str, Any]) -> None:
+        """Report the attempt's result."""
+        self._client.call("result", value=value)
+
+    def fail(self, error: BaseException) -> None:
+        """Report why there is no result."""
+        self._client.call("result", error=error_to_wire(error))
+
+    def _beat(self) -> None:
+        try:
+            while not self._over.wait(HEARTBEAT_S):
+                self._heart.call("heartbeat")
+        except FarmError as error:  # refused, or the daemon is gone: it will end this worker; nothing to save here
+            print(f"heartbeat ended: {error}", flush=True)  # noqa: T201 - the attempt's log
+        finally:
+            self._heart.close()

@@ -1,0 +1,191 @@
+"""What a model's outputs should be, and how far a phone may be off.
+
+Two references, because one of them is TVM itself: ONNX's own evaluator (numpy, shares no code with TVM) decides; the
+same Relax module compiled for this host tells, when a phone is wrong, whether the phone or TVM is to blame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+
+from farm.core.errors import PhoneError
+from farm.worker.child import first_line
+from farm.worker.compile import compile_for, to_relax
+from farm.worker.onnx_model import OnnxModel, shapes_of
+
+HOST_TARGET = {"kind": "llvm"}
+
+Array = np.ndarray[Any, Any]
+
+# Allowed: |got - wanted| <= RTOL |wanted| + ATOL max|wanted|. float32 sums in another order differ by about 1e-6 of the
+# largest term; 1e-3 leaves room for fast math and fused operations, and still catches a wrong lane or a missing layer.
+RTOL = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+ATOL = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+
+
+class WrongNumbersError(PhoneError):
+    """A phone computed wrong numbers."""
+
+    code = "wrong_numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the outputs should be."""
+
+    outputs: tuple[Array, ...]
+    host_outputs: tuple[Array, ...]
+    independent: bool  # False: ONNX's evaluator cannot run this model, and `outputs` are the host's
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far outputs are from what they should be; `excess` above 1 is too far."""
+
+    ok: bool
+    max_abs_error: float
+    max_rel_error: float  # of the output's largest magnitude
+    excess: float  # the worst |got - wanted| over what is allowed there
+    output: str = ""  # the worst output
+    problem: str = ""  # a shape or a type that differs
+
+
+def reference_for(model: OnnxModel, inputs: Mapping[str, Array], cache: Path) -> Reference:
+    """Both references, from `cache` or computed now.
+
+    Raises:
+        ModelError: TVM cannot convert or compile the model for this host.
+    """
+    digest = hashlib.sha256(f"{model.sha256} {tvm.__version__}".encode())
+    for name, array in sorted(inputs.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    path = cache / f"reference-{digest.hexdigest()}.npz"
+    if path.is_file():
+        return _load(path)
+    host = _on_host(model, inputs)
+    outputs, note = _independent(model, inputs)
+    reference = Reference(tuple(host) if outputs is None else tuple(outputs), tuple(host), outputs is not None, note)
+    _save(path, reference)
+    return reference
+
+
+def compare(got: Sequence[Array], wanted: Sequence[Array], names: Sequence[str]) -> Difference:
+    """How far `got` is from `wanted`, output by output; NaN and infinity must be in the same places."""
+    if len(got) != len(wanted):
+        return _mismatch("", f"{len(got)} outputs instead of {len(wanted)}")
+    worst = Difference(ok=True, max_abs_error=0.0, max_rel_error=0.0, excess=0.0)
+    for name, ours, right in zip(names, got, wanted, strict=False):
+        if ours.shape != right.shape or ours.dtype != right.dtype:
+            return _mismatch(name, f"{ours.dtype}{list(ours.shape)} instead of {right.dtype}{list(right.shape)}")
+        one = _compare(ours, right, name)
+        if one.excess > worst.excess or not one.ok:
+            worst = one
+        if not worst.ok:
+            return worst
+    return worst
+
+
+def judge(got: Sequence[Array], reference: Reference, names: Sequence[str]) -> dict[str, Any]:
+    """The comparison as a result's fields.
+
+    Raises:
+        WrongNumbersError: the outputs are too far off; the message says who is to blame.
+    """
+    difference = compare(got, reference.outputs, names)
+    against_host = compare(got, reference.host_outputs, names)
+    if not difference.ok:
+        said = difference.problem or f"off by {difference.max_abs_error:.3g} ({difference.excess:.3g} times the limit)"
+        where = f"output {difference.output!r}: {said}"
+        if against_host.ok and reference.independent:
+            raise WrongNumbersError(
+                f"wrong numbers, {where}; the phone agrees with TVM on this host, so TVM compiles the model wrongly",
+                hint="another target or TVM version; report it to TVM with this model",
+            )
+        raise WrongNumbersError(f"wrong numbers, {where}", hint="another phone of this kind tells phone from compiler")
+    return {
+        "max_abs_error": difference.max_abs_error,
+        "max_rel_error": difference.max_rel_error,
+        "numerics": {
+            "reference": "onnx.reference" if reference.independent else "tvm on this host",
+            "note": reference.note,
+            "against_reference": _wire(difference),
+            "against_host": _wire(against_host),
+            "host_against_reference": _wire(compare(reference.host_outputs, reference.outputs, names)),
+        },
+    }
+
+
+def flatten(outputs: Any) -> list[Array]:
+    """The arrays in what a Relax VM returns: a tensor, or nested tuples of them."""
+    return [outputs.numpy()] if hasattr(outputs, "numpy") else [a for part in outputs for a in flatten(part)]
+
+
+def _wire(difference: Difference) -> dict[str, Any]:
+    """JSON has no infinity: where nothing can be measured there is None."""
+    return {name: None if value in (np.inf, -np.inf) else value for name, value in asdict(difference).items()}
+
+
+def _on_host(model: OnnxModel, inputs: Mapping[str, Array]) -> list[Array]:
+    executable = compile_for(to_relax(model, shapes_of(inputs)), HOST_TARGET, model.name)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return flatten(machine["main"](*(tvm.runtime.tensor(inputs[spec.name]) for spec in model.inputs)))
+
+
+def _independent(model: OnnxModel, inputs: Mapping[str, Array]) -> tuple[list[Array] | None, str]:
+    try:
+        outputs = ReferenceEvaluator(model.proto).run(None, dict(inputs))
+    except Exception as error:  # noqa: BLE001 - it raises whatever numpy does; the reason goes into the result
+        return None, f"onnx.reference cannot run this model: {first_line(error)}"
+    return [np.asarray(output) for output in outputs], ""
+
+
+def _compare(got: Array, wanted: Array, name: str) -> Difference:
+    kind = str(wanted.dtype)
+    if kind not in RTOL:
+        same = bool(np.array_equal(got, wanted))
+        apart = 0.0 if same else float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64))))
+        return Difference(same, apart, apart, 0.0 if same else np.inf, name, "" if same else "integers differ")
+    a, b = got.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return _mismatch(name, "NaN or infinity in other places")
+    if not finite.any():
+        return Difference(ok=True, max_abs_error=0.0, max_rel_error=0.0, excess=0.0, output=name)
+    apart_each, size = np.abs(a[finite] - b[finite]), np.abs(b[finite])
+    peak = float(size.max())
+    allowed = RTOL[kind] * size + ATOL[kind] * peak + np.finfo(np.float32).tiny
+    excess, most = float((apart_each / allowed).max()), float(apart_each.max())
+    return Difference(excess <= 1.0, most, most / peak if peak else most, excess, name)
+
+
+def _mismatch(name: str, problem: str) -> Difference:
+    return Difference(ok=False, max_abs_error=np.inf, max_rel_error=np.inf, excess=np.inf, output=name, problem=problem)
+
+
+def _save(path: Path, reference: Reference) -> None:
+    arrays = {f"output_{i}": array for i, array in enumerate(reference.outputs)}
+    arrays |= {f"host_{i}": array for i, array in enumerate(reference.host_outputs)}
+    arrays |= {"independent": np.array(reference.independent), "note": np.array(reference.note)}
+    partial = path.with_suffix(f".{hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:16]}.npz")
+    np.savez(partial, **arrays)  # type: ignore[arg-type]  # its stub takes the names for keyword options
+    partial.replace(path)
+
+
+def _load(path: Path) -> Reference:
+    with np.load(path, allow_pickle=False) as file:
+
+        def series(prefix: str) -> tuple[Array, ...]:
+            return tuple(file[f"{prefix}_{i}"] for i in range(sum(n.startswith(f"{prefix}_") for n in file.files)))
+
+        return Reference(series("output"), series("host"), bool(file["independent"]), str(file["note"]))

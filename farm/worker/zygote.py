@@ -1,0 +1,230 @@
+"""The zygote: imports TVM once, then forks one child per attempt, each ready to work within milliseconds.
+
+    python -m farm.worker.zygote FD PARENT_PID
+
+FD is one end of a SOCK_SEQPACKET pair on which the supervisor asks for children (farm.jobs.messages). The zygote itself
+never compiles, opens a session or starts a thread, so a child inherits no lock, no connection and no half-done work. It
+and its children die with the daemon.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import importlib.metadata
+import os
+import platform
+import resource
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from farm.core.errors import ProtocolError
+from farm.jobs.messages import (
+    MAX_MESSAGE_BYTES,
+    Exited,
+    Failed,
+    FromZygote,
+    Kill,
+    Ready,
+    Spawn,
+    Spawned,
+    SpawnFailed,
+    decode_to_zygote,
+    encode,
+)
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MAX_OPEN_FILES = 1024  # a worker needs a few dozen
+OOM_SCORE_ADJ = 500  # when memory runs out, a worker goes before the daemon (man 5 proc_pid_oom_score_adj)
+PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")  # their versions go into every result
+# What children use: imported here once, in the order in which a missing one is most worth naming.
+PRELOADED = ("tvm", "tvm.relax", "tvm.rpc", "onnx.reference", "tvm.relax.frontend.onnx", "farm.worker.child")
+
+Run = Callable[[Spawn], None]
+
+
+class Zygote:
+    """Serves spawn and kill orders, reaps children. `run` executes in the child and should not return an error."""
+
+    def __init__(self, link: socket.socket, run: Run) -> None:
+        self._link = link
+        self._run = run
+        self._attempts: dict[int, str] = {}  # pid (and process group) -> attempt
+
+    def serve(self, versions: dict[str, str]) -> None:
+        """Work until the supervisor closes its end, or SIGTERM; then end every child."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        stopping: list[int] = []
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda signum, _: stopping.append(signum))
+        gc.freeze()  # keeps the collector of each child from touching, and so copying, what it shares with us
+        self._say(Ready(os.getpid(), _threads(), versions))
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, selectors.EVENT_READ)
+            selector.register(wake_read, selectors.EVENT_READ)
+            while not stopping:
+                for key, _ in selector.select():
+                    if key.fileobj is self._link:
+                        if not self._obey(selector):
+                            stopping.append(0)
+                    else:
+                        os.read(wake_read, 4096)
+                self._reap()
+        for pid in self._attempts:
+            _signal_group(pid, signal.SIGKILL)
+
+    def _obey(self, selector: selectors.BaseSelector) -> bool:
+        """Read one order and carry it out; False when the supervisor is gone."""
+        packet = self._link.recv(MAX_MESSAGE_BYTES)
+        if not packet:
+            return False
+        order = decode_to_zygote(packet)
+        if isinstance(order, Kill):
+            for pid, attempt in self._attempts.items():
+                if attempt == order.attempt:
+                    _signal_group(pid, order.signal)
+            return True
+        zygote = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._say(SpawnFailed(order.attempt, str(error)))
+            return True
+        if pid == 0:
+            selector.close()
+            self._link.close()
+            _be_child(order, zygote, self._run)
+        self._attempts[pid] = order.attempt
+        self._say(Spawned(order.attempt, pid))
+        return True
+
+    def _reap(self) -> None:
+        """Report each ended child; first kill what it left in its group, while its pid is still taken."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            _signal_group(ended.si_pid, signal.SIGKILL)
+            _, status = os.waitpid(ended.si_pid, 0)
+            attempt = self._attempts.pop(ended.si_pid, "")
+            code = os.waitstatus_to_exitcode(status)
+            if attempt:
+                self._say(Exited(attempt, ended.si_pid, code if code >= 0 else None, -code if code < 0 else None))
+
+    def _say(self, message: FromZygote) -> None:
+        self._link.sendall(encode(message))
+
+
+def _be_child(order: Spawn, zygote: int, run: Run) -> None:
+    """Everything a child does, from fork to exit. Never returns."""
+    code = 1
+    try:
+        _confine(order, zygote)
+        run(order)
+        code = 0
+    except BaseException:  # noqa: BLE001 - a child must not fall back into the zygote's loop, whatever happens
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def _confine(order: Spawn, zygote: int) -> None:
+    """Own session, signals, limits, user, folder and log for this child."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)
+    log = os.open(Path(order.folder) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _limit(resource.RLIMIT_CPU, order.cpu_limit_s)
+    _limit(resource.RLIMIT_DATA, order.data_limit_bytes)
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    if order.uid is not None and order.gid is not None:
+        os.setgroups([])
+        os.setresgid(order.gid, order.gid, order.gid)
+        os.setresuid(order.uid, order.uid, order.uid)
+    die_with_parent(zygote)  # after the change of user, which would reset it (man 2 PR_SET_PDEATHSIG)
+    os.umask(0o027)
+    os.chdir(order.folder)
+    os.environ |= {"TMPDIR": order.folder, "HOME": order.folder}
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _limit(which: int, most: int) -> None:
+    _, hard = resource.getrlimit(which)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most))
+
+
+def _signal_group(pid: int, signum: int) -> None:
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        # Between fork and setsid a child is in no group of its own yet; after its end there is none any more.
+        try:
+            os.kill(pid, signum)
+        except ProcessLookupError:
+            return
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - /proc knows TVM's own threads, `threading` does not
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = ""
+    return versions
+
+
+def main(arguments: list[str]) -> int:
+    """Import, then serve."""
+    link = socket.socket(fileno=int(arguments[0]))
+    die_with_parent(int(arguments[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for module in PRELOADED:
+            importlib.import_module(module)
+        from farm.worker.child import run
+    except Exception as error:  # noqa: BLE001 - whatever a broken TVM raises at import is what the operator must see
+        traceback.print_exc()
+        link.sendall(encode(Failed(f"{type(error).__name__}: {error}")))
+        return 1
+    try:
+        Zygote(link, run).serve(_versions())
+    except (BrokenPipeError, ConnectionResetError, ProtocolError):
+        traceback.print_exc()  # the supervisor is gone or mad; our children end with us
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
