@@ -108,7 +108,9 @@ def compile_golden(abi: Abi, platform: Platform, kinds: Sequence[str], out: Path
             target = tvm.target.Target({"kind": "opencl"}, host=target)
             module = _bound_to_threads(module, target)
         tvm.compile(module, target=target).export_library(str(out / f"{kind}.so"), fcompile=fcompile)
-        arrays = {f"{case.function}.in{index}": array for case in cases for index, array in enumerate(case.inputs)}
+        arrays: dict[str, Any] = {
+            f"{case.function}.in{index}": array for case in cases for index, array in enumerate(case.inputs)
+        }
         arrays |= {f"{case.function}.out": case.expected for case in cases}
         np.savez(out / f"{kind}.npz", **arrays)
         kernels[kind] = {

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farm.bundle.abi import Abi, ForeignElfError, Platform, judge
+from farm.bundle.elf import parse_elf
+from farm.bundle.folder import read_folder
+from farm.bundle.model import BundleRefusedError, Inspection
+from farm.core.errors import UserError
+from tests.unit.bundle.elves import (
+    ANDROID_BUNDLE,
+    ARM,
+    I386,
+    LD_LINUX,
+    LINKER64,
+    LINUX_BUNDLE,
+    MIPS,
+    RISCV,
+    X86_64,
+    Elf,
+    write_folder,
+)
+
+
+def inspected(folder: Path, files: dict[str, Elf]) -> Inspection:
+    return read_folder(write_folder(folder, files)).inspection
+
+
+def refusal(inspection: Inspection) -> BundleRefusedError:
+    with pytest.raises(BundleRefusedError) as caught:
+        inspection.accepted("here")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("elf", "abi", "platform"),
+    [
+        (Elf(interpreter=LINKER64), Abi.ARM64, Platform.ANDROID),
+        (Elf(interpreter="/apex/com.android.runtime/bin/linker64"), Abi.ARM64, Platform.ANDROID),
+        (Elf(ARM, 32, interpreter="/system/bin/linker"), Abi.ARMV7, Platform.ANDROID),
+        (Elf(I386, 32, needed=("libc.so",)), Abi.X86, Platform.ANDROID),
+        (Elf(X86_64, interpreter=LD_LINUX), Abi.X86_64, Platform.LINUX),
+        (Elf(interpreter="/lib/ld-linux-aarch64.so.1"), Abi.ARM64, Platform.LINUX),
+        (Elf(X86_64, needed=("libm.so.6",)), Abi.X86_64, Platform.LINUX),
+        (Elf(RISCV, android_api=35), Abi.RISCV64, Platform.ANDROID),
+        (Elf(X86_64), Abi.X86_64, None),
+    ],
+)
+def test_abi_and_platform(elf: Elf, abi: Abi, platform: Platform | None) -> None:
+    verdict = judge(parse_elf(elf.to_bytes()), "file")
+    assert (verdict.abi, verdict.platform) == (abi, platform)
+
+
+@pytest.mark.parametrize(
+    ("elf", "said"),
+    [
+        (Elf(MIPS, 32), "MIPS"),
+        (Elf(4711), "machine 4711"),
+        (Elf(X86_64, 32), r"X86_64 \(32-bit\)"),
+        (Elf(little=False), "big-endian"),
+        (Elf(type=1), "an object file"),
+        (Elf(type=77), "ELF file of type 77"),
+        (Elf(X86_64, interpreter="/lib/ld-musl-x86_64.so.1"), "ld-musl"),
+        (Elf(needed=("libc.so", "libm.so.6")), "both"),
+    ],
+)
+def test_foreign_files_are_refused_by_name(elf: Elf, said: str) -> None:
+    with pytest.raises(ForeignElfError, match=said) as caught:
+        judge(parse_elf(elf.to_bytes()), "libodd.so")
+    assert caught.value.message.startswith("libodd.so")
+    assert caught.value.hint
+
+
+def test_a_full_android_bundle_passes_without_a_word(tmp_path: Path) -> None:
+    inspection = inspected(tmp_path, ANDROID_BUNDLE)
+    assert inspection.accepted("here") == (Abi.ARM64, Platform.ANDROID)
+    assert inspection.findings == ()
+    assert inspection.has_opencl
+    assert inspection.has_random_fill
+    assert {file.name: file.mode for file in inspection.files}["tvm_rpc"] == 0o755
+    assert {file.mode for file in inspection.files if file.name != "tvm_rpc"} == {0o644}
+
+
+def test_a_full_linux_bundle_passes_without_a_word(tmp_path: Path) -> None:
+    inspection = inspected(tmp_path, LINUX_BUNDLE)
+    assert inspection.accepted("here") == (Abi.X86_64, Platform.LINUX)
+    assert inspection.findings == ()
+    assert not inspection.has_opencl
+
+
+@pytest.mark.parametrize("gone", [name for name in ANDROID_BUNDLE if name != "tvm_rpc"])
+def test_each_missing_library_is_named_with_who_needs_it(tmp_path: Path, gone: str) -> None:
+    files = {name: elf for name, elf in ANDROID_BUNDLE.items() if name != gone}
+    error = refusal(inspected(tmp_path, files))
+    assert gone in error.message
+    users = [name for name, elf in files.items() if gone in elf.needed]
+    assert all(user in error.message for user in users)
+    if gone.startswith("libtvm"):
+        assert "<tvm>/build/lib" in error.hint
+    else:
+        assert "sysroot/usr/lib/aarch64-linux-android/libc++_shared.so" in error.hint
+
+
+def test_several_missing_libraries_are_one_line_and_a_list(tmp_path: Path) -> None:
+    error = refusal(inspected(tmp_path, {"tvm_rpc": ANDROID_BUNDLE["tvm_rpc"]}))
+    assert "\n" not in error.message
+    assert "(and 2 more" in error.message
+    assert len(error.evidence.splitlines()) == 2
+    assert [finding.file for finding in error.findings] == [
+        "libtvm_runtime.so",
+        "libtvm_runtime_extra.so",
+        "libtvm_runtime_opencl.so",
+    ]
+
+
+def test_a_library_under_another_file_name_is_to_be_renamed(tmp_path: Path) -> None:
+    files = {name.replace("libtvm_ffi.so", "libtvm_ffi.so.0"): elf for name, elf in ANDROID_BUNDLE.items()}
+    error = refusal(inspected(tmp_path, files))
+    assert "rename libtvm_ffi.so.0 to libtvm_ffi.so" in error.hint
+
+
+def test_a_file_of_another_abi_is_refused_by_name(tmp_path: Path) -> None:
+    files = ANDROID_BUNDLE | {"libtvm_ffi.so": replace(ANDROID_BUNDLE["libtvm_ffi.so"], machine=X86_64)}
+    error = refusal(inspected(tmp_path, files))
+    assert "libtvm_ffi.so is built for x86_64, but tvm_rpc is for arm64-v8a" in error.message
+
+
+def test_a_host_library_among_android_ones_is_refused_by_name(tmp_path: Path) -> None:
+    files = ANDROID_BUNDLE | {"libtvm_ffi.so": Elf(needed=("libc.so.6",))}
+    assert (
+        "libtvm_ffi.so is built for linux-glibc, but tvm_rpc is for android"
+        in refusal(inspected(tmp_path, files)).message
+    )
+
+
+def test_without_tvm_rpc_that_is_the_first_thing_said(tmp_path: Path) -> None:
+    files = {"libtvm_runtime.so": Elf(MIPS, 32)}
+    error = refusal(inspected(tmp_path, files))
+    assert "there is no tvm_rpc in it" in error.message
+    assert "USE_CPP_RPC=ON" in error.hint
+
+
+def test_an_empty_folder_has_no_tvm_rpc(tmp_path: Path) -> None:
+    assert "there is no tvm_rpc in it" in refusal(inspected(tmp_path, {})).message
+
+
+def test_a_library_called_tvm_rpc_is_no_server(tmp_path: Path) -> None:
+    error = refusal(inspected(tmp_path, ANDROID_BUNDLE | {"tvm_rpc": Elf(needed=("libc.so",))}))
+    assert "tvm_rpc is a shared library" in error.message
+
+
+def test_a_text_called_so_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, ANDROID_BUNDLE)
+    (tmp_path / "libtvm_ffi.so").write_text("INPUT(libtvm_ffi.so.1)")
+    assert "libtvm_ffi.so is not an ELF file" in refusal(read_folder(tmp_path).inspection).message
+
+
+def test_a_truncated_library_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, ANDROID_BUNDLE)
+    library = tmp_path / "libtvm_ffi.so"
+    library.write_bytes(library.read_bytes()[:-10])
+    assert "libtvm_ffi.so is a damaged ELF file: truncated" in refusal(read_folder(tmp_path).inspection).message
+
+
+class TestScripts:
+    def script(self, folder: Path, description: str = "") -> Path:
+        folder.mkdir(exist_ok=True)
+        (folder / "tvm_rpc").write_text("#!/usr/bin/python3\nimport tvm\n")
+        if description:
+            (folder / "bundle.toml").write_text(description)
+        return folder
+
+    def test_needs_a_stated_abi(self, tmp_path: Path) -> None:
+        error = refusal(read_folder(self.script(tmp_path)).inspection)
+        assert "does not tell its ABI" in error.message
+        assert "bundle.toml" in error.hint
+
+    def test_with_a_stated_abi_passes(self, tmp_path: Path) -> None:
+        folder = read_folder(
+            self.script(tmp_path, 'abi = "x86_64"\nplatform = "linux-glibc"\ntvm_version = "0.27.0"\n')
+        )
+        assert folder.inspection.accepted("here") == (Abi.X86_64, Platform.LINUX)
+        assert folder.stated.tvm_version == "0.27.0"
+        assert [file.name for file in folder.inspection.files] == ["tvm_rpc"]
+        assert folder.inspection.files[0].mode == 0o755
+
+    def test_its_libraries_must_fit_what_is_stated(self, tmp_path: Path) -> None:
+        self.script(tmp_path, 'abi = "x86_64"\nplatform = "linux-glibc"\n')
+        write_folder(tmp_path, {"libtvm_ffi.so": Elf(needed=("libc.so",))})
+        error = refusal(read_folder(tmp_path).inspection)
+        assert "libtvm_ffi.so is built for arm64-v8a, but bundle.toml says x86_64" in error.message
+
+    @pytest.mark.parametrize(
+        ("text", "said", "hint"),
+        [
+            ("abi = 'arm64'", "abi = 'arm64' is unknown", "did you mean arm64-v8a?"),
+            ("platfrom = 'android'", "unknown key 'platfrom'", "did you mean platform?"),
+            ("abi = 5", "abi must be a string", ""),
+            ("abi = ", "is not TOML", ""),
+        ],
+    )
+    def test_a_wrong_description_is_said_in_one_line(self, tmp_path: Path, text: str, said: str, hint: str) -> None:
+        with pytest.raises(UserError) as caught:
+            read_folder(self.script(tmp_path, text))
+        assert said in caught.value.message
+        assert hint in caught.value.hint
+        assert "\n" not in caught.value.message
+
+
+class TestWarnings:
+    def warned(self, folder: Path, files: dict[str, Elf]) -> dict[str, str]:
+        inspection = inspected(folder, files)
+        inspection.accepted("here")
+        return {finding.file: finding.message for finding in inspection.warnings}
+
+    def without(self, library: str) -> dict[str, Elf]:
+        files = {name: elf for name, elf in ANDROID_BUNDLE.items() if name != library}
+        server = files["tvm_rpc"]
+        return files | {"tvm_rpc": replace(server, needed=tuple(name for name in server.needed if name != library))}
+
+    def test_no_random_fill(self, tmp_path: Path) -> None:
+        assert (
+            "tuning needs it"
+            in self.warned(tmp_path, self.without("libtvm_runtime_extra.so"))["libtvm_runtime_extra.so"]
+        )
+
+    def test_no_opencl(self, tmp_path: Path) -> None:
+        assert (
+            "CPU work only"
+            in self.warned(tmp_path, self.without("libtvm_runtime_opencl.so"))["libtvm_runtime_opencl.so"]
+        )
+
+    def test_an_old_single_runtime_has_it_all(self, tmp_path: Path) -> None:
+        one = Elf(needed=("libc.so",), payload=b"device_api.opencl\0tvm.contrib.random.random_fill_for_measure\0")
+        inspection = inspected(
+            tmp_path, {"tvm_rpc": Elf(interpreter=LINKER64, needed=("libtvm_runtime.so",)), "libtvm_runtime.so": one}
+        )
+        assert inspection.findings == ()
+        assert inspection.has_opencl
+
+    def test_small_pages(self, tmp_path: Path) -> None:
+        files = ANDROID_BUNDLE | {"libtvm_ffi.so": replace(ANDROID_BUNDLE["libtvm_ffi.so"], align=4096)}
+        assert "16 KiB pages" in self.warned(tmp_path, files)["libtvm_ffi.so"]
+
+    def test_linked_against_opencl(self, tmp_path: Path) -> None:
+        opencl = ANDROID_BUNDLE["libtvm_runtime_opencl.so"]
+        files = ANDROID_BUNDLE | {"libtvm_runtime_opencl.so": replace(opencl, needed=(*opencl.needed, "libOpenCL.so"))}
+        assert "not every phone has" in self.warned(tmp_path, files)["libtvm_runtime_opencl.so"]
+
+    def test_a_library_that_nothing_loads(self, tmp_path: Path) -> None:
+        server = replace(ANDROID_BUNDLE["tvm_rpc"], needed=("libtvm_runtime.so",))
+        files = ANDROID_BUNDLE | {"tvm_rpc": server}
+        assert "nothing loads it" in self.warned(tmp_path / "a", files)["libtvm_runtime_opencl.so"]
+        opens = replace(server, payload=b"libtvm_runtime_opencl.so\0libtvm_runtime_extra.so\0")
+        assert self.warned(tmp_path / "b", ANDROID_BUNDLE | {"tvm_rpc": opens}) == {}
+
+    def test_each_with_its_own_cpp_library(self, tmp_path: Path) -> None:
+        files = {
+            name: replace(elf, needed=tuple(lib for lib in elf.needed if lib != "libc++_shared.so"))
+            for name, elf in ANDROID_BUNDLE.items()
+            if name != "libc++_shared.so"
+        }
+        assert "their own C++ library" in self.warned(tmp_path, files)["libc++_shared.so"]
+
+    def test_the_compiler_is_of_no_use(self, tmp_path: Path) -> None:
+        files = ANDROID_BUNDLE | {"libtvm_compiler.so": Elf(needed=("libtvm_runtime.so",))}
+        assert "no use on a phone" in self.warned(tmp_path, files)["libtvm_compiler.so"]
+
+
+class TestWhatNoBundleHolds:
+    @pytest.mark.parametrize("name", ["bad name.so", "x;rm.so", "-rf", "naïve.so", "$HOME.so"])
+    def test_names_that_need_quoting(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).write_text("x")
+        with pytest.raises(BundleRefusedError, match="not safe on a phone"):
+            read_folder(tmp_path)
+
+    def test_folders_and_dead_links(self, tmp_path: Path) -> None:
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "libx.so").symlink_to("libx.so.1")
+        with pytest.raises(BundleRefusedError) as caught:
+            read_folder(tmp_path)
+        assert {finding.file for finding in caught.value.findings} == {"lib", "libx.so"}
+
+    def test_links_to_files_are_followed(self, tmp_path: Path) -> None:
+        write_folder(tmp_path / "build", ANDROID_BUNDLE)
+        (tmp_path / "folder").mkdir()
+        for name in ANDROID_BUNDLE:
+            (tmp_path / "folder" / name).symlink_to(tmp_path / "build" / name)
+        assert read_folder(tmp_path / "folder").inspection.findings == ()
+
+    def test_a_whole_build_tree(self, tmp_path: Path) -> None:
+        for index in range(257):
+            (tmp_path / f"f{index}").touch()
+        with pytest.raises(UserError, match="257 files"):
+            read_folder(tmp_path)
+
+    def test_no_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="there is no folder"):
+            read_folder(tmp_path / "nowhere")
+        (tmp_path / "file").touch()
+        with pytest.raises(UserError, match="is not a folder"):
+            read_folder(tmp_path / "file")

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.bundle.elf import ElfError, ElfInfo, NotElfError, parse_elf, read_elf
+from tests.unit.bundle.elves import AARCH64, ARM, LINKER64, MIPS, Elf
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz_+.-0123456789", min_size=1, max_size=40).map(lambda stem: f"lib{stem}.so")
+FULL = Elf(
+    interpreter=LINKER64,
+    needed=("libtvm_ffi.so", "libc.so"),
+    soname="libtvm_runtime.so",
+    runpath="$ORIGIN:/data/local/tmp",
+    android_api=28,
+)
+
+
+def test_reads_every_fact_a_loader_reads() -> None:
+    assert parse_elf(FULL.to_bytes()) == ElfInfo(
+        bits=64,
+        little_endian=True,
+        machine=AARCH64,
+        type=3,
+        interpreter=LINKER64,
+        needed=("libtvm_ffi.so", "libc.so"),
+        soname="libtvm_runtime.so",
+        runpath=("$ORIGIN", "/data/local/tmp"),
+        page_alignment_bytes=16384,
+        android_api=28,
+    )
+
+
+@given(
+    machine=st.sampled_from([ARM, AARCH64, MIPS, 9999]),
+    bits=st.sampled_from([32, 64]),
+    little=st.booleans(),
+    needed=st.lists(NAMES, unique=True, max_size=12),
+    soname=st.one_of(st.just(""), NAMES),
+    align=st.sampled_from([4096, 16384, 65536]),
+    api=st.one_of(st.none(), st.integers(1, 40)),
+    interpreter=st.sampled_from(["", LINKER64]),
+)
+def test_what_is_written_is_read(
+    machine: int,
+    bits: int,
+    little: bool,
+    needed: list[str],
+    soname: str,
+    align: int,
+    api: int | None,
+    interpreter: str,
+) -> None:
+    elf = Elf(machine, bits, little, 3, interpreter, tuple(needed), soname, "", align, api)
+    assert parse_elf(elf.to_bytes()) == ElfInfo(
+        bits, little, machine, 3, interpreter, tuple(needed), soname, (), align, api
+    )
+
+
+def test_smallest_alignment_counts() -> None:
+    loose = bytearray(Elf(align=65536, interpreter=LINKER64).to_bytes())
+    second = 64 + 56  # the INTERP segment becomes a second LOAD one, aligned to 4 KiB
+    loose[second : second + 4] = (1).to_bytes(4, "little")
+    loose[second + 48 : second + 56] = (4096).to_bytes(8, "little")
+    assert parse_elf(bytes(loose)).page_alignment_bytes == 4096
+
+
+def test_truncated_anywhere_is_refused() -> None:
+    whole = FULL.to_bytes()
+    for length in range(len(whole)):
+        with pytest.raises(ElfError) as caught:
+            parse_elf(whole[:length], "libx.so")
+        assert "libx.so" in caught.value.message
+        assert caught.value.hint
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused(garbage: bytes) -> None:
+    with pytest.raises(ElfError):
+        parse_elf(garbage)
+
+
+def answer_or_typed_error(data: bytes) -> bool:
+    """The parser's one promise about bytes nobody vouches for."""
+    try:
+        return parse_elf(data).bits in (32, 64)
+    except ElfError as error:
+        return bool(error.message and error.hint)
+
+
+@given(st.binary(max_size=400))
+def test_garbage_after_a_good_start(garbage: bytes) -> None:
+    assert answer_or_typed_error(b"\x7fELF\x02\x01\x01" + bytes(9) + garbage)
+    assert answer_or_typed_error(b"\x7fELF\x01\x02\x01" + bytes(9) + garbage)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(FULL.to_bytes()) - 1), st.integers(0, 255)), min_size=1, max_size=12))
+def test_flipped_bytes(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(FULL.to_bytes())
+    for place, value in changes:
+        data[place] = value
+    assert answer_or_typed_error(bytes(data))
+
+
+def test_text_and_empty_files_are_not_elf(tmp_path: Path) -> None:
+    text = tmp_path / "libx.so"
+    text.write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(NotElfError, match=r"libx\.so is not an ELF file"):
+        read_elf(text)
+    text.write_bytes(b"")
+    with pytest.raises(NotElfError) as caught:
+        read_elf(text)
+    assert caught.value.evidence == "it is empty"

@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farm.bundle import library as library_module
+from farm.bundle.abi import Abi, Platform
+from farm.bundle.golden import GoldenWanted
+from farm.bundle.library import BundleInUseError, BundleLibrary, UnknownBundleError
+from farm.bundle.manifest import Bundle
+from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, BundleRefusedError
+from farm.core.errors import HostError, UserError
+from tests.unit.bundle.elves import ANDROID_BUNDLE, LINUX_BUNDLE, Elf, write_folder
+
+
+def golden(wanted: GoldenWanted, out: Path) -> None:
+    """A toolchain that is quick: the files are there, the kernels are not."""
+    kernels = {}
+    for kind in wanted.kinds:
+        (out / f"{kind}.so").write_bytes(kind.encode())
+        (out / f"{kind}.npz").write_bytes(b"expected")
+        kernels[kind] = {"library": f"{kind}.so", "expected": f"{kind}.npz"}
+    index = {"format": GOLDEN_FORMAT, "tvm_version": "0.27.0", "linker": "ld.lld", "kernels": kernels}
+    (out / GOLDEN_INDEX).write_text(json.dumps(index))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> BundleLibrary:
+    return BundleLibrary(tmp_path / "bundles")
+
+
+@pytest.fixture
+def android(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "android", ANDROID_BUNDLE)
+
+
+@pytest.fixture
+def linux(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "linux", LINUX_BUNDLE)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+class TestAdd:
+    def test_tells_all_about_a_bundle(self, library: BundleLibrary, android: Path) -> None:
+        steps: list[str] = []
+        bundle = library.add(android, name="main", toolchain="tvm-0.27", compile_golden=golden, progress=steps.append)
+        assert (bundle.name, bundle.names, bundle.toolchain) == ("main", ("main",), "tvm-0.27")
+        assert (bundle.abi, bundle.platform, bundle.tvm_version) == (Abi.ARM64, Platform.ANDROID, "0.27.0")
+        assert bundle.has_opencl
+        assert bundle.warnings == ()
+        assert {file.name for file in bundle.files} == set(ANDROID_BUNDLE)
+        for file in bundle.files:
+            stored = bundle.path / file.name
+            assert stored.read_bytes() == (android / file.name).read_bytes()
+            assert stored.stat().st_mode & 0o777 == file.mode
+            assert stored.stat().st_size == file.size
+        assert bundle.size_bytes == sum((android / name).stat().st_size for name in ANDROID_BUNDLE)
+        assert [kernel.kind for kernel in bundle.golden] == ["cpu", "opencl"]
+        assert bundle.golden_dir / "cpu.so" == bundle.golden[0].library
+        assert steps[-1] == "compiling golden kernels (cpu, opencl) for arm64-v8a"
+        assert library.verify() == ()
+        assert library.list() == (bundle,)
+
+    def test_without_opencl_only_cpu_kernels_are_wanted(self, library: BundleLibrary, linux: Path) -> None:
+        bundle = library.add(linux, name="virtual", compile_golden=golden)
+        assert [kernel.kind for kernel in bundle.golden] == ["cpu"]
+        assert (bundle.abi, bundle.platform, bundle.has_opencl) == (Abi.X86_64, Platform.LINUX, False)
+
+    def test_the_same_again_is_the_same_bundle_under_one_more_name(self, library: BundleLibrary, android: Path) -> None:
+        first = library.add(android, name="main", compile_golden=golden)
+
+        def never(_wanted: GoldenWanted, _out: Path) -> None:
+            raise AssertionError("compiled twice")
+
+        os.utime(android / "tvm_rpc")
+        (android / "libtvm_ffi.so").chmod(0o600)
+        second = library.add(android, name="stable", compile_golden=never)
+        assert second.hash == first.hash
+        assert second.names == ("main", "stable")
+        assert len(library.list()) == 1
+
+    def test_other_bytes_or_another_toolchain_are_another_bundle(self, library: BundleLibrary, android: Path) -> None:
+        first = library.add(android, name="a", compile_golden=golden)
+        second = library.add(android, name="b", toolchain="other", compile_golden=golden)
+        (android / "libtvm_ffi.so").write_bytes((android / "libtvm_ffi.so").read_bytes() + b"new")
+        third = library.add(android, name="a", compile_golden=golden)
+        assert len({first.hash, second.hash, third.hash}) == 3
+        assert library.get("a").hash == third.hash
+        assert library.get(first.hash).names == ()
+
+    def test_hash_does_not_depend_on_where_and_when(self, tmp_path: Path, android: Path) -> None:
+        hashes = {
+            BundleLibrary(tmp_path / place).add(android, name=place, compile_golden=golden).hash for place in ("x", "y")
+        }
+        assert len(hashes) == 1
+
+    def test_a_refused_folder_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
+        (android / "libtvm_ffi.so").unlink()
+        before = tree(tmp_path / "bundles")
+        with pytest.raises(BundleRefusedError, match=r"libtvm_ffi\.so is missing: it is needed by libtvm_runtime\.so"):
+            library.add(android, name="main", compile_golden=golden)
+        assert tree(tmp_path / "bundles") == before
+
+    def test_a_failing_toolchain_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
+        def failing(_wanted: GoldenWanted, out: Path) -> None:
+            (out / "half").write_text("")
+            raise HostError("no linker", hint="install lld")
+
+        with pytest.raises(HostError, match="no linker"):
+            library.add(android, name="main", compile_golden=failing)
+        assert library.list() == ()
+        assert list((tmp_path / "bundles" / "tmp").iterdir()) == []
+
+    def test_a_toolchain_that_forgets_a_file_is_refused(self, library: BundleLibrary, android: Path) -> None:
+        def forgetful(wanted: GoldenWanted, out: Path) -> None:
+            golden(wanted, out)
+            (out / "opencl.npz").unlink()
+
+        with pytest.raises(HostError, match=r"lack opencl\.npz"):
+            library.add(android, name="main", compile_golden=forgetful)
+        assert library.list() == ()
+
+    def test_files_swapped_while_copying_are_judged_as_copied(self, library: BundleLibrary, android: Path) -> None:
+        def rebuild(step: str) -> None:
+            if step == "copying libtvm_runtime.so":
+                Elf(needed=("libnew.so",)).write(android / "libtvm_runtime.so")
+
+        with pytest.raises(BundleRefusedError, match=r"libnew\.so is missing"):
+            library.add(android, name="main", compile_golden=golden, progress=rebuild)
+        assert library.list() == ()
+
+    @pytest.mark.parametrize("name", ["", "Main", "a b", "../x", "-x", "x" * 65, ".hidden", "ä"])
+    def test_names_are_plain(self, library: BundleLibrary, android: Path, name: str) -> None:
+        with pytest.raises(UserError, match="cannot be a bundle's name"):
+            library.add(android, name=name, compile_golden=golden)
+
+    def test_two_at_once_both_arrive(self, library: BundleLibrary, android: Path, linux: Path) -> None:
+        both_compile = threading.Barrier(2, timeout=20)
+
+        def slow(wanted: GoldenWanted, out: Path) -> None:
+            both_compile.wait()
+            golden(wanted, out)
+
+        adders = [
+            threading.Thread(target=library.add, args=(folder,), kwargs={"name": name, "compile_golden": slow})
+            for folder, name in ((android, "phone"), (linux, "virtual"))
+        ]
+        for adder in adders:
+            adder.start()
+        for adder in adders:
+            adder.join(20)
+        assert {bundle.name for bundle in library.list()} == {"phone", "virtual"}
+        assert library.verify() == ()
+
+
+class TestFind:
+    def test_by_name_hash_and_prefix(self, library: BundleLibrary, android: Path) -> None:
+        bundle = library.add(android, name="main", compile_golden=golden)
+        for key in ("main", bundle.hash, bundle.hash[:8], bundle.short_hash):
+            assert library.get(key) == bundle
+
+    def test_unknown_names_the_nearest(self, library: BundleLibrary, android: Path) -> None:
+        with pytest.raises(UnknownBundleError) as nothing:
+            library.get("main")
+        assert "farm bundle add" in nothing.value.hint
+        library.add(android, name="main", compile_golden=golden)
+        with pytest.raises(UnknownBundleError) as typo:
+            library.get("mian")
+        assert typo.value.hint == "did you mean main?"
+        with pytest.raises(UnknownBundleError) as far:
+            library.get("zzzzzz")
+        assert far.value.hint == "there are: main"
+
+    def test_an_ambiguous_prefix_lists_them(
+        self, library: BundleLibrary, android: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = library.add(android, name="main", compile_golden=golden)
+        twin = first.path.parent.with_name(first.hash[:-1] + ("0" if first.hash[-1] != "0" else "1"))
+        twin.mkdir()
+        with pytest.raises(UnknownBundleError, match="may be any of 2"):
+            library.get(first.hash[:10])
+
+    def test_for_abi_takes_what_was_named_last(self, library: BundleLibrary, android: Path, linux: Path) -> None:
+        old = library.add(android, name="a", compile_golden=golden)
+        new = library.add(android, name="b", toolchain="newer", compile_golden=golden)
+        virtual = library.add(linux, name="v", compile_golden=golden)
+        assert library.for_abi("arm64-v8a") == new
+        library.add(android, name="a", compile_golden=golden)
+        os.utime(library._names / "a", ns=(2**62, 2**62))
+        assert library.for_abi("arm64-v8a") == old
+        assert library.for_abi("x86_64") == virtual
+        assert library.for_abi("x86_64", Platform.ANDROID) is None
+        assert library.for_abi("riscv64") is None
+
+
+class TestRemove:
+    def test_name_by_name(self, library: BundleLibrary, android: Path) -> None:
+        library.add(android, name="a", compile_golden=golden)
+        bundle = library.add(android, name="b", compile_golden=golden)
+        first = library.remove("a")
+        assert (first.names, first.files_removed) == (("a",), False)
+        assert library.get(bundle.hash).names == ("b",)
+        second = library.remove("b")
+        assert second.files_removed
+        assert library.list() == ()
+        assert not bundle.path.exists()
+
+    def test_by_hash_takes_all_names(self, library: BundleLibrary, android: Path) -> None:
+        library.add(android, name="a", compile_golden=golden)
+        bundle = library.add(android, name="b", compile_golden=golden)
+        assert set(library.remove(bundle.short_hash).names) == {"a", "b"}
+        assert library.list() == ()
+
+    def test_not_while_in_use(self, library: BundleLibrary, android: Path) -> None:
+        bundle = library.add(android, name="a", compile_golden=golden)
+        with pytest.raises(BundleInUseError, match="bundle a is in use: on pixel-7"):
+            library.remove("a", in_use=lambda asked: "on pixel-7" if asked.hash == bundle.hash else "")
+        assert library.get("a") == bundle
+        library.add(android, name="b", compile_golden=golden)
+        assert library.remove("b", in_use=lambda _asked: "on pixel-7").files_removed is False
+
+    def test_a_damaged_one_can_go(self, library: BundleLibrary, android: Path) -> None:
+        bundle = library.add(android, name="a", compile_golden=golden)
+        (bundle.path.parent / "manifest.json").write_text("{")
+        assert library.remove("a").files_removed
+        assert library.verify() == ()
+
+
+class TestVerify:
+    @pytest.mark.parametrize(
+        ("break_it", "file", "problem"),
+        [
+            (lambda place: (place / "files/tvm_rpc").unlink(), "files/tvm_rpc", "is missing"),
+            (lambda place: flip(place / "files/tvm_rpc"), "files/tvm_rpc", "has other content"),
+            (lambda place: flip(place / "golden/cpu.npz"), "golden/cpu.npz", "has other content"),
+            (lambda place: (place / "files/x").touch(), "files/x", "does not belong there"),
+            (lambda place: os.truncate(place / "files/tvm_rpc", 3), "files/tvm_rpc", "has 3 bytes instead of"),
+            (lambda place: (place / "manifest.json").unlink(), "manifest.json", "is missing"),
+            (lambda place: (place / "manifest.json").write_text("{"), "manifest.json", "is unreadable"),
+            (
+                lambda place: replace_in(place / "manifest.json", '"arm64-v8a"', '"x86_64"'),
+                "manifest.json",
+                "its hash is another one",
+            ),
+            (
+                lambda place: replace_in(place / "manifest.json", '"format": 1', '"format": 2'),
+                "manifest.json",
+                "has format 2",
+            ),
+        ],
+    )
+    def test_names_what_differs_and_adding_again_repairs(
+        self, library: BundleLibrary, android: Path, break_it: Callable[[Path], object], file: str, problem: str
+    ) -> None:
+        bundle = library.add(android, name="a", compile_golden=golden)
+        break_it(bundle.path.parent)
+        damages = library.verify("a")
+        assert [damage.file for damage in damages] == [file]
+        assert problem in damages[0].problem
+        assert library.verify() == damages
+        repaired = library.add(android, name="a", compile_golden=golden)
+        assert repaired.hash == bundle.hash
+        assert library.verify() == ()
+
+    def test_one_damaged_bundle_does_not_hide_the_others(
+        self, library: BundleLibrary, android: Path, linux: Path
+    ) -> None:
+        broken = library.add(android, name="a", compile_golden=golden)
+        whole = library.add(linux, name="b", compile_golden=golden)
+        (broken.path.parent / "manifest.json").write_bytes(b"\xff")
+        assert library.list() == (whole,)
+        with pytest.raises(HostError, match="is damaged"):
+            library.get("a")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+class TestDisk:
+    def test_full_while_copying_is_said_and_leaves_nothing(
+        self, library: BundleLibrary, android: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_source: Path, _target: Path, _mode: int) -> tuple[str, int]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(library_module, "copy_hashed", full)
+        with pytest.raises(HostError, match="adding bundle main failed: No space left on device") as caught:
+            library.add(android, name="main", compile_golden=golden)
+        assert "free some room" in caught.value.hint
+        assert list((tmp_path / "bundles" / "tmp").iterdir()) == []
+        assert library.list() == ()
+
+    def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(HostError, match="opening the bundle library"):
+            BundleLibrary(tmp_path / "file" / "bundles")
+
+
+# The child kills itself (SIGKILL) just before its N-th step that changes the disk.
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from farm.bundle.library import BundleLibrary
+from tests.unit.bundle.test_library import golden
+
+left = int(sys.argv[4])
+
+def counted(name):
+    real = getattr(os, name)
+    def step(*args, **kwargs):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+    setattr(os, name, step)
+
+library = BundleLibrary(Path(sys.argv[1]))
+for name in ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "fchmod", "chmod"):
+    counted(name)
+if sys.argv[2] == "add":
+    library.add(Path(sys.argv[3]), name="main", compile_golden=golden)
+else:
+    library.remove("main")
+"""
+
+
+class TestKilled:
+    """SIGKILL at every step of `add` and `remove`: the library is as before or as after, and usable at once."""
+
+    STRIDE = 1
+
+    def run_child(self, root: Path, verb: str, folder: Path, steps: int) -> bool:
+        """Whether the child finished."""
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, str(root), verb, str(folder), str(steps)],
+            cwd=Path(__file__).parents[3], timeout=60, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        return done.returncode == 0
+
+    def test_while_adding(self, tmp_path: Path, android: Path) -> None:
+        steps, killed = 0, 0
+        while True:
+            root = tmp_path / f"lib{steps}"
+            if self.run_child(root, "add", android, steps):
+                break
+            killed += 1
+            library = BundleLibrary(root)
+            assert library.verify() == ()
+            assert all(self.whole(bundle) for bundle in library.list())
+            assert library.add(android, name="main", compile_golden=golden).names == ("main",)
+            assert list((root / "tmp").iterdir()) == []
+            steps += self.STRIDE
+        assert killed >= 8
+
+    def test_while_removing(self, tmp_path: Path, android: Path) -> None:
+        steps, killed = 0, 0
+        while True:
+            root = tmp_path / f"lib{steps}"
+            library = BundleLibrary(root)
+            hash_ = library.add(android, name="main", compile_golden=golden).hash
+            if self.run_child(root, "remove", android, steps):
+                break
+            killed += 1
+            assert library.verify() == ()
+            assert all(self.whole(bundle) for bundle in library.list())
+            if library.list():
+                library.remove(hash_)
+            assert library.list() == ()
+            library.add(android, name="main", compile_golden=golden)
+            assert list((root / "tmp").iterdir()) == []
+            steps += self.STRIDE
+        assert killed >= 3
+
+    @staticmethod
+    def whole(bundle: Bundle) -> bool:
+        return {path.name for path in bundle.path.iterdir()} == {file.name for file in bundle.files}
+
+
+def test_bundle_is_a_value(library: BundleLibrary, android: Path) -> None:
+    bundle = library.add(android, name="main", compile_golden=golden)
+    assert replace(bundle, name="x") != bundle
+    assert hash(bundle) == hash(library.get("main"))
