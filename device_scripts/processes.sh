@@ -1,0 +1,102 @@
+# shellcheck shell=sh
+# Processes on the phone, for the scripts beside this one. POSIX sh as mksh + toybox (or dash, busybox) run it; no ps, no pgrep:
+# their columns differ between Android releases, /proc does not. Sourced, never run.
+
+REAP_ROUNDS=60      # of about 50 ms: how long SIGKILL may take; longer means a process stuck in a driver
+
+nap() {
+    sleep 0.05 2>/dev/null || sleep 1
+}
+
+# This boot's name. Some builds hide boot_id from the shell: the boot time does as well.
+boot_id() {
+    if { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null; then
+        echo "$boot"
+    else
+        while read -r word value _; do
+            [ "$word" = btime ] && echo "btime-$value"
+        done </proc/stat
+    fi
+}
+
+# stat_of PID: sets state, parent, group, ticks (start time in clock ticks). Fails when there is no such process.
+stat_of() {
+    { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+    # The name in parentheses may hold anything, blanks and parentheses too: fields count from after the last one.
+    # shellcheck disable=SC2086
+    set -- ${line##*\) }
+    [ $# -ge 20 ] || return 1
+    state=$1 parent=$2 group=$3 ticks=${20}
+}
+
+# same_process PID TICKS: alive, and not another process that got the number later.
+same_process() {
+    stat_of "$1" && [ "$ticks" = "$2" ] && [ "$state" != Z ] && [ "$state" != X ]
+}
+
+# family LEADER: living members of LEADER's process group and every descendant of them or of it, LEADER itself left out.
+# Sets relatives (pids) and relative_groups (their process groups other than LEADER's).
+family() {
+    relatives='' relative_groups=''
+    table=''
+    for dir in /proc/[0-9]*; do
+        stat_of "${dir#/proc/}" || continue
+        case $state in Z | X) continue ;; esac
+        table="$table ${dir#/proc/}:$parent:$group"
+    done
+    grown=1
+    while [ "$grown" = 1 ]; do
+        grown=0
+        for row in $table; do
+            pid=${row%%:*} rest=${row#*:}
+            [ "$pid" != "$1" ] || continue
+            case " $relatives " in *" $pid "*) continue ;; esac
+            if [ "${rest#*:}" = "$1" ] || [ "${rest%:*}" = "$1" ]; then
+                :
+            else
+                case " $relatives " in *" ${rest%:*} "*) ;; *) continue ;; esac
+            fi
+            relatives="$relatives $pid"
+            [ "${rest#*:}" = "$1" ] || relative_groups="$relative_groups ${rest#*:}"
+            grown=1
+        done
+    done
+}
+
+# reap_family LEADER: SIGKILL all relatives of LEADER, not LEADER itself, until none is left. Sets reaped (how many).
+# Fails when some do not go: relatives then names them.
+reap_family() {
+    reaped=0 round=0
+    while [ "$round" -lt "$REAP_ROUNDS" ]; do
+        family "$1"
+        [ -n "$relatives" ] || return 0
+        for pid in $relatives; do
+            kill -s KILL "$pid" 2>/dev/null && [ "$round" = 0 ] && reaped=$((reaped + 1))
+        done
+        for each in $relative_groups; do
+            kill -s KILL -- "-$each" 2>/dev/null
+        done
+        nap
+        round=$((round + 1))
+    done
+    return 1
+}
+
+# kill_group LEADER: SIGKILL the whole process group and its descendants, verified.
+kill_group() {
+    family "$1"
+    kill -s KILL -- "-$1" 2>/dev/null
+    for pid in $relatives; do
+        kill -s KILL "$pid" 2>/dev/null
+    done
+    for each in $relative_groups; do
+        kill -s KILL -- "-$each" 2>/dev/null
+    done
+    round=0
+    while stat_of "$1" && [ "$state" != Z ] && [ "$state" != X ]; do
+        [ "$round" -lt "$REAP_ROUNDS" ] || return 1
+        nap
+        round=$((round + 1))
+    done
+    reap_family "$1"
+}
