@@ -1,0 +1,144 @@
+"""Stock TVM processes for tests and benchmarks, and devices that are such processes. Nothing here patches TVM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from farm.core.device import DeviceView, Life
+
+START_LIMIT_S = 60.0  # a stock server binds after 1 s; a cold disk makes the import take 10 s
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    """A port that the kernel just gave and took back."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    """Our environment, with the repository importable."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+
+
+@contextlib.contextmanager
+def process(arguments: Sequence[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A child in its own process group; the whole group is gone afterwards."""
+    child = subprocess.Popen(
+        [sys.executable, *arguments], start_new_session=True, env=environment(), cwd=ROOT, **options
+    )
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait(10)
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def wait_for_port(port: int, limit_s: float = START_LIMIT_S) -> None:
+    """Until something listens on 127.0.0.1:`port`, without connecting (a bare connect confuses stock servers)."""
+    wanted = f"0100007F:{port:04X}"
+    anywhere = f"00000000:{port:04X}"
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[1] in (wanted, anywhere) and words[3] == "0A":
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on port {port} after {limit_s} s")
+
+
+@contextlib.contextmanager
+def stock_server(secret: str, *, quiet: bool = True) -> Iterator[int]:
+    """A stock Python RPC server without tracker, as it runs on a phone: its port."""
+    port = free_port()
+    sink = subprocess.DEVNULL if quiet else None
+    arguments = ["-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+    with process([*arguments, "--key", secret, "--silent"], stdout=sink, stderr=sink):
+        wait_for_port(port)
+        yield port
+
+
+@contextlib.contextmanager
+def stock_tracker() -> Iterator[int]:
+    """A stock tracker: its port."""
+    port = free_port()
+    arguments = ["-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+    with process([*arguments, "--silent"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        wait_for_port(port)
+        yield port
+
+
+class FakeDevices:
+    """The Devices protocol over plain TCP ports."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, DeviceView] = {}
+        self.ports: dict[str, int] = {}
+        self.secrets: dict[str, str] = {}
+        self.broken: list[tuple[str, str]] = []
+        self.dialled: list[str] = []
+        self.recover = True  # a broken device is READY again after being RECOVERING and CHECKING
+        self._listeners: list[Callable[[DeviceView], None]] = []
+
+    def add(self, name: str, *aliases: str, port: int = 0, secret: str = "", **facts: object) -> DeviceView:
+        """A READY device that answers to `aliases` and its name."""
+        self.ports[name], self.secrets[name] = port, secret or secrets.token_hex(8)
+        labels = {"name": name, **dict.fromkeys(aliases, "yes")}
+        view = DeviceView(name, f"serial-{name}", Life.READY, adopted=True, aliases=(*aliases, name), labels=labels)
+        self.change(replace(view, **facts))
+        return self._views[name]
+
+    def change(self, view: DeviceView) -> None:
+        self._views[view.name] = view
+        for listener in tuple(self._listeners):
+            listener(view)
+
+    def become(self, name: str, life: Life, reason: str = "", **facts: object) -> None:
+        self.change(replace(self._views[name], life=life, reason=reason, **facts))
+
+    def view(self, name: str) -> DeviceView:
+        return self._views[name]
+
+    def views(self) -> tuple[DeviceView, ...]:
+        return tuple(self._views.values())
+
+    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    async def dial(self, name: str, timeout_s: float) -> tuple[socket.socket, str]:
+        self.dialled.append(name)
+        sock = socket.socket()
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.ports[name]))
+        except BaseException:
+            sock.close()
+            raise
+        return sock, self.secrets[name]
+
+    def report_broken_session(self, name: str, reason: str) -> None:
+        self.broken.append((name, reason))
+        self.become(name, Life.RECOVERING, reason)
+        if self.recover:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.become, name, Life.CHECKING)
+            loop.call_soon(self.become, name, Life.READY)
