@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from itertools import zip_longest
 
 # A property starts a line, or follows another one on the same line (dumps pasted through wide terminals join them).
 _START = re.compile(r"(?:^|(?<=\])[ \t]+)\[([^\[\]\s]+)\]: \[", re.MULTILINE)
@@ -37,8 +38,8 @@ def parse_getprop(text: str) -> dict[str, str]:
     """
     properties: dict[str, str] = {}
     starts = list(_START.finditer(text))
-    ends = [*(start.start() for start in starts[1:]), len(text)]
-    for start, end in zip(starts, ends, strict=True):
+    for start, following in zip_longest(starts, starts[1:]):
+        end = following.start() if following else len(text)
         value = text[start.end() : end].rstrip()
         properties.setdefault(start.group(1), value.removesuffix("]"))
     return properties

@@ -60,6 +60,8 @@ _ARM = (
     _Feature("i8mm", _flags("i8mm"), wanted=True),
     _Feature("bf16", _flags("bf16"), wanted=True),
 )
+# What LLVM takes for granted without an -mcpu: on Android's 32-bit triple NEON, which Tegra 2 lacks.
+_GENERIC = frozenset({"neon"})
 # What AArch32 code finds on every ARMv8 core with Advanced SIMD; 64-bit kernels print AArch64's names to a 64-bit
 # reader.
 _AARCH32_OF_ASIMD = ("neon", "vfpv4", "idiva", "idivt")
@@ -112,14 +114,15 @@ def _cpu_target(abi: str, cpu: CpuFacts, *, virtual: bool) -> Target | None:
 
 
 def _arm_target(
-    mtriple: str, table: tuple[_Feature, ...], stated: Collection[str], cpu: CpuFacts, implied: Collection[str] | None
+    mtriple: str, table: tuple[_Feature, ...], stated: Collection[str], cpu: CpuFacts, known: Collection[str] | None
 ) -> Target:
-    """An ARM target; `implied` is what LLVM takes for granted on the lead core, None: it does not know that core."""
-    on = [f"+{feature.llvm}" for feature in table if feature.wanted and feature.test(stated)]
-    off = [f"-{feature.llvm}" for feature in table if feature.llvm in (implied or ()) and not feature.test(stated)]
+    """An ARM target; `known` is what LLVM takes for granted on the lead core, None: it does not know that core."""
     target: Target = {"kind": "llvm", "mtriple": mtriple}
-    if cpu.lead is not None and implied is not None:
+    if cpu.lead is not None and known is not None:
         target["mcpu"] = cpu.lead.mcpu
+    implied = known if known is not None else _GENERIC
+    on = [f"+{feature.llvm}" for feature in table if feature.wanted and feature.test(stated)]
+    off = [f"-{feature.llvm}" for feature in table if feature.llvm in implied and not feature.test(stated)]
     if on or off:
         target["mattr"] = on + off
     return target

@@ -38,7 +38,7 @@ MAX_BATTERY_C = 90.0  # cells vent below this
 # Android's TemperatureType (hardware/interfaces/thermal): 6-8 are voltage, current and percentage, -1 is unknown and
 # used for differences between sensors.
 _TEMPERATURE_TYPES = frozenset({0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13})
-_HAL_READING = re.compile(r"\s*Temperature\{mValue=(-?[0-9.]{1,12}), mType=(-?[0-9]{1,3}), mName=([^,}]*),")
+_HAL_READING = re.compile(r"\s*Temperature\{mValue=([^,}]*), mType=(-?[0-9]{1,3}), mName=([^,}]*),")
 _CURRENT = re.compile(r"^Current temperatures from HAL:[ \t]*\n", re.MULTILINE)
 
 _ZONE = re.compile(r"^[ \t]*([A-Za-z][^=:\n]*?)[ \t]*[=:][ \t]*(-?[0-9]{1,9})[ \t]*$", re.MULTILINE)
@@ -143,4 +143,4 @@ def _integer(text: str | None) -> int | None:
 
 
 def _decimal(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"-?[0-9]+(?:\.[0-9]+)?", text) else None
+    return float(text) if re.fullmatch(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?", text) else None

@@ -1,0 +1,47 @@
+"""Genuine captures (tests/data/phones, sources in SOURCES.tsv) put into the form in which a phone would answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from farm.fleet.getprop import decode
+from farm.fleet.shell_output import SECTION
+
+PHONES = Path(__file__).parents[2] / "data" / "phones"
+
+
+def capture(name: str) -> bytes:
+    """A capture by `kind/file`, without the .txt."""
+    return (PHONES / f"{name}.txt").read_bytes()
+
+
+def every(kind: str) -> list[Path]:
+    """All captures of one kind."""
+    return sorted((PHONES / kind).glob("*.txt"))
+
+
+def first_lines(dump: bytes) -> dict[str, str]:
+    """First line per file of a `==> path <==` dump."""
+    found = re.findall(r"^==> (\S+) <==\n([^\n]*)", decode(dump), re.MULTILINE)
+    return {path: line for path, line in found if line and not line.startswith("==>")}
+
+
+def answer(
+    getprop: str, *, cpuinfo: str = "", files: tuple[str, ...] = (), extra: bytes = b"", gles: bytes = b""
+) -> bytes:
+    """What `identity.READ_COMMAND` would print on a phone with these captures; `extra`: more `path=line` lines."""
+    lines = {path: line for name in files for path, line in first_lines(capture(name)).items()}
+    return b"\n".join(
+        [
+            f"{SECTION}files".encode(),
+            *(f"{path}={line}".encode() for path, line in lines.items()),
+            extra,
+            f"{SECTION}gles".encode(),
+            gles,
+            f"{SECTION}cpuinfo".encode(),
+            capture(f"cpuinfo/{cpuinfo}") if cpuinfo else b"",
+            f"{SECTION}getprop".encode(),
+            capture(f"getprop/{getprop}"),
+        ]
+    )
