@@ -67,7 +67,7 @@ _KEPT_PROPERTIES = (
 READ_COMMAND = f"""\
 show() {{
   for path in "$@"; do
-    line=
+    line=''
     {{ IFS= read -r line < "$path"; }} 2>/dev/null
     [ -n "$line" ] && echo "$path=$line"
   done

@@ -24,7 +24,7 @@ echo '{SECTION}thermal'
 dumpsys thermalservice 2>/dev/null
 echo '{SECTION}zones'
 for zone in /sys/class/thermal/thermal_zone*; do
-  kind= temp=
+  kind='' temp=''
   {{ IFS= read -r kind < "$zone/type"; IFS= read -r temp < "$zone/temp"; }} 2>/dev/null
   [ -n "$kind" ] && [ -n "$temp" ] && echo "$kind=$temp"
 done

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.identity import Confidence, CpuCluster, DeviceIdentity
+from farm.fleet import vitals
 from farm.fleet.getprop import decode, parse_getprop
 from farm.fleet.identity import READ_COMMAND, NoIdentityError, RawIdentity, identify, read_identity
 from farm.fleet.shell_output import SECTION
@@ -337,6 +338,44 @@ def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell: str, tmp_pa
     assert "processor" in raw.cpuinfo
     assert raw.gles == "GLES: ARM, Mali-G78, x"
     assert raw.files["/sys/devices/system/cpu/present"].startswith("0")
+
+
+COMMANDS = {"identity": READ_COMMAND, "vitals": vitals.READ_COMMAND}
+# Old adbds take the service name, `shell,v2:` and the command, in one packet of 4096 bytes (FACTS-adb).
+LONGEST_COMMAND_BYTES = 4000
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_fit_the_oldest_adbd(name: str) -> None:
+    assert len(COMMANDS[name].encode()) < LONGEST_COMMAND_BYTES
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_are_clean_posix_sh(name: str) -> None:
+    done = subprocess.run(
+        ["shellcheck", "-s", "sh", "-"], input=COMMANDS[name].encode(), capture_output=True, timeout=30, check=False
+    )
+    assert done.stdout.decode() == ""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_vitals_command_runs_in_a_posix_shell(shell: str, tmp_path: Path) -> None:
+    script = (
+        f'case "$1" in battery) cat {PHONES}/dumpsys_battery/honor-alt-nx1-magicos.txt;;'
+        f" thermalservice) cat {PHONES}/thermalservice/pixel8a-android17.txt;; esac"
+    )
+    (tmp_path / "dumpsys").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "dumpsys").chmod(0o755)
+    done = subprocess.run(
+        [shell, "-c", vitals.READ_COMMAND],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stderr == b""
+    assert vitals.parse_vitals(done.stdout) == vitals.Vitals(54, 22.0, 46.0, "LITTLE")
 
 
 lines = st.sampled_from(
