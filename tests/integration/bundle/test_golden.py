@@ -1,0 +1,199 @@
+"""Golden kernels with the real TVM: compiled for every ABI, run by a real RPC server, told right from wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from farm.bundle.abi import Abi, Platform, judge, provided_libraries
+from farm.bundle.elf import read_elf
+from farm.bundle.golden import GoldenWanted, ToolchainGoldenCompiler, read_golden
+from farm.bundle.library import BundleLibrary
+from farm.bundle.manifest import Bundle
+from farm.core.errors import HostError
+from farm.worker.golden import run_golden
+from farm.worker.link import linkers
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="TVM is not installed")
+
+COMPILER = ToolchainGoldenCompiler(Path(sys.executable))
+KEY = "secret-of-this-start"
+
+
+@pytest.mark.parametrize("abi", list(Abi))
+def test_for_phones_of_every_abi(tmp_path: Path, abi: Abi) -> None:
+    if not linkers(abi, Platform.ANDROID):
+        pytest.skip(f"this host has no linker for {abi}")
+    COMPILER(GoldenWanted(abi, Platform.ANDROID, ("cpu", "opencl")), tmp_path)
+    made = read_golden(tmp_path)
+    assert [golden.kind for golden in made.goldens] == ["cpu", "opencl"]
+    assert made.tvm_version
+    assert made.linker == linkers(abi, Platform.ANDROID)[0].name
+    for golden in made.goldens:
+        info = read_elf(golden.library)
+        verdict = judge(info, golden.library.name)
+        assert (verdict.abi, verdict.platform) == (abi, Platform.ANDROID)
+        # bionic resolves TVM's symbols only through the library's own needs.
+        assert "libtvm_ffi.so" in info.needed
+        assert set(info.needed) - {"libtvm_ffi.so"} <= provided_libraries(Platform.ANDROID)
+        assert info.page_alignment_bytes >= 16_384 or abi.bits == 32
+    assert b"__kernel" in (tmp_path / "opencl.so").read_bytes()
+
+
+def test_the_same_kernels_come_out_twice(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        COMPILER(GoldenWanted(Abi.X86_64, Platform.LINUX, ("cpu",)), tmp_path / place)
+    for name in ("cpu.npz", "golden.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+class TestToolchain:
+    WANTED = GoldenWanted(Abi.X86_64, Platform.LINUX, ("cpu",))
+
+    def test_without_tvm_says_so(self, tmp_path: Path) -> None:
+        empty = tmp_path / "python"
+        # -S -E: the standard library only, as in a fresh environment
+        empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+        empty.chmod(0o755)
+        with pytest.raises(HostError, match="cannot import TVM") as caught:
+            ToolchainGoldenCompiler(empty)(self.WANTED, tmp_path)
+        assert "toolchain" in caught.value.hint
+
+    def test_that_is_not_there_says_so(self, tmp_path: Path) -> None:
+        with pytest.raises(HostError, match="does not run: No such file"):
+            ToolchainGoldenCompiler(tmp_path / "python")(self.WANTED, tmp_path)
+
+    def test_that_crashes_is_quoted(self, tmp_path: Path) -> None:
+        crashing = tmp_path / "python"
+        crashing.write_text("#!/bin/sh\necho 'Illegal instruction' >&2\nexit 132\n")
+        crashing.chmod(0o755)
+        with pytest.raises(HostError, match="failed: Illegal instruction"):
+            ToolchainGoldenCompiler(crashing)(self.WANTED, tmp_path)
+
+    def test_that_hangs_is_ended(self, tmp_path: Path) -> None:
+        hanging = tmp_path / "python"
+        hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+        hanging.chmod(0o755)
+        with pytest.raises(HostError, match=r"took more than 0\.2 s"):
+            ToolchainGoldenCompiler(hanging, timeout_s=0.2)(self.WANTED, tmp_path)
+
+    def test_without_a_linker_says_what_to_install(self, tmp_path: Path) -> None:
+        (tmp_path / "bin").mkdir()
+        bare = tmp_path / "python"
+        bare.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin exec {sys.executable} "$@"\n')
+        bare.chmod(0o755)
+        if importlib.util.find_spec("ziglang"):
+            pytest.skip("ziglang is installed: there is always a linker")
+        with pytest.raises(HostError, match="no linker for x86_64") as caught:
+            ToolchainGoldenCompiler(bare)(self.WANTED, tmp_path)
+        assert "apt install lld" in caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    runtime = pytest.importorskip("farm.simulation.runtime", reason="the virtual phone's runtime is not there")
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed: the virtual phone's server would be a script")
+    place = tmp_path_factory.mktemp("virtual")
+    folder = runtime.build_bundle_folder(place / "folder")
+    return BundleLibrary(place / "bundles").add(folder, name="virtual", compile_golden=COMPILER)
+
+
+def test_the_virtual_phones_bundle_is_complete(bundle: Bundle) -> None:
+    assert (bundle.abi, bundle.platform) == (Abi.X86_64, Platform.LINUX)
+    assert bundle.warnings == ()
+    assert bundle.has_random_fill
+    assert bundle.tvm_version.startswith("0.")
+    names = {file.name for file in bundle.files}
+    for file in bundle.files:
+        assert set(read_elf(bundle.path / file.name).needed) <= names | provided_libraries(Platform.LINUX)
+
+
+@pytest.fixture
+def session(bundle: Bundle, tmp_path: Path) -> Iterator[Any]:
+    """A session with the bundle's own server, running from the stored files alone."""
+    from tvm import rpc
+
+    server = subprocess.Popen(
+        [bundle.path / "tvm_rpc", "server", "--host=127.0.0.1", "--port=0", "--port-end=1", f"--key={KEY}",
+         f"--work-dir={tmp_path}"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={"LD_LIBRARY_PATH": str(bundle.path), "PATH": os.environ["PATH"]}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert server.stderr is not None
+        opened = rpc.connect("127.0.0.1", bound_port(server.stderr), key=KEY, session_timeout=60)
+        yield opened
+        opened._sess.get_function("CloseRPCConnection")()
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait(10)
+        server.stderr.close()
+
+
+def bound_port(log: IO[str]) -> int:
+    for line in log:
+        if match := re.search(r"Bind to \S+:(\d+)", line):
+            return int(match[1])
+    raise AssertionError("the server ended without binding a port")
+
+
+def test_a_healthy_server_passes(bundle: Bundle, session: Any) -> None:
+    result = run_golden(session, bundle.golden_dir)
+    assert result.ok, result.detail
+    assert 0 < result.max_abs_error < 1e-3
+    assert "3 golden kernels right on cpu" in result.detail
+
+
+@pytest.mark.parametrize("function", ["matmul_relu", "matmul_int8", "exp_sum"])
+def test_wrong_numbers_are_told_with_the_kernels_name(
+    bundle: Bundle, session: Any, tmp_path: Path, function: str
+) -> None:
+    """One expected number off by a little: what a wrong kernel looks like from here."""
+    import numpy as np
+
+    folder = tmp_path / "golden"
+    shutil.copytree(bundle.golden_dir, folder)
+    with np.load(folder / "cpu.npz") as archive:
+        arrays = dict(archive)
+    arrays[f"{function}.out"].flat[5] += 1 if function == "matmul_int8" else 0.05
+    np.savez(folder / "cpu.npz", **arrays)
+    result = run_golden(session, folder)
+    assert not result.ok
+    assert result.detail.startswith(f"wrong numbers on cpu: {function} is off by")
+    assert 0.04 < result.max_abs_error <= 1.01
+
+
+def test_a_kernel_that_computes_not_a_number_fails(bundle: Bundle, session: Any, tmp_path: Path) -> None:
+    import numpy as np
+
+    folder = tmp_path / "golden"
+    shutil.copytree(bundle.golden_dir, folder)
+    with np.load(folder / "cpu.npz") as archive:
+        arrays = dict(archive)
+    arrays["exp_sum.in0"][3, 3] = np.nan
+    np.savez(folder / "cpu.npz", **arrays)
+    result = run_golden(session, folder)
+    assert not result.ok
+    assert result.max_abs_error == np.inf
+
+
+def test_kernels_that_are_not_there_are_an_error_of_the_host(bundle: Bundle, session: Any, tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no golden kernels for opencl"):
+        run_golden(session, bundle.golden_dir, "opencl")
+    with pytest.raises(HostError, match="are damaged"):
+        run_golden(session, tmp_path)
+    (tmp_path / "golden.json").write_text(json.dumps({"kernels": {"cpu": {"expected": "cpu.npz"}}}))
+    with pytest.raises(HostError, match="are damaged"):
+        run_golden(session, tmp_path)

@@ -1,0 +1,150 @@
+"""Real ELF files: this host's, the wheel's, and what its compilers make."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from farm.bundle.abi import Abi, Platform, judge
+from farm.bundle.elf import ElfInfo, read_elf
+from farm.bundle.folder import read_folder
+from farm.worker.link import Linker, link_shared, linkers
+
+C_SOURCE = "int add(int a, int b) { return a + b; }\n"
+CLANG_TARGETS = {
+    Abi.ARM64: "aarch64-linux-android",
+    Abi.ARMV7: "armv7a-linux-androideabi",
+    Abi.X86_64: "x86_64-linux-android",
+    Abi.X86: "i686-linux-android",
+    Abi.RISCV64: "riscv64-linux-android",
+}
+
+needs_readelf = pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+needs_gcc = pytest.mark.skipif(
+    shutil.which("gcc") is None or platform.machine() != "x86_64", reason="needs gcc on an x86-64 host"
+)
+
+
+def run(*command: str | Path) -> str:
+    return subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def wheel_libraries() -> list[Path]:
+    found: list[Path] = []
+    for package in ("tvm", "tvm_ffi"):
+        spec = importlib.util.find_spec(package)
+        for place in spec.submodule_search_locations or () if spec else ():
+            found += sorted((Path(place) / "lib").glob("*.so"))
+    return found
+
+
+def as_readelf_says(path: Path) -> tuple[list[str], str, str]:
+    """DT_NEEDED, SONAME and interpreter from binutils, the second opinion."""
+    needed, soname, interpreter = [], "", ""
+    for line in run("readelf", "-Wdl", path).splitlines():
+        value = line.rpartition("[")[2].rstrip("]")
+        if "(NEEDED)" in line:
+            needed.append(value)
+        elif "(SONAME)" in line:
+            soname = value
+        elif "Requesting program interpreter" in line:
+            interpreter = value.rpartition(": ")[2]
+    return needed, soname, interpreter
+
+
+@needs_readelf
+def test_agrees_with_readelf_on_every_elf_file_at_hand() -> None:
+    files = [
+        *wheel_libraries(),
+        Path(sys.executable).resolve(),
+        *sorted(Path("/usr/lib/x86_64-linux-gnu").glob("*.so.*")),
+    ]
+    files = [file for file in files if file.is_file() and file.read_bytes()[:4] == b"\x7fELF"][:60]
+    assert files
+    for file in files:
+        info = read_elf(file)
+        assert ([*info.needed], info.soname, info.interpreter) == as_readelf_says(file), file
+
+
+def test_reads_the_largest_library_of_the_wheel() -> None:
+    largest = max(wheel_libraries(), key=lambda path: path.stat().st_size, default=None)
+    if largest is None:
+        pytest.skip("TVM is not installed")
+    assert judge(read_elf(largest), largest.name).platform is Platform.LINUX
+
+
+@needs_gcc
+def test_a_program_of_this_host_is_a_linux_one(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    for flags, name in (((), "pie"), (("-no-pie",), "fixed"), (("-static",), "static")):
+        run("gcc", *flags, tmp_path / "main.c", "-o", tmp_path / name)
+    for name in ("pie", "fixed"):
+        verdict = judge(read_elf(tmp_path / name), name)
+        assert (verdict.abi, verdict.platform) == (Abi.X86_64, Platform.LINUX)
+    assert judge(read_elf(tmp_path / "static"), "static").platform is None
+
+
+@needs_gcc
+def test_a_real_closure_is_found_incomplete_then_complete(tmp_path: Path) -> None:
+    (tmp_path / "lib.c").write_text(C_SOURCE)
+    (tmp_path / "main.c").write_text("int add(int, int); int main(void) { return add(1, -1); }\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    library = tmp_path / "libtvm_ffi.so"
+    run("gcc", "-shared", "-fPIC", "-Wl,-soname,libtvm_ffi.so", tmp_path / "lib.c", "-o", library)
+    run("gcc", tmp_path / "main.c", library, "-Wl,-rpath,$ORIGIN", "-o", folder / "tvm_rpc")
+    missing = read_folder(folder).inspection.missing
+    assert [(gone.name, gone.needed_by) for gone in missing] == [("libtvm_ffi.so", ("tvm_rpc",))]
+    shutil.copy(library, folder)
+    assert read_folder(folder).inspection.accepted("folder") == (Abi.X86_64, Platform.LINUX)
+    assert run(folder / "tvm_rpc") == ""  # what we call complete, the loader of this host calls complete
+
+
+def object_file(folder: Path, abi: Abi) -> Path:
+    if shutil.which("clang") is None:
+        pytest.skip("clang is not installed: no object files for other machines")
+    (folder / "code.c").write_text(C_SOURCE)
+    run("clang", f"--target={CLANG_TARGETS[abi]}", "-c", "-fPIC", folder / "code.c", "-o", folder / "code.o")
+    return folder / "code.o"
+
+
+def linked(folder: Path, linker: Linker, code: Path, needed: Sequence[str]) -> ElfInfo:
+    output = folder / f"out-{linker.name.replace(' ', '-')}.so"
+    link_shared(linker, output, [code], needed=needed)
+    return read_elf(output)
+
+
+@pytest.mark.parametrize("abi", list(Abi))
+def test_every_linker_of_this_host_makes_what_the_phone_expects(tmp_path: Path, abi: Abi) -> None:
+    code = object_file(tmp_path, abi)
+    ways = linkers(abi, Platform.ANDROID, environ={})
+    if not ways:
+        pytest.skip(f"this host has no linker for {abi}")
+    for linker in ways:
+        needed = ("libtvm_ffi.so", "libm.so", "libc.so")
+        info = linked(tmp_path, linker, code, needed)
+        assert judge(info, linker.name).abi is abi, linker.name
+        assert info.needed == needed, linker.name
+        assert info.soname == "", linker.name
+        assert info.page_alignment_bytes >= 16_384, linker.name
+
+
+@needs_gcc
+def test_every_native_linker_of_this_host_makes_a_library_that_loads(tmp_path: Path) -> None:
+    (tmp_path / "code.c").write_text(C_SOURCE)
+    run("gcc", "-c", "-fPIC", tmp_path / "code.c", "-o", tmp_path / "code.o")
+    ways = linkers(Abi.X86_64, Platform.LINUX, environ={})
+    assert {way.is_driver for way in ways} == {True, False}, "gcc and its ld are both there"
+    for linker in ways:
+        output = tmp_path / "out.so"
+        link_shared(linker, output, [tmp_path / "code.o"])
+        assert judge(read_elf(output), linker.name).abi is Abi.X86_64
+        added = run(sys.executable, "-c", f"import ctypes; print(ctypes.CDLL({str(output)!r}).add(20, 22))")
+        assert added.strip() == "42", linker.name

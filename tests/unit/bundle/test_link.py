@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farm.bundle.abi import Abi, Platform
+from farm.worker.link import Linker, LinkError, NoLinkerError, find_linker, link_shared, linkers
+
+
+def host(*programs: str) -> Callable[[str], str | None]:
+    return lambda name: f"/nowhere/{name}" if name in programs else None
+
+
+@pytest.fixture(autouse=True)
+def _no_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def chosen(abi: Abi, platform: Platform, *programs: str, machine: str = "x86_64") -> str:
+    return find_linker(abi, platform, environ={}, which=host(*programs), machine=machine).name
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        (("g++", "ld.lld", "clang"), "g++"),
+        (("clang", "ld.lld"), "clang"),
+        (("ld.lld", "ld"), "ld.lld"),
+        (("ld.lld-19", "ld.lld-14"), "ld.lld-19"),
+        (("zig", "ld"), "zig"),
+        (("ld",), "ld"),
+        (("ld.gold",), "ld.gold"),
+    ],
+)
+def test_native_takes_the_compiler_first(programs: tuple[str, ...], expected: str) -> None:
+    assert chosen(Abi.X86_64, Platform.LINUX, *programs) == expected
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        (("g++", "gcc", "ld", "clang", "ld.lld", "zig"), "ld.lld"),
+        (("g++", "clang", "ld.lld-16", "zig"), "ld.lld-16"),
+        (("g++", "clang", "zig"), "zig"),
+        (("aarch64-linux-gnu-ld", "ld"), "aarch64-linux-gnu-ld"),
+    ],
+)
+def test_a_phone_never_gets_what_the_hosts_own_compiler_made(programs: tuple[str, ...], expected: str) -> None:
+    assert chosen(Abi.ARM64, Platform.ANDROID, *programs) == expected
+
+
+def test_a_host_of_another_machine_has_no_native_compiler() -> None:
+    assert chosen(Abi.X86_64, Platform.LINUX, "g++", "ld.lld", machine="aarch64") == "ld.lld"
+    assert chosen(Abi.ARM64, Platform.LINUX, "g++", "ld.lld", machine="aarch64") == "g++"
+
+
+def test_the_ndk_wins_for_phones_only(tmp_path: Path) -> None:
+    clang = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
+    clang.parent.mkdir(parents=True)
+    clang.touch()
+    environ = {"ANDROID_NDK_HOME": str(tmp_path)}
+    which = host("ld.lld", "g++")
+    best = find_linker(Abi.ARM64, Platform.ANDROID, environ=environ, which=which)
+    assert best.name == "NDK clang (ANDROID_NDK_HOME)"
+    assert best.command[:2] == (str(clang), "--target=aarch64-linux-android28")
+    assert find_linker(Abi.X86_64, Platform.LINUX, environ=environ, which=which, machine="x86_64").name == "g++"
+    assert find_linker(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": "/gone"}, which=which).name == "ld.lld"
+
+
+def test_all_ways_are_listed_for_doctor() -> None:
+    names = [
+        way.name
+        for way in linkers(
+            Abi.X86_64, Platform.LINUX, environ={}, which=host("g++", "clang", "ld.lld", "ld"), machine="x86_64"
+        )
+    ]
+    assert names == ["g++", "clang", "ld.lld", "clang with lld", "ld"]
+
+
+@pytest.mark.parametrize("abi", list(Abi))
+@pytest.mark.parametrize("platform", list(Platform))
+def test_no_linker_says_what_to_install(abi: Abi, platform: Platform) -> None:
+    with pytest.raises(NoLinkerError, match=f"no linker for {abi}") as caught:
+        find_linker(abi, platform, environ={}, which=host())
+    assert "apt install lld" in caught.value.hint
+
+
+def test_a_refusing_linker_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "x.o").write_text("no object")
+    refusing = Linker("sh", ("/bin/sh", "-c", "echo bad reloc >&2; echo more >&2; exit 3"), is_driver=False)
+    with pytest.raises(LinkError, match=r"sh cannot link out\.so: bad reloc$") as caught:
+        link_shared(refusing, tmp_path / "out.so", [tmp_path / "x.o"])
+    assert "more" in caught.value.evidence
+    with pytest.raises(LinkError, match="does not run"):
+        link_shared(Linker("gone", ("/gone/ld",), is_driver=False), tmp_path / "out.so", [tmp_path / "x.o"])
+    with pytest.raises(LinkError, match="nothing to link"):
+        link_shared(refusing, tmp_path / "out.so", [])
