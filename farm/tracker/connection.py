@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from farm.core.sessions import Peer
 from farm.tracker.sockets import quick_ack
 
+ANSWERED_BYTES = 256 << 10  # answers that wait for their reader before its further questions are looked at
 RECEIVE_BYTES = 16 << 10  # per turn of the loop, so that a flood of tiny messages leaves time for others
 _buffer = memoryview(bytearray(RECEIVE_BYTES))  # one for all: it is emptied before the callback returns
 
@@ -25,12 +26,11 @@ class Limits:
 
     connections: int = 4096  # open at once; more wait in the kernel's queue
     handshake_s: float = 10.0  # from accept to the end of the handshake
-    message_s: float = 30.0  # from the first byte of a message to its last
+    message_s: float = 30.0  # from the first byte of a message to its last; also for reading some of an answer
     idle_s: float = 3600.0  # a tracker client that neither waits nor speaks; notebooks keep theirs for long
     waiting: int = 10_000  # unanswered REQUESTs of all clients
     waiting_per_connection: int = 64  # stock clients have one
     invalid_messages: int = 32  # well-framed nonsense before the connection is closed
-    unsent_bytes: int = 16 << 20  # answers that a client does not read
 
 
 class Connection(ABC):
@@ -48,6 +48,7 @@ class Connection(ABC):
         self._writing = False
         self._last_heard = self._loop.time()
         self._incomplete_since: float | None = None
+        self._stalled_since: float | None = None  # when the peer last read something of what waits for it
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -62,11 +63,19 @@ class Connection(ABC):
 
     @abstractmethod
     def received(self, data: memoryview) -> int:
-        """Handle bytes, whose memory is reused after the call; returns how many messages they ended."""
+        """Handle bytes, whose memory is reused after the call, until `full`; returns how many messages they ended.
+
+        Called again with no bytes when there is room again.
+        """
 
     @abstractmethod
     def on_close(self) -> None:
         """The connection has ended, by whichever side. Called once."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no further message should be handled now."""
+        return self.closed or self._writing or len(self._unsent) >= ANSWERED_BYTES
 
     def start(self, first: bytes) -> None:
         """Begin to serve; `first` was read already."""
@@ -138,9 +147,16 @@ class Connection(ABC):
             return
         if messages or not self.incomplete:
             self._incomplete_since = None
+        if messages and self.incomplete and not self._writing:
+            self._loop.call_soon(self._continue)  # others first
         if self.incomplete and self._incomplete_since is None:
             self._incomplete_since = self._last_heard
             self._arm(self.limits.message_s)
+
+    def _continue(self) -> None:
+        """Handle the messages that were left for want of room."""
+        if not self.closed and not self._writing:
+            self._deliver(memoryview(b""))
 
     def _flush(self) -> None:
         try:
@@ -152,18 +168,21 @@ class Connection(ABC):
             self._close()
             return
         del self._unsent[:sent]
-        if len(self._unsent) > self.limits.unsent_bytes:
-            log.info("%s does not read its answers: closed", self.peer)
-            self._close()
-        elif self._unsent and not self._writing:
-            # Whoever does not read is not listened to, so that its questions cannot pile up answers here.
-            self._writing = True
-            self._loop.remove_reader(self._sock)
-            self._loop.add_writer(self._sock, self._flush)
-        elif not self._unsent and self._writing:
+        if self._unsent:
+            if sent or self._stalled_since is None:
+                self._stalled_since = self._loop.time()
+            if not self._writing:
+                # Whoever does not read is not listened to, so that its questions cannot pile up answers here.
+                self._writing = True
+                self._loop.remove_reader(self._sock)
+                self._loop.add_writer(self._sock, self._flush)
+                self._arm(self.limits.message_s)
+        elif self._writing:
             self._writing = False
+            self._stalled_since = None
             self._loop.remove_writer(self._sock)
             self._loop.add_reader(self._sock, self._readable)
+            self._loop.call_soon(self._continue)
 
     def _arm(self, delay_s: float) -> None:
         """Look at the clock no later than in `delay_s`. One timer per connection, moved lazily."""
@@ -177,7 +196,10 @@ class Connection(ABC):
     def _check_time(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if self._incomplete_since is not None:
+        if self._stalled_since is not None:
+            left_s = self._stalled_since + self.limits.message_s - now
+            what = "does not read its answers"
+        elif self._incomplete_since is not None:
             left_s = self._incomplete_since + self.limits.message_s - now
             what = "has not finished its message"
         elif self.may_idle:

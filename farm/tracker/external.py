@@ -95,9 +95,11 @@ class Registry:
         self._registrations.add(registration)
         return registration
 
-    def heard(self, registration: Registration) -> None:
-        """The connection spoke."""
+    def heard(self, registration: Registration) -> tuple[str, ...]:
+        """The connection spoke; returns the keys of the offers that count again because of it."""
+        returned = {key for key, _ in registration.offers.values()} if self._silent(registration) else ()
         registration.last_heard = self._clock()
+        return tuple(returned)
 
     def put(self, registration: Registration, key: str, offer: Offer) -> None:
         """Add an offer; the same match key again replaces the earlier one.

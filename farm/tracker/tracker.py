@@ -237,14 +237,15 @@ class TrackerConnection(Connection):
         return bool(self.waiting) or self._registration is not None
 
     def received(self, data: memoryview) -> int:
-        """Handle what arrived; all answers leave in one write."""
+        """Handle what arrived, as far as there is room for answers; they leave in one write."""
         messages = 0
         self._parser.receive_data(data)
         if self._registration is not None:
-            self._tracker.registry.heard(self._registration)
+            for key in self._tracker.registry.heard(self._registration):
+                self._tracker.hand_out(key)
         with self.gathered():
             try:
-                while not self.closed and (event := self._parser.next_event()) is not None:
+                while not self.full and (event := self._parser.next_event()) is not None:
                     messages += 1
                     self._handle(event)
             except ProtocolError as error:

@@ -1,0 +1,342 @@
+"""The tracker over real sockets, with clients that do what stock ones never would."""
+
+import asyncio
+import struct
+
+import pytest
+
+from farm.core.device import Life, Service
+from farm.core.events import EventLog
+from farm.leasing import LeasePolicy, Leasing
+from farm.tracker import wire
+from farm.tracker.connection import Limits
+from farm.tracker.door import DoorPolicy, TvmDoor
+from farm.tracker.external import ExternalPolicy
+from farm.tracker.listener import PortTakenError
+from tests.support.raw import RawTracker, until
+from tests.support.tvm import FakeDevices
+
+
+class Lab:
+    """A door over fake devices."""
+
+    def __init__(self, **policy):
+        self.devices = FakeDevices()
+        self.events = EventLog()
+        self.policy = DoorPolicy(**policy)
+        self.clients = []
+
+    async def __aenter__(self):
+        self.leasing = Leasing(self.devices, self.events, 1, LeasePolicy(unused_s=60))
+        self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing, self.policy)
+        await self.door.start()
+        return self
+
+    async def __aexit__(self, *_):
+        for client in self.clients:
+            client.close()
+        await self.door.stop()
+        self.leasing.close()
+
+    async def client(self, **options):
+        client = await RawTracker.connect(self.door.port, **options)
+        self.clients.append(client)
+        return client
+
+    def queue(self, key):
+        return self.door.summary()["queue_info"].get(key)
+
+
+async def until_closed(client):
+    try:
+        while True:
+            await client.event()
+    except EOFError:
+        return
+
+
+async def test_every_message_is_answered():
+    async with Lab() as lab:
+        client = await lab.client()
+        assert await client.ask(wire.Ping()) == 0
+        assert await client.ask(wire.Stop("wrong")) == -1
+        assert await client.ask(wire.Stop("")) == -1
+        assert await client.ask(wire.GetPendingMatchKeys()) == []
+        assert await client.ask(wire.Summary()) == [0, {"queue_info": {}, "server_info": []}]
+        assert await client.ask(wire.UpdateInfo("board", None, 9090)) == 0
+        assert await client.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
+        assert await client.ask(wire.GetPendingMatchKeys()) == ["board:0.5"]
+        assert await client.summary() == {
+            "queue_info": {"board": {"free": 1, "pending": 0}},
+            "server_info": [{"key": "server:board", "addr": ["127.0.0.1", 9090]}],
+        }
+        assert await client.ask(wire.Request("board", "", 1)) == [0, ["127.0.0.1", 9090, "board:0.5"]]
+        assert await client.ask(wire.GetPendingMatchKeys()) == []
+
+
+async def test_messages_byte_by_byte_and_all_at_once_get_the_same_answers():
+    stream = wire.encode_magic() + b"".join(
+        wire.encode_message(message)
+        for message in (wire.Ping(), wire.Stop("x"), wire.Ping(), wire.GetPendingMatchKeys())
+    )
+    async with Lab() as lab:
+        for size in (1, len(stream)):
+            client = await lab.client(greet=False)
+            for start in range(0, len(stream), size):
+                await client.send(stream[start : start + size])
+            assert await client.event() == wire.Hello()
+            assert [await client.answer() for _ in range(4)] == [0, -1, 0, []]
+
+
+async def test_a_farm_phone_has_a_row_per_alias_and_is_free_under_each():
+    async with Lab() as lab:
+        lab.devices.add("pixel", "android", "adreno-740")
+        lab.devices.add("other", "android", service=Service.MAINTENANCE)
+        lab.devices.add("lost", "android", life=Life.OFFLINE)
+        client = await lab.client()
+        summary = await client.summary()
+        assert [row["key"] for row in summary["server_info"]] == ["server:android", "server:adreno-740", "server:pixel"]
+        assert {tuple(row["addr"]) for row in summary["server_info"]} == {("127.0.0.1", lab.door.port)}
+        code, (address, port, match_key) = await client.ask(wire.Request("adreno-740", "", 1))
+        assert (code, address, port) == (0, "127.0.0.1", lab.door.port)
+        assert match_key.startswith("adreno-740:")
+        assert len(match_key.partition(":")[2]) == 32
+        assert set((await client.summary())["queue_info"]) == {"android", "adreno-740", "pixel"}
+        assert lab.queue("android") == {"free": 0, "pending": 0}
+
+
+async def test_the_address_can_be_another_for_some_clients():
+    async with Lab(advertise={"10.0.0.0/8": "wrong", "127.0.0.0/8": "lab.example:9999"}) as lab:
+        lab.devices.add("pixel")
+        client = await lab.client()
+        code, (address, port, _) = await client.ask(wire.Request("pixel", "", 1))
+        assert (code, address, port) == (0, "lab.example", 9999)
+
+
+async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
+    async with Lab() as lab:
+        for leave in (RawTracker.close, RawTracker.reset):
+            client = await lab.client()
+            await client.send(wire.encode_message(wire.Request("nobody-has-this", "", 1)))
+            await until(lambda: lab.queue("nobody-has-this") == {"free": 0, "pending": 1})
+            leave(client)
+            await until(lambda: lab.queue("nobody-has-this") is None)
+        assert not lab.leasing.waiting()
+
+
+async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
+    async with Lab() as lab:
+        dead, alive = await lab.client(), await lab.client()
+        await dead.send(wire.encode_message(wire.Request("pixel", "", 9)))
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
+        await alive.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 2})
+        dead.close()
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
+        lab.devices.add("pixel")
+        assert (await alive.answer())[0] == 0
+
+
+async def test_higher_priority_is_served_first():
+    async with Lab() as lab:
+        low, high = await lab.client(), await lab.client()
+        await low.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
+        await high.send(wire.encode_message(wire.Request("pixel", "", 2)))
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 2})
+        lab.devices.add("pixel")
+        assert (await high.answer())[0] == 0
+        assert lab.queue("pixel") == {"free": 0, "pending": 1}
+
+
+async def test_nonsense_is_answered_and_at_last_cut_off():
+    async with Lab(limits=Limits(invalid_messages=5)) as lab:
+        client = await lab.client()
+        await client.send(wire.encode_json([4, "a b", "", 1]))
+        code, reason = await client.answer()
+        assert code == -1
+        assert "key" in reason
+        # The stock tracker's SUMMARY breaks for everybody after this one.
+        await client.send(wire.encode_json([5, {"key": 5}]))
+        assert await client.answer() == -1
+        await client.send(struct.pack("<i", 2) + b"\xff\xfe")
+        assert (await client.answer())[0] == -1
+        assert await client.ask(wire.Ping()) == 0
+        await client.send(wire.encode_json([99]) * 2)
+        assert (await client.answer())[0] == -1
+        assert (await client.answer())[0] == -1
+        with pytest.raises(EOFError):
+            await client.event()
+        assert await (await lab.client()).summary() == {"queue_info": {}, "server_info": []}
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("<ii", wire.TRACKER_MAGIC, -1),
+        struct.pack("<ii", wire.TRACKER_MAGIC, wire.MAX_MESSAGE_BYTES + 1),
+        b"\0\0",
+    ],
+)
+async def test_garbage_closes_only_its_own_connection(stream):
+    async with Lab(limits=Limits(handshake_s=0.05)) as lab:
+        client = await lab.client(greet=False)
+        await client.send(stream)
+        await until_closed(client)
+        assert await (await lab.client()).ask(wire.Ping()) == 0
+
+
+async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_is_not():
+    async with Lab(limits=Limits(handshake_s=0.1, message_s=0.1, idle_s=0.1)) as lab:
+        silent = await lab.client(greet=False)
+        halfway = await lab.client()
+        await halfway.send(wire.encode_message(wire.Ping())[:-1])
+        idle = await lab.client()
+        waiting = await lab.client()
+        await waiting.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        server = await lab.client()
+        assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
+        for client in (silent, halfway, idle):
+            with pytest.raises(EOFError):
+                await client.event()
+        lab.devices.add("pixel")
+        assert (await waiting.answer())[0] == 0
+        assert await server.ask(wire.GetPendingMatchKeys()) == ["board:0.5"]
+
+
+async def test_the_number_of_waiting_requests_is_limited():
+    async with Lab(limits=Limits(waiting=3, waiting_per_connection=2)) as lab:
+        first, second = await lab.client(), await lab.client()
+        for _ in range(3):
+            await first.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        assert (await first.answer())[0] == -1
+        for _ in range(2):
+            await second.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        assert (await second.answer())[0] == -1
+        first.close()
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
+        assert lab.door.tracker.waiting == 1
+
+
+async def test_a_client_that_never_reads_is_cut_off():
+    async with Lab(limits=Limits(message_s=0.1)) as lab:
+        for number in range(200):
+            lab.devices.add(f"phone-{number}", "android")
+        client, other = await lab.client(), await lab.client()
+        flood = asyncio.create_task(client.send(wire.encode_message(wire.Summary()) * 2_000_000))
+        asked_at = asyncio.get_running_loop().time()
+        assert await other.ask(wire.Ping()) == 0
+        assert asyncio.get_running_loop().time() - asked_at < 1.0
+        with pytest.raises(ConnectionError):
+            await flood
+        assert await other.ask(wire.Ping()) == 0
+
+
+async def test_a_slow_reader_gets_every_answer():
+    async with Lab() as lab:
+        for number in range(50):
+            lab.devices.add(f"phone-{number}", "android")
+        client = await lab.client()
+        flood = asyncio.create_task(client.send(wire.encode_message(wire.Summary()) * 1000))
+        answers = [await client.answer() for _ in range(1000)]
+        await flood
+        assert len(answers[0][1]["server_info"]) == 100
+        assert answers.count(answers[0]) == 1000
+
+
+async def test_more_connections_than_allowed_wait_their_turn():
+    async with Lab(limits=Limits(connections=3)) as lab:
+        clients = [await lab.client() for _ in range(3)]
+        late = await lab.client(greet=False)
+        await late.send(wire.encode_magic())
+        assert await clients[0].ask(wire.Ping()) == 0
+        assert late.parser.next_event() is None
+        clients[1].close()
+        assert await late.event() == wire.Hello()
+
+
+# --- servers that register themselves -----------------------------------------------------------------------------
+
+
+async def test_a_server_leaves_nothing_behind_when_its_connection_ends():
+    async with Lab() as lab:
+        for registers in (True, False):
+            server = await lab.client()
+            if registers:
+                assert await server.ask(wire.UpdateInfo("board", None, 9090)) == 0
+            assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
+            server.close()
+            await until(lambda: lab.queue("board") is None)
+        assert lab.door.summary() == {"queue_info": {}, "server_info": []}
+
+
+async def test_a_waiting_client_gets_the_server_that_comes():
+    async with Lab() as lab:
+        client, server = await lab.client(), await lab.client()
+        await client.send(wire.encode_message(wire.Request("board", "", 1)))
+        await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
+        assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
+        assert await client.answer() == [0, ["127.0.0.1", 9090, "board:0.5"]]
+        assert await server.ask(wire.GetPendingMatchKeys()) == []
+        assert not lab.leasing.waiting()
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (ExternalPolicy(allow=("10.0.0.0/8",)), wire.Put("board", 9090, "board:1", None)),
+        (ExternalPolicy(), wire.Put("board", 9090, "board:1", "10.1.1.1")),
+        (ExternalPolicy(), wire.UpdateInfo("board", "board.example", 9090)),
+        (ExternalPolicy(), wire.Put("android", 9090, "android:1", None)),
+        (ExternalPolicy(), wire.UpdateInfo("Android", None, 9090)),
+    ],
+)
+async def test_who_may_not_register_is_told_so(policy, message):
+    async with Lab(external=policy) as lab:
+        lab.devices.add("pixel", "android")
+        server = await lab.client()
+        assert await server.ask(message) == -1
+        assert all(row["device"] == "pixel" for row in (await server.summary())["server_info"])
+
+
+async def test_custom_addresses_and_shared_keys_can_be_allowed():
+    policy = ExternalPolicy(custom_addresses=("10.0.0.0/8", "board.example"), join=frozenset({"android"}))
+    async with Lab(external=policy) as lab:
+        lab.devices.add("pixel", "android")
+        server, client = await lab.client(), await lab.client()
+        assert await server.ask(wire.Put("board", 9090, "board:1", "10.1.1.1")) == 0
+        assert await server.ask(wire.Put("android", 9091, "android:1", "board.example")) == 0
+        assert await client.ask(wire.Request("android", "", 1)) == [0, ["board.example", 9091, "android:1"]]
+        assert (await client.ask(wire.Request("android", "", 1)))[1][1] == lab.door.port
+
+
+async def test_a_silent_server_is_not_handed_out_until_it_speaks():
+    async with Lab(external=ExternalPolicy(silent_after_s=0.05)) as lab:
+        server, client = await lab.client(), await lab.client()
+        assert await server.ask(wire.Put("board", 9090, "board:1", None)) == 0
+        await until(lambda: (lab.queue("board") or {}).get("free", 0) == 0)
+        await client.send(wire.encode_message(wire.Request("board", "", 1)))
+        await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
+        assert await server.ask(wire.GetPendingMatchKeys()) == []
+        assert await client.answer() == [0, ["127.0.0.1", 9090, "board:1"]]
+
+
+async def test_a_taken_port_is_named():
+    async with Lab() as lab:
+        door = TvmDoor("127.0.0.1", lab.door.port, lab.leasing, lab.leasing)
+        with pytest.raises(PortTakenError, match=str(lab.door.port)) as caught:
+            await door.start()
+        assert "ss -ltnp" in caught.value.hint
+
+
+async def test_stopping_ends_waiting_requests_and_connections():
+    lab = Lab()
+    async with lab:
+        client = await lab.client()
+        await client.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
+        await lab.door.stop()
+        with pytest.raises(EOFError):
+            await client.event()
+        assert not lab.leasing.waiting()

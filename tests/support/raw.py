@@ -1,0 +1,178 @@
+"""A tracker client, a session client and a phone's server from the wire modules, for what stock programs never do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Self
+
+from farm.tracker import wire
+from farm.tracker.handshake import (
+    ClientHelloParser,
+    ServerHello,
+    ServerHelloParser,
+    SessionCode,
+    encode_client_hello,
+    encode_server_hello,
+)
+from farm.tracker.sockets import quick_ack
+
+PATIENCE_S = 10.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until `condition` holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 (tests observe; they add no events to what they test)
+            await asyncio.sleep(0.002)
+
+
+class RawTracker:
+    """One tracker connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.parser = wire.ReplyParser()
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(cls, port: int, *, greet: bool = True) -> RawTracker:
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        client = cls(sock)
+        if greet:
+            await client.send(wire.encode_magic())
+            assert await client.event() == wire.Hello()
+        return client
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self.sock, data)
+
+    async def event(self) -> wire.Hello | wire.Reply:
+        """The next event; EOFError when the tracker closed the connection."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (event := self.parser.next_event()) is None:
+                try:
+                    data = await self._loop.sock_recv(self.sock, 65536)
+                except ConnectionError as error:
+                    raise EOFError from error
+                if not data:
+                    raise EOFError
+                quick_ack(self.sock)
+                self.parser.receive_data(data)
+        return event
+
+    async def answer(self) -> object:
+        event = await self.event()
+        assert isinstance(event, wire.Reply)
+        return event.value
+
+    async def ask(self, message: wire.TrackerMessage) -> object:
+        await self.send(wire.encode_message(message))
+        return await self.answer()
+
+    async def summary(self) -> dict:
+        code, summary = await self.ask(wire.Summary())
+        assert code == 0
+        return summary
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def reset(self) -> None:
+        """Close with a RST, as a crashed host's packets do."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.sock.close()
+
+
+async def open_session(port: int, match_key: str, options: str = "") -> tuple[socket.socket, ServerHello, bytes]:
+    """Dial the gate: the socket, its answer, and what followed. EOFError when it closed the connection."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    await loop.sock_connect(sock, ("127.0.0.1", port))
+    try:
+        await loop.sock_sendall(sock, encode_client_hello(match_key + options))
+        parser = ServerHelloParser()
+        async with asyncio.timeout(PATIENCE_S):
+            while (hello := parser.next_event()) is None:
+                data = await loop.sock_recv(sock, 65536)
+                if not data:
+                    raise EOFError
+                parser.receive_data(data)
+    except BaseException:
+        sock.close()
+        raise
+    return sock, hello, parser.trailing_data()
+
+
+class RawPhone:
+    """A phone's RPC server that makes the handshake and hands the socket to `session`."""
+
+    def __init__(self, secret: str, session: Callable[[socket.socket], Awaitable[None]] | None = None) -> None:
+        self.secret = secret
+        self.session = session or self._echo
+        self.hellos: list[str] = []
+        self.open = 0
+        self.hang = False  # accept and say nothing
+        self.answer = SessionCode.SUCCESS
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._listener = socket.socket()
+        self._listener.setblocking(False)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self.port = self._listener.getsockname()[1]
+        self._tasks = {self._loop.create_task(self._accept())}
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        while True:
+            sock, _ = await self._loop.sock_accept(self._listener)
+            sock.setblocking(False)
+            self._tasks.add(self._loop.create_task(self._serve(sock)))
+
+    async def _serve(self, sock: socket.socket) -> None:
+        self.open += 1
+        try:
+            with contextlib.closing(sock), contextlib.suppress(ConnectionError):
+                parser = ClientHelloParser()
+                while (hello := parser.next_event()) is None:
+                    data = await self._loop.sock_recv(sock, 4096)
+                    if not data:
+                        return
+                    parser.receive_data(data)
+                self.hellos.append(hello.match_key if not hello.timeout_s else f"{hello.match_key} {hello.timeout_s}")
+                if self.hang:
+                    await self._loop.sock_recv(sock, 1)
+                    return
+                code = self.answer if hello.match_key == self.secret else SessionCode.MISMATCH
+                await self._loop.sock_sendall(sock, encode_server_hello(ServerHello(code, "server:phone")))
+                if code is SessionCode.SUCCESS:
+                    await self.session(sock)
+        finally:
+            self.open -= 1
+
+    async def _echo(self, sock: socket.socket) -> None:
+        while data := await self._loop.sock_recv(sock, 1 << 16):
+            await self._loop.sock_sendall(sock, data)
+
+
+@contextlib.asynccontextmanager
+async def closing(*clients: RawTracker) -> AsyncIterator[None]:
+    """Close what a test opened."""
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.close()
