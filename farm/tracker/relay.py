@@ -100,7 +100,10 @@ class Relay:
             self._finish()
 
     def paused(self, direction: _Direction) -> None:
-        """The sink is full and the source unread: its end would go unnoticed, so the kernel is asked."""
+        """The sink is full and the source unread: a reset would go unnoticed, so the kernel is asked.
+
+        A FIN behind unread bytes cannot be seen at all; the session's timeout and idle limit bound that.
+        """
         direction.look_again(None)
         if self._ending is None and direction.sending:
             if direction.source_has_left():

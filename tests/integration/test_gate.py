@@ -1,0 +1,419 @@
+"""The gate over real sockets: who gets through, how sessions end, and that every byte arrives."""
+
+import asyncio
+import os
+import socket
+import struct
+
+import pytest
+
+from farm.core.device import Life
+from farm.core.events import EventLog
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector
+from farm.leasing import LeasePolicy, Leasing
+from farm.tracker import wire
+from farm.tracker.connection import Limits
+from farm.tracker.door import DoorPolicy, TvmDoor
+from farm.tracker.gate import GateLimits
+from farm.tracker.handshake import SESSION_MAGIC, SessionCode
+from farm.tracker.relay import GOODBYE
+from tests.support.raw import PATIENCE_S, RawPhone, RawTracker, open_session, until
+from tests.support.tvm import FakeDevices
+
+
+class Lab:
+    """A door, one phone called `pixel` that echoes, and the sockets a test opened."""
+
+    def __init__(self, session=None, *, lease=None, **gate):
+        self.phone = RawPhone("secret", session)
+        self.devices = FakeDevices()
+        self.events = EventLog()
+        self.lease_policy = lease or LeasePolicy()
+        self.policy = DoorPolicy(limits=Limits(handshake_s=5.0), gate=GateLimits(**gate))
+        self.sockets = []
+
+    async def __aenter__(self):
+        await self.phone.__aenter__()
+        self.devices.add("pixel", "android", port=self.phone.port, secret="secret")
+        self.leasing = Leasing(self.devices, self.events, 1, self.lease_policy)
+        self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing, self.policy)
+        await self.door.start()
+        return self
+
+    async def __aexit__(self, *_):
+        for sock in self.sockets:
+            sock.close()
+        await self.door.stop()
+        self.leasing.close()
+        await self.phone.__aexit__()
+
+    async def key(self, name="android"):
+        client = await RawTracker.connect(self.door.port)
+        try:
+            code, (_, _, match_key) = await client.ask(wire.Request(name, "", 1))
+        finally:
+            client.close()
+        assert code == 0
+        return match_key
+
+    async def dial(self, match_key, options=""):
+        sock, hello, rest = await open_session(self.door.port, match_key, options)
+        self.sockets.append(sock)
+        assert rest == b""
+        return sock, hello
+
+    async def session(self, options="", name="android"):
+        sock, hello = await self.dial(await self.key(name), options)
+        assert hello.code is SessionCode.SUCCESS
+        assert hello.server_key == f"server:{name}"
+        return sock
+
+    async def job(self):
+        lease = await self.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
+        return lease, self.leasing.new_match_key(lease.id, single_use=False)
+
+    def kinds(self):
+        return [event.kind for event in self.events.since()]
+
+    def ended(self):
+        return [event.data for event in self.events.since() if event.kind == "session.ended"]
+
+    async def over(self, sessions=1):
+        await until(lambda: len(self.ended()) == sessions)
+        return self.ended()[-1]
+
+
+async def send(sock, data):
+    await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+async def receive(sock, count):
+    loop, data = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(data) < count and (chunk := await loop.sock_recv(sock, 1 << 20)):
+            data += chunk
+    return data
+
+
+async def at_end(sock):
+    """Whatever comes until the other side has closed."""
+    try:
+        return await receive(sock, 1 << 40)
+    except ConnectionError:
+        return b""
+
+
+async def test_a_session_is_opened_copied_ended_and_counted():
+    async with Lab() as lab:
+        sock = await lab.session()
+        await send(sock, b"ping")
+        assert await receive(sock, 4) == b"ping"
+        await send(sock, GOODBYE)
+        assert await receive(sock, len(GOODBYE)) == GOODBYE
+        sock.close()
+        end = await lab.over()
+        assert (end["outcome"], end["bytes_up"], end["bytes_down"]) == ("closed", 16, 16)
+        assert lab.kinds() == ["lease.granted", "session.opened", "session.ended", "lease.released"]
+        assert lab.phone.hellos == ["secret"]
+        assert not lab.devices.broken
+        await until(lambda: lab.phone.open == 0)
+        assert (await lab.session()).fileno() > 0
+
+
+async def test_the_phone_never_hears_of_the_timeout():
+    async with Lab() as lab:
+        await lab.session(" -timeout=10.5")
+        assert lab.phone.hellos == ["secret"]
+
+
+async def test_a_handshake_byte_by_byte_and_a_first_packet_with_it():
+    async with Lab() as lab:
+        key = await lab.key()
+        body = f"client:{key}".encode()
+        stream = struct.pack("<ii", SESSION_MAGIC, len(body)) + body
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        lab.sockets.append(sock)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", lab.door.port))
+        for byte in stream[:-1]:
+            await send(sock, bytes([byte]))
+        await send(sock, stream[-1:] + b"first")
+        answer = struct.pack("<ii", SESSION_MAGIC, len(b"server:android")) + b"server:android"
+        assert await receive(sock, len(answer) + 5) == answer + b"first"
+
+
+async def test_unknown_spent_and_busy_keys_are_refused():
+    async with Lab() as lab:
+        for unknown in ("android:0", "x", "android:" + "f" * 32):
+            sock, hello = await lab.dial(unknown)
+            assert hello.code is SessionCode.MISMATCH
+            assert await at_end(sock) == b""
+        key = await lab.key()
+        await lab.dial(key)
+        assert (await lab.dial(key))[1].code is SessionCode.MISMATCH
+        assert len(lab.phone.hellos) == 1
+
+
+async def test_a_job_key_opens_one_session_at_a_time_until_the_lease_ends():
+    async with Lab() as lab:
+        lease, key = await lab.job()
+        first, hello = await lab.dial(key)
+        assert hello.code is SessionCode.SUCCESS
+        assert (await lab.dial(key))[1].code is SessionCode.DUPLICATE
+        first.close()
+        await lab.over()
+        second, hello = await lab.dial(key)
+        assert hello.code is SessionCode.SUCCESS
+        lab.leasing.release(lease.id)
+        assert await at_end(second) == b""
+        await lab.over(2)
+        assert not lab.leasing.holders()
+        assert (await lab.dial(key))[1].code is SessionCode.MISMATCH
+
+
+async def test_a_grant_that_nobody_uses_is_reclaimed():
+    async with Lab(lease=LeasePolicy(unused_s=0.05)) as lab:
+        key = await lab.key()
+        await until(lambda: not lab.leasing.holders())
+        assert lab.kinds() == ["lease.granted", "lease.released"]
+        assert (await lab.dial(key))[1].code is SessionCode.MISMATCH
+        assert not lab.devices.broken
+
+
+async def test_a_session_longer_than_its_timeout_is_cut_and_the_phone_cleaned():
+    async with Lab() as lab:
+        sock = await lab.session(" -timeout=0.1")
+        await send(sock, b"kernel")
+        assert await at_end(sock) in (b"", b"kernel")
+        end = await lab.over()
+        assert end["outcome"] == "timed-out"
+        assert "0.1 s" in end["detail"]
+        assert lab.kinds()[:4] == ["lease.granted", "session.opened", "session.cut", "session.ended"]
+        assert lab.devices.broken == [("pixel", end["detail"])]
+        await lab.session()
+
+
+async def test_a_session_without_bytes_is_cut_and_one_with_bytes_is_not():
+    async with Lab(idle_s=0.2) as lab:
+        sock = await lab.session()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while loop.time() < begun + 0.5:
+            await send(sock, b"x")
+            assert await receive(sock, 1) == b"x"
+        assert await at_end(sock) == b""
+        assert (await lab.over())["outcome"] == "idle"
+
+
+async def test_an_operator_cuts_a_session():
+    async with Lab() as lab:
+        sock = await lab.session()
+        await send(sock, b"work")
+        assert await receive(sock, 4) == b"work"
+        (holder,) = lab.leasing.holders()
+        assert holder.session
+        await lab.leasing.revoke("pixel", "maintenance")
+        assert await at_end(sock) == b""
+        assert lab.kinds() == [
+            "lease.granted", "session.opened", "lease.revoked", "session.cut", "session.ended", "lease.released",
+        ]  # fmt: skip
+        assert lab.ended()[0]["detail"] == "maintenance"
+        assert lab.devices.broken
+
+
+async def test_a_client_killed_while_the_phone_works_leaves_a_phone_to_be_cleaned():
+    async def work(sock):
+        await asyncio.get_running_loop().sock_recv(sock, 100)
+        await asyncio.Event().wait()
+
+    async with Lab(work) as lab:
+        sock = await lab.session()
+        await send(sock, b"kernel")
+        await until(lambda: next(iter(lab.door.gate._sessions.values()))._relay.bytes_up == 6)
+        sock.close()
+        assert (await lab.over())["outcome"] == "vanished"
+        assert lab.devices.broken
+
+
+async def test_a_phone_that_crashes_ends_the_session_after_its_last_bytes():
+    async def crash(sock):
+        loop = asyncio.get_running_loop()
+        await loop.sock_recv(sock, 100)
+        await loop.sock_sendall(sock, b"last words" * 100_000)
+
+    async with Lab(crash) as lab:
+        sock = await lab.session()
+        await send(sock, b"kernel")
+        await asyncio.sleep(0)
+        assert await at_end(sock) == b"last words" * 100_000
+        assert (await lab.over())["outcome"] == "phone-closed"
+        assert lab.devices.broken
+
+
+async def test_a_phone_that_is_lost_takes_its_session_with_it():
+    async with Lab() as lab:
+        sock = await lab.session()
+        lab.devices.become("pixel", Life.OFFLINE, "unplugged")
+        assert await at_end(sock) == b""
+        await lab.over()
+        assert lab.kinds()[2] == "lease.revoked"
+        assert not lab.leasing.holders()
+
+
+async def test_a_server_that_refuses_or_hangs_or_is_not_there():
+    async with Lab(open_s=0.2) as lab:
+        for trouble, words in (("answer", "refused"), ("hang", "did not answer"), ("port", "")):
+            if trouble == "answer":
+                lab.phone.answer = SessionCode.DUPLICATE
+            elif trouble == "hang":
+                lab.phone.answer, lab.phone.hang = SessionCode.SUCCESS, True
+            else:
+                lab.phone.hang = False
+                lab.devices.ports["pixel"] = 1
+            broken = len(lab.devices.broken)
+            _, hello = await lab.dial(await lab.key())
+            assert hello.code is SessionCode.MISMATCH
+            end = await lab.over(broken + 1)
+            assert end["outcome"] == "not-opened"
+            assert words in end["detail"]
+            assert len(lab.devices.broken) == broken + 1
+        assert "session.opened" not in lab.kinds()
+
+
+async def test_a_client_that_leaves_before_the_phone_answers_frees_it():
+    async with Lab() as lab:
+        lab.phone.hang = True
+        dialling = asyncio.create_task(open_session(lab.door.port, await lab.key()))
+        await until(lambda: lab.phone.hellos == ["secret"])
+        dialling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dialling
+        assert (await lab.over())["outcome"] == "abandoned"
+        await until(lambda: lab.phone.open == 0)
+        assert not lab.leasing.holders()
+
+
+async def test_a_session_can_be_cut_before_it_is_open():
+    async with Lab() as lab:
+        lab.phone.hang = True
+        dialling = asyncio.create_task(open_session(lab.door.port, await lab.key()))
+        await until(lambda: lab.phone.hellos == ["secret"])
+        await lab.leasing.revoke("pixel", "no")
+        with pytest.raises(EOFError):
+            await dialling
+        assert lab.ended()[0]["outcome"] == "cut"
+
+
+async def test_a_client_that_dribbles_its_hello_is_dropped():
+    async with Lab(handshake_s=0.1) as lab:
+        sock = socket.socket()
+        lab.sockets.append(sock)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", lab.door.port))
+        await send(sock, struct.pack("<ii", SESSION_MAGIC, 100) + b"client:")
+        assert await at_end(sock) == b""
+        assert not lab.phone.hellos
+
+
+@pytest.mark.parametrize(
+    "stream", [b"", b"\x71", b"\x00" * 64, b"SSH-2.0-x\r\n", struct.pack("<ii", SESSION_MAGIC, -1)]
+)
+async def test_garbage_on_the_port_is_closed(stream):
+    async with Lab() as lab:
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", lab.door.port))
+        if stream:
+            await send(sock, stream)
+        if len(stream) < 4:
+            sock.close()
+        else:
+            assert await at_end(sock) == b""
+            sock.close()
+        await until(lambda: lab.door._open == 0)
+        await lab.session()
+
+
+async def test_megabytes_both_ways_at_once_with_a_slow_reader():
+    async with Lab() as lab:
+        sock = await lab.session()
+        data = os.urandom(1 << 20) * 24
+        sending = asyncio.create_task(send(sock, data))
+        await asyncio.sleep(0.05)  # let both directions fill up and pause
+        assert await receive(sock, len(data)) == data
+        await sending
+        (session,) = lab.door.gate._sessions.values()
+        assert session._relay.bytes_up == session._relay.bytes_down == len(data)
+
+
+async def test_a_client_that_dies_while_a_stuck_phone_takes_nothing_is_noticed():
+    async def stuck(_):
+        await asyncio.Event().wait()
+
+    async with Lab(stuck) as lab:
+        sock = await lab.session()
+        sending = asyncio.create_task(send(sock, b"x" * (64 << 20)))
+        relay = next(iter(lab.door.gate._sessions.values()))._relay
+        await until(lambda: relay._up.sending)
+        sending.cancel()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a RST: a FIN would queue, too
+        sock.close()
+        assert (await lab.over())["outcome"] == "vanished"
+
+
+async def test_stopping_the_door_cuts_and_reports_every_session():
+    async with Lab() as lab:
+        sock = await lab.session()
+        await lab.door.stop()
+        assert await at_end(sock) == b""
+        assert lab.ended()[0]["outcome"] == "cut"
+        await lab.door.start()
+
+
+async def test_the_checker_gets_a_phone_that_nobody_else_gets():
+    async with Lab() as lab:
+        lab.devices.become("pixel", Life.CHECKING)
+        key = lab.leasing.checking_key("pixel")
+        sock, hello = await lab.dial(key)
+        assert hello.code is SessionCode.SUCCESS
+        assert not lab.leasing.holders()
+        stale = key
+        key = lab.leasing.checking_key("pixel")
+        assert await at_end(sock) == b""
+        assert (await lab.dial(stale))[1].code is SessionCode.MISMATCH
+        sock, _ = await lab.dial(key)
+        lab.devices.become("pixel", Life.READY)
+        assert await at_end(sock) == b""
+        assert not lab.devices.broken
+        await lab.session()
+
+
+async def test_a_job_keeps_its_lease_while_its_phone_is_mended():
+    async with Lab() as lab:
+        lab.devices.recover = False
+        _, key = await lab.job()
+        sock, _ = await lab.dial(key)
+        await send(sock, b"x")
+        assert await receive(sock, 1) == b"x"
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await send(sock, b"crash")
+        lab.devices.become("pixel", Life.RECOVERING, "wedged")
+        await lab.over()
+        dialling = asyncio.create_task(lab.dial(key))
+        lab.devices.become("pixel", Life.CHECKING)
+        await until(lambda: any(holder.session for holder in lab.leasing.holders()))
+        lab.devices.become("pixel", Life.READY)
+        _, hello = await dialling
+        assert hello.code is SessionCode.SUCCESS
+        assert "lease.revoked" not in lab.kinds()
+
+
+async def test_a_job_loses_a_phone_that_does_not_come_back():
+    async with Lab(lease=LeasePolicy(recovery_s=0.05)) as lab:
+        await lab.job()
+        lab.devices.become("pixel", Life.RECOVERING, "wedged")
+        assert lab.leasing.holders()
+        await until(lambda: not lab.leasing.holders())
+        assert lab.kinds() == ["lease.granted", "lease.revoked", "lease.released"]
