@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from farm.adb.connection import Connection, Deadline, ServerAddress
@@ -59,7 +59,7 @@ class AdbClient:
         """What is attached now, usable or not."""
         return list(parse_device_list(await self._query("host:devices-l")).devices)
 
-    async def track_devices(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
+    async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
         """The list now, and again after each change, until the server goes.
 
         Silent for as long as nothing changes: whoever follows it asks `version()` now and then.

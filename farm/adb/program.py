@@ -1,0 +1,169 @@
+"""The adb program, and whoever else runs one: finding it, asking its version, naming a socket's holder. Only reads."""
+
+from __future__ import annotations
+
+import importlib.util
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from farm.adb.connection import ServerAddress
+from farm.adb.errors import AdbNotInstalled
+
+DEFAULT_PORT = 5037  # where everybody's `adb` looks, and starts a server if none is there
+VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
+_VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")
+_RELEASE = re.compile(r"^Version (\S+)", re.MULTILINE)
+_SERVER_WORDS = ("fork-server", "nodaemon")  # how an adb server's own command line differs from a client's
+
+
+@dataclass(frozen=True, slots=True)
+class AdbBinary:
+    """An adb program that was run and answered."""
+
+    path: Path
+    version: int  # protocol version; a server of another one is killed by this program's every call
+    release: str  # "36.0.0-13206524"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """Somebody's adb server."""
+
+    pid: int | None  # None: another user's, and we may not look
+    user: str
+    command: str
+
+    def __str__(self) -> str:
+        who = f"pid {self.pid}" if self.pid is not None else "an unknown pid"
+        return f"{who} of user {self.user}" + (f" ({self.command})" if self.command else "")
+
+
+def find_adb(configured: Path | None = None) -> AdbBinary:
+    """The adb program: the configured one, else PATH's, else the one inside adbutils.
+
+    Raises:
+        AdbNotInstalled: none of them runs; a configured one is never replaced by another.
+    """
+    if configured is not None:
+        return read_version(configured)
+    tried: list[str] = []
+    for candidate in _candidates():
+        try:
+            return read_version(candidate)
+        except AdbNotInstalled as error:
+            tried.append(error.message)
+    raise AdbNotInstalled(
+        "No adb program was found on PATH or inside adbutils.",
+        hint="Install one (apt install adb), or set [adb] binary.",
+        evidence="\n".join(tried),
+    )
+
+
+def _candidates() -> Iterable[Path]:
+    if on_path := shutil.which("adb"):
+        yield Path(on_path)
+    spec = importlib.util.find_spec("adbutils")  # not imported: that takes 164 ms
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent / "binaries" / "adb"
+
+
+def read_version(path: Path) -> AdbBinary:
+    """Runs `adb version`, which starts no server.
+
+    Raises:
+        AdbNotInstalled: it does not run or is not adb.
+    """
+    hint = "Set [adb] binary to a working adb program."
+    try:
+        done = subprocess.run(
+            [str(path), "version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AdbNotInstalled(f"{path} does not run: {error}.", hint=hint, evidence=str(error)) from error
+    text = done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace")
+    match = _VERSION.search(text)
+    if done.returncode != 0 or match is None:
+        raise AdbNotInstalled(f"{path} is not an adb program.", hint=hint, evidence=text.strip())
+    release = _RELEASE.search(text)
+    return AdbBinary(path, int(match[1]), release[1] if release else "")
+
+
+def other_servers(own_pids: Collection[int], *, port: int = DEFAULT_PORT) -> list[ServerProcess]:
+    """Adb servers that are not ours: whoever listens on adb's usual port, and every other adb server process.
+
+    Two servers fight over USB: each phone belongs to whichever opened it first. Looks into /proc only, never connects.
+    """
+    found = {process.pid: process for process in _server_processes()}
+    listener = port_holder(port)
+    if listener is not None:
+        found.setdefault(listener.pid, listener)
+    return [process for pid, process in found.items() if pid is None or pid not in own_pids]
+
+
+def socket_holder(address: ServerAddress) -> ServerProcess | None:
+    """Who listens on an adb server's address, as far as we may see."""
+    if not address.path:
+        return port_holder(address.port)
+    for connection in psutil.net_connections(kind="unix"):
+        if connection.laddr == address.path and connection.pid is not None:
+            return _describe(connection.pid)
+    return None
+
+
+def port_holder(port: int) -> ServerProcess | None:
+    """Who listens on a TCP port. Another user's pid is hidden from the unprivileged, the user's name is not."""
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+            if connection.pid is not None:
+                return _describe(connection.pid)
+            return ServerProcess(None, _listener_user(port), "")
+    return None
+
+
+def _server_processes() -> Iterable[ServerProcess]:
+    for process in psutil.process_iter(["pid", "name", "cmdline", "username", "status"]):
+        info = process.info
+        words = info["cmdline"] or []
+        running = info["status"] != psutil.STATUS_ZOMBIE
+        if running and info["name"] == "adb" and any(word in words for word in _SERVER_WORDS):
+            yield ServerProcess(info["pid"], info["username"] or "?", " ".join(words))
+
+
+def _describe(pid: int) -> ServerProcess | None:
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            return ServerProcess(pid, process.username(), " ".join(process.cmdline()))
+    except psutil.Error:
+        return None  # it ended while we looked
+
+
+def _listener_user(port: int) -> str:
+    """The user of a listening port from /proc/net/tcp, which names it even where the pid is hidden."""
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == f"{_TCP_LISTEN:02X}":
+                return _user_name(int(fields[7]))
+    return "?"
+
+
+_TCP_LISTEN = 10  # the kernel's TCP_LISTEN in /proc/net/tcp
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

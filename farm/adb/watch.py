@@ -1,0 +1,251 @@
+"""The watcher: follows the adb server's list for ever, whatever happens to the server.
+
+It survives a killed, absent, hanging or foreign-version server; starts the server if it is farm's; keeps network phones
+connected; tells each trouble once. What it decides is in farm.adb.watch_policy; this file only waits and acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import AdbDevice
+from farm.adb.errors import AdbError, AdbServerUnreachable, AdbVersionClash
+from farm.adb.program import socket_holder
+from farm.adb.server import AdbServer
+from farm.adb.watch_policy import NetworkAction, NetworkPhone, Outage, WatchPolicy, network_address
+from farm.core.errors import FarmError, ProtocolError
+
+Snapshot = tuple[AdbDevice, ...]
+_TICK_S = 0.5  # how often network phones and the probe's time are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class WatchNews:
+    """Something about the server or a network phone that people should hear once.
+
+    `kind`: `adb.lost`, `adb.back`, `adb.clash`, `network.lost`, `network.back`.
+    """
+
+    kind: str
+    subject: str  # the server's socket spec or the phone's address
+    message: str
+    error: FarmError | None = None
+
+
+def _ignore(_: object) -> None:
+    return
+
+
+class DeviceWatcher:
+    """Follows one adb server.
+
+    Args:
+        client: how to reach it.
+        server: farm's own server, started and restarted when needed; None = somebody else's, only reported about.
+        own_version: protocol version of the adb program in use; a server of another one is a clash (0 = any).
+        network: addresses of network phones to keep connected.
+        on_devices: called with each snapshot that differs from the last; the first even when empty.
+        on_news: called with each piece of news.
+        policy: the numbers.
+    """
+
+    def __init__(
+        self,
+        client: AdbClient,
+        *,
+        server: AdbServer | None = None,
+        own_version: int = 0,
+        network: Iterable[str] = (),
+        on_devices: Callable[[Snapshot], None] = _ignore,
+        on_news: Callable[[WatchNews], None] = _ignore,
+        policy: WatchPolicy = WatchPolicy(),  # noqa: B008 - frozen
+    ) -> None:
+        self._client = client
+        self._server = server
+        self._own_version = own_version or (server.binary.version if server is not None else 0)
+        self._on_devices = on_devices
+        self._on_news = on_news
+        self._policy = policy
+        self._network = {address: NetworkPhone(address) for address in map(network_address, network)}
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._outage = Outage()
+        self._lost_told = False
+        self._clash_told = 0  # the version that was told
+        self._changed = asyncio.Event()
+        self.devices: Snapshot | None = None  # None until the first list came
+        self.progress_at = time.monotonic()  # for the daemon's watchdog: advances while the watcher lives, adb or not
+
+    def add_network(self, address: str) -> str:
+        """Keeps a network phone connected from now on; returns its address as adb lists it (its serial)."""
+        serial = network_address(address)
+        self._network.setdefault(serial, NetworkPhone(serial))
+        return serial
+
+    def remove_network(self, address: str) -> None:
+        """Stops keeping it connected; the caller disconnects it."""
+        self._network.pop(network_address(address), None)
+
+    async def snapshots(self) -> AsyncIterator[Snapshot]:
+        """The current list and then each newer one; a slow reader skips to the newest."""
+        seen: Snapshot | None = None
+        while True:
+            changed = self._changed
+            if self.devices is not None and self.devices is not seen:
+                seen = self.devices
+                yield seen
+            else:
+                await changed.wait()
+
+    async def run(self) -> None:
+        """Watches until cancelled. Never raises for anything an adb server does."""
+        try:
+            while True:
+                begun = time.monotonic()
+                try:
+                    await self._watch()
+                except (AdbError, ProtocolError, OSError) as error:
+                    failed = error if isinstance(error, FarmError) else AdbServerUnreachable(str(error))
+                    await self._down(failed, up_s=time.monotonic() - begun)
+        finally:
+            for attempt in self._attempts:
+                attempt.cancel()
+            await asyncio.gather(*self._attempts, return_exceptions=True)
+
+    async def _down(self, error: FarmError, *, up_s: float) -> None:
+        """The server went, or never came: say so once, show no phones, wait, and get rid of a hanging one of ours."""
+        if up_s > self._policy.settled_s:
+            self._outage = Outage()
+        self._outage, news = self._outage.failed(error.code)
+        if news:
+            self._tell_lost(error)
+        self._publish(())
+        self.progress_at = time.monotonic()
+        await asyncio.sleep(self._policy.server.delay_s(self._outage.failures))
+
+    async def _watch(self) -> None:
+        version = await self._ensure()
+        self._check_version(version)
+        lists = self._client.track_devices()
+        following = asyncio.ensure_future(anext(lists))
+        probed_at, lost = time.monotonic(), 0
+        try:
+            while True:
+                await asyncio.wait({following}, timeout=_TICK_S)
+                now = self.progress_at = time.monotonic()
+                if following.done():
+                    self._publish(following.result())
+                    following = asyncio.ensure_future(anext(lists))
+                    self._back()
+                if now - probed_at >= self._policy.probe_every_s:
+                    lost = 0 if await self._answers() else lost + 1
+                    probed_at = time.monotonic()
+                if lost >= self._policy.probes_lost:
+                    await self._replace_wedged()
+                self._step_network(now)
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError, AdbError, ProtocolError, StopAsyncIteration):
+                await following
+            await lists.aclose()
+
+    async def _ensure(self) -> int:
+        if self._server is None:
+            return await self._client.version()
+        self._server.trim_log()
+        return await self._server.ensure()
+
+    async def _answers(self) -> bool:
+        if self._server is not None:
+            self._server.trim_log()
+        try:
+            async with asyncio.timeout(self._policy.probe_timeout_s):
+                await self._client.version()
+        except (TimeoutError, AdbServerUnreachable):
+            return False
+        return True
+
+    async def _replace_wedged(self) -> None:
+        """A hanging server serves nobody: replace ours, give up this round on a foreign one."""
+        wedged = AdbServerUnreachable(
+            f"The adb server on {self._client.address.spec} hangs: it takes connections but answers nothing.",
+            hint="farm restarts its own server; a foreign one must be killed by its owner.",
+        )
+        if self._server is not None:
+            self._tell_lost(wedged)
+            self._outage, _ = self._outage.failed(wedged.code)
+            self._publish(())
+            await self._server.restart()
+        raise wedged
+
+    def _check_version(self, version: int) -> None:
+        if not self._own_version or version == self._own_version or version == self._clash_told:
+            return
+        self._clash_told = version
+        holder = socket_holder(self._client.address)
+        error = AdbVersionClash(
+            f"The adb server on {self._client.address.spec} has version {version}, farm's adb program has"
+            f" {self._own_version}" + (f"; the server is {holder}." if holder else "."),
+            hint="Every call of either program kills the other's server: use one adb program for both.",
+            server_version=version,
+            own_version=self._own_version,
+            holder=str(holder or ""),
+        )
+        self._tell("adb.clash", self._client.address.spec, error.message, error)
+
+    def _back(self) -> None:
+        if self._lost_told:
+            self._lost_told = False
+            self._tell("adb.back", self._client.address.spec, "The adb server answers again.")
+
+    def _publish(self, devices: Snapshot) -> None:
+        before = {device.serial: device.transport_id for device in self.devices or ()}
+        now = {device.serial: device.transport_id for device in devices}
+        for serial, transport in before.items():
+            if now.get(serial, -1) != transport:
+                self._client.forget(serial)
+        if devices == self.devices:
+            return
+        self.devices = devices
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._on_devices(devices)
+
+    def _tell(self, kind: str, subject: str, message: str, error: FarmError | None = None) -> None:
+        self._on_news(WatchNews(kind, subject, message, error))
+
+    def _tell_lost(self, error: FarmError) -> None:
+        self._lost_told = True
+        self._tell("adb.lost", self._client.address.spec, error.message, error)
+
+    def _step_network(self, now: float) -> None:
+        states = {device.serial: device.state for device in self.devices or ()}
+        for address, phone in tuple(self._network.items()):
+            self._network[address], action = phone.step(states.get(address), now, self._policy)
+            if action is not NetworkAction.NONE:
+                attempt = asyncio.create_task(self._attempt(address, action), name=f"adb-connect-{address}")
+                self._attempts.add(attempt)
+                attempt.add_done_callback(self._attempts.discard)
+
+    async def _attempt(self, address: str, action: NetworkAction) -> None:
+        error: FarmError | None = None
+        try:
+            if action is NetworkAction.RECONNECT:
+                await self._client.disconnect(address)
+            await self._client.connect(address)
+        except (AdbError, ProtocolError) as refused:
+            error = refused
+        phone = self._network.get(address)
+        if phone is None:
+            return  # removed meanwhile
+        self._network[address], news = phone.tried(error.code if error else "", time.monotonic(), self._policy)
+        if not news:
+            return
+        if error is not None:
+            self._tell("network.lost", address, error.message, error)
+        else:
+            self._tell("network.back", address, f"Phone {address} is connected again.")

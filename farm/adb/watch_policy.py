@@ -1,0 +1,109 @@
+"""When to try again and what is news: decisions of the watcher, over plain values. Time is passed in, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from farm.adb.devices import DeviceState
+from farm.core.errors import UserError
+
+DEFAULT_NETWORK_PORT = 5555  # of `adb tcpip`
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Delays that double: `first_s`, twice that, ... at most `limit_s`."""
+
+    first_s: float
+    limit_s: float
+
+    def delay_s(self, failures: int) -> float:
+        """The delay after that many failures in a row (at least one)."""
+        return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPolicy:
+    """The watcher's numbers."""
+
+    server: BackOff = BackOff(0.05, 5.0)  # a killed server is back in 0.1 s; a missing binary needs no storm
+    network: BackOff = BackOff(1.0, 30.0)  # a phone that left the room; adb itself tries every 3-10 s
+    probe_every_s: float = 5.0  # a silent stream proves nothing: ask the version
+    probe_timeout_s: float = 2.0
+    probes_lost: int = 2  # in a row, then the server counts as wedged; one may drown in a burst of plugging
+    adb_gives_up_s: float = 70.0  # adb retries a lost network phone for 60 s, then drops it
+    settled_s: float = 30.0  # a server up for so long has recovered: the next failure is news again
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Failures in a row of one thing, and which kind was told."""
+
+    failures: int = 0
+    told: str = ""
+
+    def failed(self, kind: str) -> tuple[Outage, bool]:
+        """One more failure. The bool says whether it is news: the first of its kind, not its repeats."""
+        return Outage(self.failures + 1, kind), kind != self.told
+
+
+class NetworkAction(StrEnum):
+    """What to do about a network phone now."""
+
+    NONE = "none"
+    CONNECT = "connect"
+    RECONNECT = "reconnect"  # disconnect, then connect: adb has given up but still lists it
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPhone:
+    """One phone that farm keeps connected, for ever."""
+
+    address: str  # HOST:PORT, as adb lists it
+    outage: Outage = Outage()
+    next_try_at: float = 0.0  # monotonic seconds
+    offline_since: float | None = None
+    busy: bool = False  # an attempt is under way
+
+    def step(self, listed: DeviceState | None, now: float, policy: WatchPolicy) -> tuple[NetworkPhone, NetworkAction]:
+        """Decides from what adb lists for it (None: not listed)."""
+        if listed in (DeviceState.OFFLINE, DeviceState.CONNECTING):
+            since = self.offline_since if self.offline_since is not None else now
+            phone = replace(self, offline_since=since)
+            if self.busy or now < max(since + policy.adb_gives_up_s, self.next_try_at):
+                return phone, NetworkAction.NONE  # adb's own attempts go on
+            return replace(phone, busy=True, offline_since=now), NetworkAction.RECONNECT
+        if listed is not None:
+            return replace(self, outage=Outage(), offline_since=None, next_try_at=now), NetworkAction.NONE
+        phone = replace(self, offline_since=None)
+        if self.busy or now < self.next_try_at:
+            return phone, NetworkAction.NONE
+        return replace(phone, busy=True), NetworkAction.CONNECT
+
+    def tried(self, failure: str, now: float, policy: WatchPolicy) -> tuple[NetworkPhone, bool]:
+        """An attempt ended; `failure` is its kind, empty for success. The bool says whether that is news."""
+        if not failure:
+            return replace(self, busy=False, next_try_at=now + policy.network.first_s), bool(self.outage.told)
+        outage, news = self.outage.failed(failure)
+        return (
+            replace(self, busy=False, outage=outage, next_try_at=now + policy.network.delay_s(outage.failures)),
+            news,
+        )
+
+
+def network_address(text: str) -> str:
+    """`HOST[:PORT]` as adb lists it, with the port that `adb connect` would take.
+
+    Raises:
+        UserError: no host, or an impossible port.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (text.endswith("]")):
+        host, port = text.strip(), str(DEFAULT_NETWORK_PORT)
+    well_formed = host and not any(char.isspace() for char in host) and (":" not in host or host.startswith("["))
+    if not well_formed or not (port.isascii() and port.isdigit() and 0 < int(port) <= 0xFFFF):
+        raise UserError(
+            f"{text!r} is not a network phone's address", hint="Write HOST:PORT, for example 10.0.0.7:5555."
+        )
+    return f"{host}:{port}"

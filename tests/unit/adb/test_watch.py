@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import DeviceState
+from farm.adb.errors import AdbVersionClash
+from farm.adb.watch import DeviceWatcher, Snapshot, WatchNews
+from farm.adb.watch_policy import BackOff, NetworkAction, NetworkPhone, Outage, WatchPolicy, network_address
+from farm.core.errors import UserError
+from tests.unit.adb.fake_server import FakeServer
+
+FAST = WatchPolicy(server=BackOff(0.01, 0.05), network=BackOff(0.01, 0.05), probe_every_s=0.05, probe_timeout_s=0.1)
+LINE = "FAKE1                  device product:p model:m device:d transport_id:{}\n"
+
+
+class Seen:
+    """What a watcher told, with a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.news: list[WatchNews] = []
+        self.snapshots: list[Snapshot] = []
+        self._more = asyncio.Event()
+
+    def add_news(self, news: WatchNews) -> None:
+        self.news.append(news)
+        self._more.set()
+
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+        self._more.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self._more.clear()
+                await self._more.wait()
+
+    @property
+    def kinds(self) -> list[str]:
+        return [news.kind for news in self.news]
+
+
+@contextlib.asynccontextmanager
+async def watching(client: AdbClient, **options: object) -> AsyncIterator[tuple[DeviceWatcher, Seen]]:
+    seen = Seen()
+    watcher = DeviceWatcher(
+        client,
+        on_devices=seen.add_snapshot,
+        on_news=seen.add_news,
+        policy=FAST,
+        **options,  # type: ignore[arg-type]
+    )
+    task = asyncio.create_task(watcher.run())
+    try:
+        yield watcher, seen
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_plug_and_unplug(server: FakeServer, client: AdbClient) -> None:
+    async with watching(client) as (_, seen):
+        await seen.until(lambda: len(seen.snapshots) == 1)
+        server.set_devices("")
+        await seen.until(lambda: len(seen.snapshots) == 2)
+        assert [[device.serial for device in snapshot] for snapshot in seen.snapshots] == [["FAKE1"], []]
+        assert seen.news == []
+
+
+async def test_a_killed_server_is_told_once_and_survived(server: FakeServer, client: AdbClient) -> None:
+    async with watching(client) as (watcher, seen):
+        await seen.until(lambda: len(seen.snapshots) == 1)
+        for _ in range(3):
+            server.drop_connections()
+            await seen.until(lambda: watcher.devices == ())
+            await seen.until(lambda: bool(watcher.devices))
+        assert seen.kinds == ["adb.lost", "adb.back"]
+
+
+async def test_a_server_that_is_not_there_yet(server: FakeServer, client: AdbClient) -> None:
+    absent = AdbClient(server.socket + ".later")
+    async with watching(absent) as (_, seen):
+        await seen.until(lambda: seen.kinds == ["adb.lost"])
+        later = await asyncio.start_unix_server(server.serve, absent.address.path)
+        try:
+            await seen.until(lambda: bool(seen.snapshots and seen.snapshots[-1]))
+            assert seen.kinds == ["adb.lost", "adb.back"]
+        finally:
+            later.close()
+            server.drop_connections()
+
+
+async def test_a_wedged_server_is_noticed_though_its_stream_stays(server: FakeServer, client: AdbClient) -> None:
+    async with watching(client) as (watcher, seen):
+        await seen.until(lambda: len(seen.snapshots) == 1)
+        server.silent = True
+        await seen.until(lambda: seen.kinds == ["adb.lost"])
+        assert "hangs" in seen.news[0].message
+        assert watcher.devices == ()
+        server.silent = False
+        server.drop_connections()
+        await seen.until(lambda: bool(watcher.devices))
+
+
+async def test_another_version_is_told_once_with_its_owner(server: FakeServer, client: AdbClient) -> None:
+    server.version = 40
+    async with watching(client, own_version=41) as (watcher, seen):
+        await seen.until(lambda: len(seen.snapshots) == 1)
+        server.drop_connections()
+        await seen.until(lambda: watcher.devices == ())
+        await seen.until(lambda: bool(watcher.devices))
+        clashes = [news.error for news in seen.news if news.kind == "adb.clash"]
+        assert len(clashes) == 1
+        assert isinstance(clashes[0], AdbVersionClash)
+        assert (clashes[0].server_version, clashes[0].own_version) == (40, 41)
+        assert "pid" in clashes[0].holder
+
+
+async def test_a_new_transport_drops_what_was_known_of_the_phone(server: FakeServer, client: AdbClient) -> None:
+    async with watching(client) as (_, seen):
+        await seen.until(lambda: len(seen.snapshots) == 1)
+        assert "shell_v2" in await client.features("FAKE1")
+        server.features = "cmd"
+        server.set_devices(LINE.format(2))
+        await seen.until(lambda: len(seen.snapshots) == 2)
+        assert await client.features("FAKE1") == {"cmd"}
+
+
+async def test_snapshots_as_an_iterator(server: FakeServer, client: AdbClient) -> None:
+    async with watching(client) as (watcher, _):
+        snapshots = watcher.snapshots()
+        assert [device.transport_id for device in await anext(snapshots)] == [1]
+        server.set_devices(LINE.format(5))
+        assert [device.transport_id for device in await anext(snapshots)] == [5]
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServer, client: AdbClient) -> None:
+    tries: list[str] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        words = b"failed to connect to '10.0.0.7:5555': Connection refused"
+        if len(tries) == 3:
+            words = b"connected to 10.0.0.7:5555"
+            server.set_devices("10.0.0.7:5555          device product:p model:m device:d transport_id:9\n")
+        tries.append("try")
+        writer.write(b"OKAY%04x%s" % (len(words), words))
+
+    server.services["host:connect:10.0.0.7:5555"] = refuse
+    async with watching(client, network=["10.0.0.7"]) as (watcher, seen):
+        await seen.until(lambda: "network.back" in seen.kinds)
+        await seen.until(lambda: [d.serial for d in watcher.devices or ()] == ["10.0.0.7:5555"])
+        assert seen.kinds == ["network.lost", "network.back"]
+        assert len(tries) == 4
+
+
+@given(failures=st.integers(1, 10_000))
+def test_delays_grow_to_their_limit(failures: int) -> None:
+    back_off = BackOff(0.05, 5.0)
+    assert 0.05 <= back_off.delay_s(failures) <= back_off.delay_s(failures + 1) <= 5.0
+
+
+def test_the_first_failure_of_a_kind_is_news_repeats_are_noise() -> None:
+    outage, told = Outage(), []
+    for kind in ("gone", "gone", "hangs", "hangs", "gone"):
+        outage, news = outage.failed(kind)
+        told.append(news)
+    assert told == [True, False, True, False, True]
+
+
+def test_adbs_own_retries_are_left_alone_until_it_gives_up() -> None:
+    policy, phone = WatchPolicy(), NetworkPhone("a:5555")
+    phone, action = phone.step(DeviceState.OFFLINE, 0.0, policy)
+    assert action is NetworkAction.NONE
+    phone, action = phone.step(DeviceState.OFFLINE, 69.0, policy)
+    assert action is NetworkAction.NONE
+    phone, action = phone.step(DeviceState.OFFLINE, 70.0, policy)
+    assert action is NetworkAction.RECONNECT
+    phone, action = phone.step(DeviceState.OFFLINE, 200.0, policy)
+    assert action is NetworkAction.NONE  # one attempt at a time
+    phone, news = phone.tried("", 201.0, policy)
+    assert not news
+    phone, action = phone.step(DeviceState.DEVICE, 202.0, policy)
+    assert (action, phone.offline_since) == (NetworkAction.NONE, None)
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, *DeviceState]), st.booleans(), st.floats(0.01, 100)), max_size=60))
+def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(
+    story: list[tuple[DeviceState | None, bool, float]],
+) -> None:
+    policy, phone, now, under_way = WatchPolicy(), NetworkPhone("a:5555"), 0.0, False
+    for listed, fails, pause in story:
+        now += pause
+        phone, action = phone.step(listed, now, policy)
+        if action is not NetworkAction.NONE:
+            assert not under_way
+            under_way = True
+        if under_way and pause > 1:
+            phone, _ = phone.tried("refused" if fails else "", now, policy)
+            under_way = False
+    if under_way:
+        phone, _ = phone.tried("refused", now, policy)
+    later = now + policy.network.limit_s
+    assert phone.step(None, later, policy)[1] is NetworkAction.CONNECT
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("10.0.0.7", "10.0.0.7:5555"),
+        (" phone.lan:4444 ", "phone.lan:4444"),
+        ("[fe80::1]", "[fe80::1]:5555"),
+        ("[::1]:7", "[::1]:7"),
+    ],
+)
+def test_addresses(text: str, address: str) -> None:
+    assert network_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":5555", "a b:1", "host:0", "host:65536", "host:x", "fe80::1", "host:"])
+def test_impossible_addresses(text: str) -> None:
+    with pytest.raises(UserError, match="network phone"):
+        network_address(text)
