@@ -112,7 +112,7 @@ def _unused(files: Sequence[FolderFile], tvm_libraries: list[str]) -> list[Findi
                 warning(
                     name,
                     f"{name} is in the folder but nothing loads it: no file is linked to it",
-                    f"link {PROGRAM} against it (TVM's own does so since 2026-05-26), or remove it",
+                    f"link {PROGRAM} against it (TVM's own is, since 0.25), or remove it",
                 )
             )
     return found

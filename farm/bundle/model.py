@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
 
-# Strings whose presence in a library's bytes proves a feature, whatever the library is called. Before 2026 (TVM 0.25)
+# Strings whose presence in a library's bytes proves a feature, whatever the library is called. Before TVM 0.25 (2026)
 # all of TVM's runtime was one libtvm_runtime.so; since then its parts are files of their own.
 OPENCL_MARK = b"device_api.opencl"  # the global function under which OpenCL registers itself
 RANDOM_FILL_MARK = b"tvm.contrib.random.random_fill_for_measure"  # what tuning fills its inputs with
