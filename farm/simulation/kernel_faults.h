@@ -35,7 +35,7 @@ class FaultFile {
  private:
   FaultFile() {
     const char* folder = std::getenv("FARM_VIRTUAL_STATE");
-    path_ = std::string(folder != nullptr ? folder : "/dev/farm") + "/kernel_fault";
+    path_ = std::string(folder != nullptr ? folder : "/dev/farm/state") + "/kernel_fault";
   }
   void Refresh() {
     struct stat now {};

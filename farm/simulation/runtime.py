@@ -1,8 +1,8 @@
 """The runtime bundle of a virtual phone: our `tvm_rpc` and every library it needs beside it.
 
-With g++ the server is a real ELF, compiled from tvm_rpc.cc against the installed TVM wheel (about two seconds, once: the
-result is kept under its content hash). Without g++ it is launcher.py, a Python server with the same contract; it only
-runs where the host's Python can be seen, so a phone in namespaces then mounts that too (`python_launcher`).
+With g++ the server is a real ELF, compiled from tvm_rpc.cc against the installed TVM wheel (about two seconds, once:
+the result is kept under its content hash). Without g++ it is launcher.py, a Python server with the same contract; it
+only runs where the host's Python can be seen, so a phone in namespaces must show that (`WorldSpec.expose_python`).
 """
 
 from __future__ import annotations

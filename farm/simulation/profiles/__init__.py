@@ -1,0 +1,126 @@
+"""Profiles: what genuine phones say about themselves, as package data (SOURCES.tsv says where each file comes from)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from farm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from importlib.resources.abc import Traversable
+
+VIRTUAL_ABI = "x86_64"  # what really runs on a virtual phone, whatever its getprop claims
+ABI_PROPERTY = "farm.virtual.abi"
+_SERIAL_DIGITS = "0123456789abcdef"
+_BLOCK = re.compile(r"^==> (\S+) <==\n(.*?)(?=^==> |\Z)", re.MULTILINE | re.DOTALL)
+_PROPERTY = re.compile(r"^\[([^\]\n]+)\]: \[(.*?)\]\r?$(?=\n\[|\n*\Z)", re.MULTILINE | re.DOTALL)
+_SERIAL_NAMES = frozenset({"ro.serialno", "ro.boot.serialno", "ril.serialnumber", "persist.radio.serialno"})
+
+
+@dataclass(frozen=True, slots=True)
+class ThermalZone:
+    """One directory of /sys/class/thermal.
+
+    `unit` is `mc` (millidegrees), `dc` (tenths), `c` (degrees) or `raw` (no temperature, or a sensor that is not
+    there); `group` is a key of `PhoneState.temps_c`, empty for zones that never change.
+    """
+
+    type: str
+    value: int  # as captured, in `unit`
+    unit: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One model of phone. Texts are exactly what the programs print or the files hold."""
+
+    name: str
+    title: str
+    soc: str
+    gpu: str
+    notes: str
+    getprop: str  # Unix line ends; serial numbers still X-ed
+    cpuinfo: str
+    meminfo: str
+    sysfs: Mapping[str, str]  # absolute path -> content
+    zones: tuple[ThermalZone, ...]
+    battery: str  # dumpsys battery
+    thermalservice: str  # dumpsys thermalservice; empty: this Android has no such service
+
+    def properties(self, serial: str) -> dict[str, str]:
+        """The phone's properties with its own serial number and the ABI that really runs."""
+        found: dict[str, str] = dict(_PROPERTY.findall(self.getprop))
+        for name in _SERIAL_NAMES & found.keys():
+            found[name] = serial
+        found["ro.serialno"] = found["ro.boot.serialno"] = serial
+        found[ABI_PROPERTY] = VIRTUAL_ABI
+        return found
+
+
+def list_profiles() -> tuple[str, ...]:
+    """Names of the profiles, sorted."""
+    return tuple(sorted(entry.name for entry in _root().iterdir() if (entry / "profile.toml").is_file()))
+
+
+@cache
+def load_profile(name: str) -> Profile:
+    """Read a profile.
+
+    Raises:
+        UserError: there is no such profile.
+    """
+    if name not in list_profiles():
+        raise UserError(f"no such profile: {name!r}", hint=f"one of {', '.join(list_profiles())}")
+    folder = _root() / name
+    about = tomllib.loads(_text(folder / "profile.toml"))
+    thermalservice = folder / "dumpsys_thermalservice.txt"
+    return Profile(
+        name=name,
+        title=about["title"],
+        soc=about["soc"],
+        gpu=about["gpu"],
+        notes=about["notes"],
+        getprop=_text(folder / "getprop.txt"),
+        cpuinfo=_text(folder / "cpuinfo.txt"),
+        meminfo=_text(folder / "meminfo.txt"),
+        sysfs=MappingProxyType(dict(_BLOCK.findall(_text(folder / "sysfs.txt")))),
+        zones=tuple(_zones(_text(folder / "thermal_zones.tsv"))),
+        battery=_text(folder / "dumpsys_battery.txt"),
+        thermalservice=_text(thermalservice) if thermalservice.is_file() else "",
+    )
+
+
+def serial_of(phone: str, profile: Profile) -> str:
+    """A serial number for a phone: the same for the same name, as long as the profile's genuine one was."""
+    match = re.search(r"^\[ro\.serialno\]: \[(X+)\]", profile.getprop, re.MULTILINE)
+    length = len(match[1]) if match else 16
+    digest = hashlib.sha256(f"farm virtual phone {phone}".encode()).digest()
+    return "".join(_SERIAL_DIGITS[byte % 16] for byte in digest[:length])
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Properties as `getprop` lists them."""
+    return "".join(f"[{name}]: [{properties[name]}]\n" for name in sorted(properties))
+
+
+def _root() -> Traversable:
+    return resources.files(__name__)
+
+
+def _text(file: Traversable) -> str:
+    # Captures hold stray bytes that are no UTF-8 (a serial number of a OnePlus): they must survive the round trip.
+    return file.read_bytes().decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+
+
+def _zones(table: str) -> list[ThermalZone]:
+    rows = (line.split("\t") for line in table.splitlines()[1:])
+    return [ThermalZone(type_, int(value), unit, group) for type_, value, unit, group in rows]

@@ -1,0 +1,1 @@
+"""Programs of a virtual phone: POSIX sh, with @SHELL@ and @ROOT@ filled in by `system_image`."""

@@ -1,0 +1,160 @@
+"""What a phone's sensors read and its services say in a given state: pure text from a profile and a `PhoneState`.
+
+The host renders; the phone only reads files. So a fault reaches `cat /sys/class/thermal/...`, `dumpsys battery` and
+`dumpsys thermalservice` at the same moment, and no program on the phone has to compute anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from farm.simulation.state import PhoneState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from farm.simulation.profiles import Profile, ThermalZone
+
+SYS = "sys"  # folder under the phone's directory that becomes /sys
+DUMPSYS = "dumpsys"  # ... that `dumpsys` reads
+PROC = "proc"  # ... whose files replace those of /proc
+
+_UNITS_PER_DEGREE = {"mc": 1000, "dc": 10, "c": 1}
+_CPU = "/sys/devices/system/cpu"
+_KGSL = "/sys/class/kgsl/kgsl-3d0"
+# TemperatureType of android.hardware.thermal -> our group. Types not listed keep their captured value.
+_HAL_GROUPS = {0: "cpu", 1: "gpu", 2: "battery", 3: "skin", 5: "skin", 9: "cpu"}
+_SKIN = 3
+_CURRENT_SECTION = "Current temperatures from HAL:"
+_TEMPERATURE = re.compile(r"Temperature\{mValue=([^,]+), mType=(-?\d+), mName=([^,]+), mStatus=\d+\}")
+
+
+def render(profile: Profile, state: PhoneState) -> dict[str, str]:
+    """Every file that depends on the state, by its path under the phone's directory."""
+    files = {
+        f"{DUMPSYS}/battery": battery_text(profile.battery, state),
+        f"{PROC}/boot_id": f"{state.boot_id}\n",
+    }
+    if profile.thermalservice:
+        files[f"{DUMPSYS}/thermalservice"] = thermalservice_text(profile.thermalservice, state)
+    for path, text in (*_thermal_zones(profile.zones, state), *_clocks(profile.sysfs, state)):
+        files[path.removeprefix("/")] = text
+    return files
+
+
+def render_constant(profile: Profile) -> dict[str, str]:
+    """Every file that stays the same for the phone's life, by its path under the phone's directory."""
+    files = {path.removeprefix("/"): text for path, text in profile.sysfs.items()}
+    for number, zone in enumerate(profile.zones):
+        files[f"sys/class/thermal/thermal_zone{number}/type"] = f"{zone.type}\n"
+    files[f"{PROC}/cpuinfo"] = profile.cpuinfo
+    files[f"{PROC}/meminfo"] = profile.meminfo
+    return files
+
+
+def apply_state(phone_directory: Path, profile: Profile, state: PhoneState) -> None:
+    """Write what changed with the state; a reader on the phone sees each file whole, old or new.
+
+    Raises:
+        OSError: the phone's directory cannot be written.
+    """
+    write_files(phone_directory, render(profile, state))
+
+
+def write_files(phone_directory: Path, files: Mapping[str, str]) -> None:
+    """Write rendered files, leaving alone those that already say the same.
+
+    Files under proc/ are mounted one by one, so they keep their inode; all others are replaced by rename.
+    """
+    for name, text in files.items():
+        target = phone_directory / name
+        data = text.encode("utf-8", "surrogateescape")
+        if target.is_file() and target.read_bytes() == data:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith(f"{PROC}/"):
+            target.write_bytes(data)
+            continue
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary.write_bytes(data)
+        temporary.replace(target)
+
+
+def battery_text(template: str, state: PhoneState) -> str:
+    """`dumpsys battery` with the state's level, charge, voltage and temperature.
+
+    Only the first block is touched: vendors append lines with the same words in them (`charge counter:`,
+    `current now:`), and those stay as captured.
+    """
+    values = {
+        "AC powered": "false",
+        "USB powered": "true" if state.usb_powered else "false",
+        "status": str(int(state.battery_status)),
+        "level": str(state.battery_level),
+        "voltage": str(state.battery_voltage_mv),
+        "temperature": f"{state.battery_temp_c * 10:.0f}",
+    }
+    for name, value in values.items():
+        template = re.sub(rf"^  {name}: .*$", f"  {name}: {value}", template, count=1, flags=re.MULTILINE)
+    return template
+
+
+def thermalservice_text(template: str, state: PhoneState) -> str:
+    """`dumpsys thermalservice`: the status and the current section follow the state, the cached one stays stale."""
+    head, mark, current = template.partition(_CURRENT_SECTION)
+    head = re.sub(r"^Thermal Status: \d+", f"Thermal Status: {int(state.throttling)}", head, flags=re.MULTILINE)
+
+    def reading(match: re.Match[str]) -> str:
+        captured, kind, name = match[1], int(match[2]), match[3]
+        absent = float(captured) in (0.0, -99.9)  # how vendors say "no such sensor"
+        value = captured if absent or kind not in _HAL_GROUPS else f"{state.temps_c[_HAL_GROUPS[kind]]:.1f}"
+        status = int(state.throttling) if kind == _SKIN else 0
+        return f"Temperature{{mValue={value}, mType={kind}, mName={name}, mStatus={status}}}"
+
+    return head + mark + _TEMPERATURE.sub(reading, current)
+
+
+def _thermal_zones(zones: tuple[ThermalZone, ...], state: PhoneState) -> Iterable[tuple[str, str]]:
+    means = {
+        group: fmean(_degrees(zone) for zone in zones if zone.group == group)
+        for group in {zone.group for zone in zones if zone.group}
+    }
+    for number, zone in enumerate(zones):
+        value = zone.value
+        if zone.group:
+            # The spread between the zones of a group is the captured one; the state moves them together.
+            degrees = state.temps_c[zone.group] + _degrees(zone) - means[zone.group]
+            value = round(degrees * _UNITS_PER_DEGREE[zone.unit])
+        yield f"/sys/class/thermal/thermal_zone{number}/temp", f"{value}\n"
+
+
+def _degrees(zone: ThermalZone) -> float:
+    return zone.value / _UNITS_PER_DEGREE[zone.unit]
+
+
+def _clocks(sysfs: Mapping[str, str], state: PhoneState) -> Iterable[tuple[str, str]]:
+    """What the governors still allow."""
+    for path, text in sysfs.items():
+        if path.startswith(_CPU) and path.endswith("/cpuinfo_max_freq"):
+            folder = path.removesuffix("/cpuinfo_max_freq")
+            steps = _numbers(sysfs.get(f"{folder}/scaling_available_frequencies", "")) or [int(text)]
+            yield f"{folder}/scaling_max_freq", f"{_allowed(int(text), steps, state.clock_scale)}\n"
+    steps = _numbers(sysfs.get(f"{_KGSL}/gpu_available_frequencies", ""))
+    if steps:
+        allowed = _allowed(max(steps), steps, state.clock_scale)
+        yield f"{_KGSL}/max_gpuclk", f"{allowed}\n"
+        yield f"{_KGSL}/thermal_pwrlevel", f"{sorted(steps, reverse=True).index(allowed)}\n"
+        yield f"{_KGSL}/temp", f"{state.temps_c['gpu'] * 1000:.0f}\n"
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+def _allowed(maximum: int, steps: list[int], scale: float) -> int:
+    """The highest step not above `scale` of the maximum; the lowest step when none is."""
+    return max((step for step in [*steps, maximum] if step <= maximum * scale), default=min(steps))
