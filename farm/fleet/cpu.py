@@ -48,6 +48,7 @@ class CpuFacts:
     cores: int = 0
     hardware: str = ""  # cpuinfo's Hardware line
     lead: ArmPart | None = None
+    parts: tuple[ArmPart, ...] = ()  # every design that was seen, the lead included
 
 
 @dataclass(slots=True)
@@ -80,7 +81,8 @@ def read_cpu(cpuinfo: str, sysfs: Mapping[str, str], core_kinds: int = 0) -> Cpu
     features = [flag for flag in stated[0] if all(flag in other for other in stated)] if stated else []
     ranked = [(core.max_khz, number, core.part) for number, core in cores.items() if core.part and core.part.mcpu]
     lead = max(ranked, key=lambda entry: entry[:2])[2] if ranked else shared
-    return CpuFacts(_clusters(cores), tuple(dict.fromkeys(features)), len(cores), hardware, lead)
+    seen = dict.fromkeys(part for part in (lead, *(core.part for core in cores.values())) if part)
+    return CpuFacts(_clusters(cores), tuple(dict.fromkeys(features)), len(cores), hardware, lead, tuple(seen))
 
 
 def arm_part(implementer: int, part: int) -> ArmPart:

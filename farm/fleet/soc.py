@@ -22,7 +22,7 @@ PLATFORM = "ro.board.platform"  # names a board family: `lahaina` is SM8350 or S
 SOC_MODEL = "ro.soc.model"
 
 SOC0 = "/sys/devices/soc0/"
-OLD_SOC0 = "/sys/devices/system/soc/soc0/"  # kernels before 3.18
+OLD_SOC0 = "/sys/devices/system/soc/soc0/"  # where older kernels have it
 SOC_FILES = (f"{SOC0}machine", f"{SOC0}soc_id", f"{OLD_SOC0}machine", f"{OLD_SOC0}id")
 _SOC_ID_FILES = (f"{SOC0}soc_id", f"{OLD_SOC0}id")
 

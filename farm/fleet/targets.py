@@ -2,7 +2,9 @@
 
 `-mcpu` both tunes for a core and switches on everything LLVM believes that core has. Phones disagree: kernels hide SVE,
 and cores that share a design with a Cortex lack its dot product. So what the kernel does not state is switched off by
-name, and code never contains an instruction that the phone did not promise.
+name. Nor is the kernel believed alone: on the Exynos 9810 it states for all cores what only the small ones have
+(golang/go issue 28431, reviews.llvm.org/D114523, rust-lang/stdarch PR 1378). A feature is used when the kernel states
+it and no core that was seen is of a design that lacks it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from farm.fleet.cpu import CpuFacts
+from farm.fleet.cpu import ArmPart, CpuFacts
 
 Target = dict[str, object]
 
@@ -21,11 +23,15 @@ OPENCL_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
 
 @dataclass(frozen=True, slots=True)
 class _Feature:
-    """LLVM feature `llvm` holds when `test` does on the kernel's flags; `wanted`: switched on by name when it holds."""
+    """LLVM feature `llvm` is stated when `test` holds on the kernel's flags.
+
+    `wanted`: switched on by name when usable. `baseline`: every core of the ABI has it, so designs are not asked.
+    """
 
     llvm: str
     test: Callable[[Collection[str]], bool]
     wanted: bool
+    baseline: bool = False
 
 
 def _flags(*names: str) -> Callable[[Collection[str]], bool]:
@@ -33,9 +39,9 @@ def _flags(*names: str) -> Callable[[Collection[str]], bool]:
 
 
 # Flags: Linux Documentation/arch/arm64/elf_hwcaps.rst. Only features that LLVM's code generator uses unasked are
-# listed; atomics (lse) are not: Exynos 9810 kernels state them for cores that trap on them.
+# listed; atomics (lse) are not: no kernel of ours needs them, and they are what the Exynos 9810 is known to trap on.
 _AARCH64 = (
-    _Feature("neon", _flags("asimd"), wanted=True),
+    _Feature("neon", _flags("asimd"), wanted=True, baseline=True),
     _Feature("fullfp16", _flags("fphp", "asimdhp"), wanted=True),
     _Feature("dotprod", _flags("asimddp"), wanted=True),
     _Feature("i8mm", _flags("i8mm"), wanted=True),
@@ -97,15 +103,13 @@ def _cpu_target(abi: str, cpu: CpuFacts, *, virtual: bool) -> Target | None:
         case "arm64-v8a":
             # The ABI promises Advanced SIMD whether or not cpuinfo could be read.
             stated = {*cpu.features, "asimd"}
-            known = cpu.lead.llvm_aarch64 if cpu.lead else None
-            return _arm_target("aarch64-linux-android", _AARCH64, stated, cpu, known)
+            return _arm_target("aarch64-linux-android", _AARCH64, stated, cpu, lambda part: part.llvm_aarch64)
         case "armeabi-v7a":
             stated = {*cpu.features, *(_AARCH32_OF_ASIMD if "asimd" in cpu.features else ())}
-            known = cpu.lead.llvm_arm if cpu.lead else None
-            return _arm_target("armv7a-linux-androideabi", _ARM, stated, cpu, known)
+            return _arm_target("armv7a-linux-androideabi", _ARM, stated, cpu, lambda part: part.llvm_arm)
         case "x86_64":
-            # https://developer.android.com/ndk/guides/abis: the ABI includes SSE4.2 and POPCNT, LLVM's x86-64-v2.
-            return {"kind": "llvm", "mtriple": "x86_64-linux-android", "mcpu": "x86-64-v2"}
+            # https://developer.android.com/ndk/guides/abis now says "x86-64-v1 only"; older versions promised SSE4.2.
+            return {"kind": "llvm", "mtriple": "x86_64-linux-android", "mcpu": "x86-64"}
         case "x86":
             # Same page: the ABI includes SSE3 and SSSE3.
             return {"kind": "llvm", "mtriple": "i686-linux-android", "mcpu": "i686", "mattr": ["+ssse3"]}
@@ -114,15 +118,26 @@ def _cpu_target(abi: str, cpu: CpuFacts, *, virtual: bool) -> Target | None:
 
 
 def _arm_target(
-    mtriple: str, table: tuple[_Feature, ...], stated: Collection[str], cpu: CpuFacts, known: Collection[str] | None
+    mtriple: str,
+    table: tuple[_Feature, ...],
+    stated: Collection[str],
+    cpu: CpuFacts,
+    granted: Callable[[ArmPart], Collection[str] | None],
 ) -> Target:
-    """An ARM target; `known` is what LLVM takes for granted on the lead core, None: it does not know that core."""
+    """An ARM target; `granted` is what LLVM takes for granted on a core design, None: it does not know that design."""
     target: Target = {"kind": "llvm", "mtriple": mtriple}
+    known = granted(cpu.lead) if cpu.lead is not None else None
     if cpu.lead is not None and known is not None:
         target["mcpu"] = cpu.lead.mcpu
+    designs = [design for part in cpu.parts if (design := granted(part)) is not None]
+    usable = {
+        feature.llvm
+        for feature in table
+        if feature.test(stated) and (feature.baseline or all(feature.llvm in design for design in designs))
+    }
     implied = known if known is not None else _GENERIC
-    on = [f"+{feature.llvm}" for feature in table if feature.wanted and feature.test(stated)]
-    off = [f"-{feature.llvm}" for feature in table if feature.llvm in implied and not feature.test(stated)]
+    on = [f"+{feature.llvm}" for feature in table if feature.wanted and feature.llvm in usable]
+    off = [f"-{feature.llvm}" for feature in table if feature.llvm in implied and feature.llvm not in usable]
     if on or off:
         target["mattr"] = on + off
     return target

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from farm.fleet.shell_output import SECTION, Shell, split_sections
 
-READ_TIMEOUT_S = 15.0  # dumpsys itself gives up on a service after 10 s
+READ_TIMEOUT_S = 15.0  # generous on purpose: two dumpsys calls, and no real phone was measured
 
-# Zones are read with shell built-ins: some phones have a hundred of them, and a fork for each would take a second.
+# Zones are read with shell built-ins: a phone in our captures has 79 of them, and `cat` would fork twice for each.
 READ_COMMAND = f"""\
 echo '{SECTION}battery'
 dumpsys battery 2>/dev/null
@@ -33,7 +33,7 @@ exit 0
 
 MIN_PLAUSIBLE_C = 5.0  # a phone in a lab; below lie fake batteries ("26" tenths) and currents in mA read as m°C
 MAX_PLAUSIBLE_C = 120.0  # silicon is shut down before; above lie currents in mA
-MAX_BATTERY_C = 90.0  # cells vent below this
+MAX_BATTERY_C = 90.0  # a sanity limit, not a datasheet's
 
 # Android's TemperatureType (hardware/interfaces/thermal): 6-8 are voltage, current and percentage, -1 is unknown and
 # used for differences between sensors.

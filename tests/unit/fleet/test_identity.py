@@ -341,7 +341,7 @@ def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell: str, tmp_pa
 
 
 COMMANDS = {"identity": READ_COMMAND, "vitals": vitals.READ_COMMAND}
-# Old adbds take the service name, `shell,v2:` and the command, in one packet of 4096 bytes (FACTS-adb).
+# Below 4096 bytes, the smallest payload limit of the adb transport, with room for the service's name.
 LONGEST_COMMAND_BYTES = 4000
 
 

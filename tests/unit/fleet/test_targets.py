@@ -145,11 +145,26 @@ def test_targets_of_genuine_cores_are_accepted(path: object) -> None:
             assert tvm_target.Target(dict(target)).kind is not None
 
 
-def test_exynos_9810_gets_no_atomics() -> None:
-    """Its kernel states them, its M3 cores trap on them (golang/go issue 28431)."""
+def test_exynos_9810_is_not_believed() -> None:
+    """Its kernel states ARMv8.2 for all cores, its M3 cores are ARMv8.0 (golang/go issue 28431)."""
     identity = identify(RawIdentity.parse(answer("galaxys9-sdm845-a10", cpuinfo="galaxy-s9-global")))
     assert "atomics" in identity.cpu_features
     target = identity.targets["cpu"]
     assert isinstance(target, dict)
     assert target["mcpu"] == "exynos-m3"
-    assert "lse" not in llvm_features(target)
+    assert not {"atomics", "fphp", "asimdhp"} - set(identity.cpu_features)
+    assert not llvm_features(target) & {"lse", "fullfp16", "dotprod"}
+
+
+def test_the_weakest_design_decides() -> None:
+    parts = arm_parts()
+    a53, a76, unknown = parts[0x41, 0xD03], parts[0x41, 0xD0B], ArmPart("new", "", None, None)
+    features = ("asimd", "fphp", "asimdhp", "asimddp")
+
+    def mattr(*seen: ArmPart) -> object:
+        facts = CpuFacts(features=features, lead=a76, parts=seen)
+        return targets_of("arm64-v8a", facts, "", virtual=False)["cpu"]["mattr"]
+
+    assert mattr(a76) == ["+neon", "+fullfp16", "+dotprod", "-rdm"]
+    assert mattr(a76, unknown) == mattr(a76)
+    assert mattr(a76, a53) == ["+neon", "-fullfp16", "-dotprod", "-rdm"]
