@@ -1,0 +1,73 @@
+"""Devices, bundles and leases as the JSON that people's commands print. One shape per thing, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from farm.bundle.manifest import Bundle
+from farm.core.device import DeviceView, Heat, Life, Service
+
+
+def state_word(view: DeviceView, *, held: bool) -> str:
+    """One word for a device's three facts and its lease: what keeps it from the next user, else `ready`."""
+    if view.life is not Life.READY:
+        return view.life.value
+    if held:
+        return "busy" if view.service is Service.IN else f"busy, {view.service.value}"
+    if view.service is not Service.IN:
+        return view.service.value
+    return view.heat.value if view.heat is not Heat.OK else Life.READY.value
+
+
+def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
+    """A device in `farm status`. `holder` is empty when nobody has it."""
+    identity = view.identity
+    return {
+        "name": view.name,
+        "serial": view.serial,
+        "state": state_word(view, held=bool(holder)),
+        "life": view.life.value,
+        "service": view.service.value,
+        "heat": view.heat.value,
+        "reason": view.reason,
+        "adopted": view.adopted,
+        "pool": view.pool,
+        "model": identity.model if identity else "",
+        "soc": (identity.soc.model or identity.soc.name) if identity else "",
+        "gpu": identity.gpu.model if identity else "",
+        "temperature_c": view.temperature_c,
+        "holder": holder,
+        "aliases": list(view.aliases),
+        "bundle": view.bundle,
+        "since": view.since.isoformat() if view.since else None,
+    }
+
+
+def device_details(view: DeviceView, holder: str) -> dict[str, Any]:
+    """Everything `farm device show` prints."""
+    identity = view.identity
+    facts = {} if identity is None else asdict(identity)
+    return {
+        **device_row(view, holder),
+        "labels": dict(view.labels),
+        "targets": dict(facts.pop("targets", {})),
+        "raw": facts.pop("raw", {}),
+        "identity": facts,
+    }
+
+
+def bundle_row(bundle: Bundle) -> dict[str, Any]:
+    """A bundle in `farm bundle list`."""
+    return {
+        "name": bundle.name,
+        "hash": bundle.hash,
+        "abi": bundle.abi,
+        "toolchain": bundle.toolchain,
+        "tvm_version": bundle.tvm_version,
+        "has_opencl": bundle.has_opencl,
+        "size_bytes": sum(file.size for file in bundle.files),
+        "files": [{"name": f.name, "size_bytes": f.size, "sha256": f.sha256} for f in bundle.files],
+        "golden": [golden.kind for golden in bundle.golden],
+        "warnings": list(bundle.warnings),
+    }

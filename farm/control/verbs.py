@@ -1,0 +1,354 @@
+"""What people may ask of the daemon, verb by verb: check the fields, call the part that does it, render the answer.
+
+Each verb's fields are a frozen dataclass, so the request's form is stated once and checked before anything happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from farm.control.render import device_details, device_row
+from farm.control.router import CallerGoneError
+from farm.control.server import ControlCall, ControlServer, Role
+from farm.core.device import Service
+from farm.core.errors import UserError
+from farm.core.events import Event, EventLog
+from farm.fleet.fleet import Fleet
+from farm.leasing import Leasing
+
+T = TypeVar("T")
+STRICT = ConfigDict(extra="forbid")
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Nothing:
+    """A verb without fields."""
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class OneDevice:
+    """A device by name or serial."""
+
+    device: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Adopt:
+    """`device.adopt`. Empty pool and rename leave the choice to the farm."""
+
+    device: str
+    pool: str = ""
+    rename: str = ""
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class SetDevice:
+    """`device.set`. None leaves a thing as it is; a label is KEY=VALUE, an empty value removes it."""
+
+    device: str
+    rename: str | None = None
+    pool: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class SetService:
+    """`device.service`."""
+
+    device: str
+    service: Service
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Forget:
+    """`device.forget`. `clean` also removes farm from the phone."""
+
+    device: str
+    clean: bool = False
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Address:
+    """`device.add`: HOST:PORT."""
+
+    address: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class SetAlias:
+    """`alias.set`."""
+
+    alias: str
+    selector: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class OneAlias:
+    """`alias.remove`."""
+
+    alias: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Explain:
+    """`explain`. `what` is device or key."""
+
+    what: str
+    name: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Since:
+    """`events`: those after `since`, then each as it happens, until the caller leaves."""
+
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """What `status` says of the daemon itself; `problems` is asked each time."""
+
+    version: str
+    pid: int
+    tracker_host: str
+    tracker_port: Callable[[], int]
+    adb_socket: str
+    problems: Callable[[], list[str]]
+
+
+def read_fields(call: ControlCall, form: type[T]) -> T:
+    """The request's fields as `form`.
+
+    Raises:
+        UserError: one is missing, unknown or of the wrong type; the message names it.
+    """
+    try:
+        return TypeAdapter(form).validate_python(dict(call.fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{call.request.kind}: {where}: {first['msg']}") from error
+
+
+class FleetVerbs:
+    """Verbs about phones, keys and leases."""
+
+    def __init__(self, fleet: Fleet, leasing: Leasing, events: EventLog, facts: DaemonFacts) -> None:
+        self._fleet = fleet
+        self._leasing = leasing
+        self._events = events
+        self._facts = facts
+
+    def register(self, server: ControlServer) -> None:
+        """Add every verb to the door, each with the role it needs."""
+        verbs: tuple[tuple[str, Role, type[Any], Callable[[Any], Awaitable[Mapping[str, Any]]]], ...] = (
+            ("status", Role.VIEWER, Nothing, self.status),
+            ("device.show", Role.VIEWER, OneDevice, self.show),
+            ("device.adopt", Role.OPERATOR, Adopt, self.adopt),
+            ("device.set", Role.OPERATOR, SetDevice, self.set_device),
+            ("device.service", Role.OPERATOR, SetService, self.set_service),
+            ("device.reboot", Role.OPERATOR, OneDevice, self.reboot),
+            ("device.forget", Role.OPERATOR, Forget, self.forget),
+            ("device.add", Role.OPERATOR, Address, self.add),
+            ("alias.list", Role.VIEWER, Nothing, self.aliases),
+            ("alias.set", Role.OPERATOR, SetAlias, self.set_alias),
+            ("alias.remove", Role.OPERATOR, OneAlias, self.remove_alias),
+            ("lease.list", Role.VIEWER, Nothing, self.leases),
+            ("lease.kick", Role.OPERATOR, OneDevice, self.kick),
+            ("explain", Role.VIEWER, Explain, self.explain),
+            ("uninstall", Role.OPERATOR, Nothing, self.uninstall),
+        )
+        for kind, role, form, verb in verbs:
+            server.register(kind, _handler(form, verb), role)
+        server.register("events", self.events, Role.VIEWER)
+
+    async def status(self, _: Nothing) -> Mapping[str, Any]:
+        """Keys, devices, and what is wrong with the host."""
+        holders = self._holders()
+        summary = self._leasing.summary()
+        totals: dict[str, int] = {}
+        for server in summary.servers:
+            totals[server.key] = totals.get(server.key, 0) + 1
+        return {
+            "version": self._facts.version,
+            "pid": self._facts.pid,
+            "tracker": {"host": self._facts.tracker_host, "port": self._facts.tracker_port()},
+            "adb": {"socket": self._facts.adb_socket},
+            "keys": [{**asdict(row), "total": totals.get(row.key, 0)} for row in summary.keys],
+            "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
+            "problems": self._facts.problems(),
+        }
+
+    async def show(self, asked: OneDevice) -> Mapping[str, Any]:
+        """One device, whole."""
+        view = self._fleet.view(asked.device)
+        return device_details(view, self._holders().get(view.name, ""))
+
+    async def adopt(self, asked: Adopt) -> Mapping[str, Any]:
+        """Let a phone in."""
+        view = await self._fleet.adopt(asked.device, pool=asked.pool, rename=asked.rename)
+        return {"name": view.name, "pool": view.pool}
+
+    async def set_device(self, asked: SetDevice) -> Mapping[str, Any]:
+        """Change a phone's name, pool or labels."""
+        labels = dict(_assignment(text) for text in asked.labels)
+        view = await self._fleet.set_device(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
+        return {"name": view.name, "pool": view.pool, "labels": dict(view.labels)}
+
+    async def set_service(self, asked: SetService) -> Mapping[str, Any]:
+        """Drain, maintain or release a phone."""
+        view = await self._fleet.set_service(asked.device, asked.service)
+        return {"name": view.name, "service": view.service.value}
+
+    async def reboot(self, asked: OneDevice) -> Mapping[str, Any]:
+        """Reboot a phone that nobody holds."""
+        view = self._fleet.view(asked.device)
+        holder = self._holders().get(view.name)
+        if holder:
+            raise UserError(f"{holder} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
+        await self._fleet.reboot(view.name)
+        return {"name": view.name}
+
+    async def forget(self, asked: Forget) -> Mapping[str, Any]:
+        """Remove a phone from the farm."""
+        name = self._fleet.view(asked.device).name
+        await self._fleet.forget(name, clean=asked.clean)
+        return {"name": name}
+
+    async def add(self, asked: Address) -> Mapping[str, Any]:
+        """Add a network phone."""
+        await self._fleet.add_network(asked.address)
+        return {"address": asked.address}
+
+    async def aliases(self, _: Nothing) -> Mapping[str, Any]:
+        """Every key with its phones."""
+        configured = self._fleet.configured_aliases()
+        devices: dict[str, list[str]] = {alias: [] for alias in configured}
+        for view in self._fleet.views():
+            for alias in view.aliases:
+                devices.setdefault(alias, []).append(view.name)
+        return {
+            "aliases": [
+                {"alias": alias, "devices": names, "selector": configured.get(alias, "")}
+                for alias, names in sorted(devices.items())
+            ]
+        }
+
+    async def set_alias(self, asked: SetAlias) -> Mapping[str, Any]:
+        """Let the phones of a selector answer to a key."""
+        alias = await self._fleet.set_alias(asked.alias, asked.selector)
+        return {"alias": alias, "devices": [view.name for view in self._fleet.views() if alias in view.aliases]}
+
+    async def remove_alias(self, asked: OneAlias) -> Mapping[str, Any]:
+        """Remove a key that was set by hand."""
+        return {"alias": await self._fleet.remove_alias(asked.alias)}
+
+    async def leases(self, _: Nothing) -> Mapping[str, Any]:
+        """Who holds what, and who waits."""
+        return {
+            "leases": [
+                {
+                    "id": holder.lease.id,
+                    "device": holder.lease.device,
+                    "user": holder.lease.request.user,
+                    "door": holder.lease.request.door.value,
+                    "key": holder.lease.request.key,
+                    "held_s": round(holder.held_s, 3),
+                    "session": holder.session,
+                    "peer": holder.peer,
+                }
+                for holder in self._leasing.holders()
+            ],
+            "waiting": [
+                {
+                    "user": waiting.request.user,
+                    "selector": waiting.request.key or str(waiting.request.selector) or waiting.request.device,
+                    "waited_s": round(waiting.waited_s, 3),
+                }
+                for waiting in self._leasing.waiting()
+            ],
+        }
+
+    async def kick(self, asked: OneDevice) -> Mapping[str, Any]:
+        """End a lease now."""
+        held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
+        lease = held.get(asked.device)
+        await self._leasing.revoke(asked.device, "ended by an operator")
+        return {"id": lease.id if lease else "", "device": lease.device if lease else asked.device}
+
+    async def explain(self, asked: Explain) -> Mapping[str, Any]:
+        """Why a device is not handed out, or a key waits, in sentences."""
+        if asked.what == "device":
+            subject = self._fleet.view(asked.name).name
+        elif asked.what == "key":
+            subject = asked.name
+        else:
+            raise UserError(f"explain does not know {asked.what!r}", hint="device or key")
+        explanation = self._leasing.explain(subject)
+        lines = [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
+        for each in explanation.waiting:
+            wanted = each.request.key or str(each.request.selector)
+            lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s")
+        return {"subject": subject, "lines": lines or [f"no phone answers to {subject}, and nobody waits for it"]}
+
+    async def uninstall(self, _: Nothing) -> Mapping[str, Any]:
+        """Remove farm from every phone."""
+        failed = await self._fleet.uninstall()
+        return {"cleaned": [], "failed": dict(failed)} if not isinstance(failed, tuple) else {
+            "cleaned": list(failed[0]), "failed": dict(failed[1])}  # fmt: skip
+
+    async def events(self, call: ControlCall) -> Mapping[str, Any]:
+        """Stream events until the caller leaves."""
+        since = read_fields(call, Since).since
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        stop = self._events.subscribe(queue.put_nowait)
+        try:
+            for event in self._events.since(since):
+                await call.progress(**_event(event))
+                since = event.seq
+            while True:
+                event = await queue.get()
+                if event.seq > since:
+                    await call.progress(**_event(event))
+        except CallerGoneError:
+            return {}
+        finally:
+            stop()
+
+    def _holders(self) -> dict[str, str]:
+        return {
+            holder.lease.device: holder.lease.request.user or holder.peer or holder.lease.request.door.value
+            for holder in self._leasing.holders()
+        }
+
+
+def _handler(
+    form: type[Any], verb: Callable[[Any], Awaitable[Mapping[str, Any]]]
+) -> Callable[[ControlCall], Awaitable[Mapping[str, Any]]]:
+    async def handle(call: ControlCall) -> Mapping[str, Any]:
+        return await verb(read_fields(call, form))
+
+    return handle
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "seq": event.seq,
+        "at": event.at.isoformat(),
+        "kind": event.kind,
+        "subject": event.subject,
+        "data": dict(event.data),
+    }
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UserError(f"{text!r} is not KEY=VALUE", hint="e.g. --label rack=3; an empty value removes the label")
+    return name, value

@@ -1,0 +1,162 @@
+import asyncio
+import multiprocessing
+import os
+import signal
+import sqlite3
+
+import pytest
+
+from farm.store.lock import StateFolderInUseError, StateFolderLock
+from farm.store.store import DatabaseUnusableError, DeviceRecord, StaleFenceError, Store
+from farm.store.writer import StoreConflictError
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "farm.db")
+    yield store
+    store.close()
+
+
+async def running(store, attempt="a1", device="pixel", fence=1, job="j1"):
+    await store.add_job(job, kind="bench", user="ann", spec={"model": "m"})
+    await store.start_attempt(attempt, job_id=job, device_name=device, fence=fence)
+
+
+def test_every_start_is_a_new_epoch(tmp_path):
+    epochs = []
+    for _ in range(3):
+        store = Store(tmp_path / "farm.db")
+        epochs.append(store.epoch)
+        store.close()
+    assert epochs == [1, 2, 3]
+
+
+async def test_devices_and_aliases_survive_a_restart(tmp_path):
+    pixel = DeviceRecord("X1", "pixel-7", pool="lab", adopted=True, labels={"rack": "3"}, address="10.0.0.2:5555")
+    store = Store(tmp_path / "farm.db")
+    await store.save_device(DeviceRecord("X1", "phone"))
+    await store.save_device(pixel)
+    await store.save_device(DeviceRecord("X2", "other"))
+    await store.forget_device("X2")
+    await store.save_alias("board", "soc=sm8550")
+    await store.save_alias("board", "soc=sm8650")
+    store.close()
+    store = Store(tmp_path / "farm.db")
+    assert store.devices() == (pixel,)
+    assert store.aliases() == {"board": "soc=sm8650"}
+    assert await store.forget_alias("board") is True
+    assert await store.forget_alias("board") is False
+    store.close()
+
+
+async def test_two_phones_cannot_have_one_name(store):
+    await store.save_device(DeviceRecord("X1", "pixel"))
+    with pytest.raises(StoreConflictError):
+        await store.save_device(DeviceRecord("X2", "pixel"))
+    assert [record.serial for record in store.devices()] == ["X1"]
+
+
+async def test_a_refused_write_spares_the_others_of_its_commit(store):
+    await store.save_device(DeviceRecord("X1", "pixel"))
+    names = [f"phone-{i}" for i in range(50)]
+    writes = [store.save_device(DeviceRecord(f"S{name}", name)) for name in names]
+    results = await asyncio.gather(*writes, store.save_device(DeviceRecord("X2", "pixel")), return_exceptions=True)
+    assert [type(result) for result in results] == [type(None)] * 50 + [StoreConflictError]
+    assert len(store.devices()) == 51
+
+
+async def test_one_running_attempt_per_device(store):
+    await running(store)
+    with pytest.raises(StoreConflictError):
+        await store.start_attempt("a2", job_id="j1", device_name="pixel", fence=2)
+    await store.end_attempt("a1", fence=1, state="failed", error={"message": "boom"})
+    await store.start_attempt("a2", job_id="j1", device_name="pixel", fence=2)
+
+
+async def test_an_attempt_ends_once_and_only_under_its_own_fence(store):
+    await running(store, fence=7)
+    with pytest.raises(StaleFenceError):
+        await store.end_attempt("a1", fence=6, state="done")
+    await store.end_attempt("a1", fence=7, state="done")
+    with pytest.raises(StaleFenceError):
+        await store.end_attempt("a1", fence=7, state="failed")
+
+
+async def test_a_jobs_result_is_kept_once(store):
+    await running(store)
+    assert store.job("j1")["state"] == "running"
+    await store.end_job("j1", state="done", result={"ok": True})
+    await store.end_job("j1", state="failed", result={"ok": False})
+    assert (store.job("j1")["state"], store.job("j1")["result"]) == ("done", {"ok": True})
+    assert store.job("absent") is None
+
+
+async def test_what_a_dead_daemon_left_running_is_ended(store):
+    await running(store)
+    assert await store.fail_abandoned() == 1
+    assert store.job("j1")["state"] == "failed"
+    await running(store, attempt="a2", fence=2, job="j2")  # the device is free again
+
+
+def _write_until_killed(path, pipe):
+    async def work():
+        store = Store(path)
+        for number in range(1_000_000):
+            await store.save_device(DeviceRecord(f"S{number}", f"phone-{number}"))
+            os.write(pipe, b".")
+
+    asyncio.run(work())
+
+
+def test_kill_9_loses_nothing_that_was_answered(tmp_path):
+    read, write = os.pipe()
+    writer = multiprocessing.get_context("fork").Process(target=_write_until_killed, args=(tmp_path / "farm.db", write))
+    writer.start()
+    answered = 0
+    while answered < 100:
+        answered += len(os.read(read, 10))
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    os.close(write)
+    while more := os.read(read, 4096):
+        answered += len(more)
+    os.close(read)
+    store = Store(tmp_path / "farm.db")
+    kept = len(store.devices())
+    store.close()
+    assert answered <= kept <= answered + 1
+
+
+@pytest.mark.parametrize("damage", [b"not a database at all, but text" * 400, None])
+def test_a_damaged_file_is_refused_with_the_way_out(tmp_path, damage):
+    path = tmp_path / "farm.db"
+    if damage is None:
+        Store(path).close()
+        content = bytearray(path.read_bytes())
+        content[4096:] = os.urandom(len(content) - 4096)
+        path.write_bytes(content)
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(DatabaseUnusableError) as caught:
+        Store(path)
+    assert str(path) in caught.value.message
+    assert "backup" in caught.value.hint
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    path = tmp_path / "farm.db"
+    Store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
+    connection.close()
+    with pytest.raises(DatabaseUnusableError, match="99"):
+        Store(path)
+
+
+def test_a_second_daemon_is_told_who_is_there(tmp_path):
+    lock = StateFolderLock(tmp_path)
+    with pytest.raises(StateFolderInUseError, match=str(os.getpid())):
+        StateFolderLock(tmp_path)
+    lock.close()
+    StateFolderLock(tmp_path).close()
