@@ -161,7 +161,8 @@ def link_shared(linker: Linker, output: Path, objects: Sequence[Path], *, needed
                 *linker.option("--no-as-needed"),
                 *map(str, stubs),
                 *linker.option("--as-needed"),
-                *([] if linker.has_system_libraries else _without_system_libraries(linker)),
+                # gcc and clang, unlike g++, take libm only when told to.
+                *(["-lm"] if linker.has_system_libraries else _without_system_libraries(linker)),
             ],
             output,
         )

@@ -197,3 +197,21 @@ def test_kernels_that_are_not_there_are_an_error_of_the_host(bundle: Bundle, ses
     (tmp_path / "golden.json").write_text(json.dumps({"kernels": {"cpu": {"expected": "cpu.npz"}}}))
     with pytest.raises(HostError, match="are damaged"):
         run_golden(session, tmp_path)
+
+
+def test_kernels_linked_without_any_compiler_run_too(session: Any, tmp_path: Path) -> None:
+    lld = shutil.which("ld.lld")
+    if lld is None:
+        pytest.skip("ld.lld is not installed")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ld.lld").symlink_to(lld)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    out = tmp_path / "golden"
+    out.mkdir()
+    ToolchainGoldenCompiler(python)(TestToolchain.WANTED, out)
+    assert read_golden(out).linker == "ld.lld"
+    assert read_elf(out / "cpu.so").needed == ()
+    result = run_golden(session, out)
+    assert result.ok, result.detail

@@ -97,3 +97,24 @@ def test_a_refusing_linker_is_quoted(tmp_path: Path) -> None:
         link_shared(Linker("gone", ("/gone/ld",), is_driver=False), tmp_path / "out.so", [tmp_path / "x.o"])
     with pytest.raises(LinkError, match="nothing to link"):
         link_shared(refusing, tmp_path / "out.so", [])
+
+
+def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path: Path) -> None:
+    """A clang that notes what it is told and makes what it is asked for."""
+    clang = tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
+    clang.parent.mkdir(parents=True)
+    clang.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n',
+    )
+    clang.chmod(0o755)
+    linker = find_linker(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": str(tmp_path / "ndk")}, which=host())
+    link_shared(linker, tmp_path / "out.so", [tmp_path / "code.o"], needed=["libtvm_ffi.so"])
+    stub, final = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
+    assert "-Wl,-soname,libtvm_ffi.so" in stub
+    assert "-nostdlib" in stub
+    assert "-nostdlib" not in final
+    order = [final.index(str(tmp_path / "code.o")), final.index("-Wl,--no-as-needed"), final.index("-lm")]
+    assert order == sorted(order)
+    assert final[final.index("-Wl,--no-as-needed") + 1].endswith("/libtvm_ffi.so")
+    assert "-Wl,-z,max-page-size=16384" in final
+    assert (tmp_path / "out.so").exists()
