@@ -1,0 +1,214 @@
+"""The one adapter over adbutils: what is not on a hot path (install, pull, screenshot, facts about a phone).
+
+adbutils blocks, drops its timeouts once connected, sends with `send` and reads with single `recv`s, and starts a server
+on everybody's port when it finds none. Here it runs in threads of its own, over sockets that we make: they keep a
+timeout, send and read whole, reach a unix socket too, and are shut down when the caller gives up, so that no thread
+stays behind. Imported lazily: it costs 164 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from farm.adb.connection import ServerAddress
+from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
+from farm.adb.failures import failure
+
+STALL_TIMEOUT_S = 30.0  # between two bytes; `pm install` of a big package says nothing for about 20 s
+INSTALL_TIMEOUT_S = 300.0
+PULL_TIMEOUT_S = 600.0
+SCREENSHOT_TIMEOUT_S = 30.0
+INFO_TIMEOUT_S = 15.0
+_THREADS = 8  # calls at once; more wait
+_CONNECT_TIMEOUT_S = 5.0
+_REMOTE_PACKAGE = "/data/local/tmp/farm-install-{}.apk"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneFacts:
+    """What adb and the phone say of themselves, for support requests."""
+
+    serial: str
+    hardware_serial: str
+    state: str
+    devpath: str
+    features: tuple[str, ...]
+    product: str
+    model: str
+    device: str
+
+
+class PhoneTools:
+    """adbutils' conveniences on one adb server.
+
+    Args:
+        socket: adb's socket spec, as for AdbClient.
+    """
+
+    def __init__(self, socket: str) -> None:
+        self._address = ServerAddress.parse(socket)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adbutils")
+
+    def close(self) -> None:
+        """Lets the threads end; calls under way go on to their end."""
+        self._threads.shutdown(wait=False)
+
+    async def install(self, serial: str, package: Path, *, timeout_s: float = INSTALL_TIMEOUT_S) -> None:
+        """Installs or replaces an .apk.
+
+        Raises:
+            AdbFailed: the phone's package manager refused; its words are the evidence.
+        """
+        remote = _REMOTE_PACKAGE.format(os.getpid())
+
+        def work(device: Any) -> None:
+            device.sync.push(package, remote)
+            device.install_remote(remote, clean=True, flags=["-r", "-t"])
+
+        await self._call(serial, f"installing {package.name}", work, timeout_s)
+
+    async def pull(self, serial: str, remote: str, local: Path, *, timeout_s: float = PULL_TIMEOUT_S) -> int:
+        """Copies a file from the phone; `local` appears whole or not at all. Returns its size in bytes."""
+
+        def work(device: Any) -> int:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=local.parent, prefix=f".{local.name}.")
+            os.close(handle)
+            part = Path(name)
+            try:
+                size = int(device.sync.pull_file(remote, part))
+                part.replace(local)
+            finally:
+                part.unlink(missing_ok=True)
+            return size
+
+        return await self._call(serial, f"pulling {remote}", work, timeout_s)
+
+    async def screenshot(self, serial: str, local: Path, *, timeout_s: float = SCREENSHOT_TIMEOUT_S) -> tuple[int, int]:
+        """Saves the screen as PNG; returns its width and height in pixels."""
+
+        def work(device: Any) -> tuple[int, int]:
+            image = device.screenshot(error_ok=False)
+            local.parent.mkdir(parents=True, exist_ok=True)
+            image.save(local, "PNG")
+            return (int(image.width), int(image.height))
+
+        return await self._call(serial, "a screenshot", work, timeout_s)
+
+    async def facts(self, serial: str, *, timeout_s: float = INFO_TIMEOUT_S) -> PhoneFacts:
+        """What adb and the phone say of themselves."""
+
+        def work(device: Any) -> PhoneFacts:
+            return PhoneFacts(
+                serial=serial,
+                hardware_serial=str(device.getprop("ro.serialno") or ""),
+                state=str(device.get_state()),
+                devpath=str(device.get_devpath()),
+                features=tuple(sorted(str(device.get_features()).split(","))),
+                product=str(device.getprop("ro.product.name") or ""),
+                model=str(device.getprop("ro.product.model") or ""),
+                device=str(device.getprop("ro.product.device") or ""),
+            )
+
+        return await self._call(serial, "its facts", work, timeout_s)
+
+    async def _call(self, serial: str, what: str, work: Callable[[Any], T], timeout_s: float) -> T:
+        """Runs blocking work in a thread; on timeout or cancellation its sockets are shut down, which ends it."""
+        sockets: list[socket.socket] = []
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, _run, self._address, serial, work, sockets)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(running)
+        except TimeoutError as error:
+            raise AdbTimeout(f"Phone {serial} did not finish {what} in {timeout_s:g} s.") from error
+        finally:
+            if not running.done():
+                for connected in tuple(sockets):
+                    _shut(connected)
+                running.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+class _WholeSocket(socket.socket):
+    """Sends and receives all that was asked: adbutils does neither check nor repeat."""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Sends all of it."""
+        self.sendall(data, flags)
+        return len(data)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Receives `size` bytes, fewer only at the end of the stream."""
+        data = super().recv(size, flags)
+        while data and len(data) < size:
+            more = super().recv(size - len(data), flags)
+            if not more:
+                break
+            data += more
+        return data
+
+
+def _connect(address: ServerAddress) -> _WholeSocket:
+    connected = _WholeSocket(socket.AF_UNIX if address.path else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(_CONNECT_TIMEOUT_S)
+        connected.connect(address.path or (address.host, address.port))
+        connected.settimeout(STALL_TIMEOUT_S)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _run(address: ServerAddress, serial: str, work: Callable[[Any], T], sockets: list[socket.socket]) -> T:
+    """In a thread: does the work with an adbutils device over our sockets; its errors become ours."""
+    import adbutils
+    from adbutils._adb import AdbConnection
+
+    class Connection(AdbConnection):  # type: ignore[misc]  # adbutils has no types
+        """Reaches our server only; the original starts one on port 5037 when it finds none."""
+
+        def _safe_connect(self) -> socket.socket:
+            connected = _connect(address)
+            sockets.append(connected)
+            return connected
+
+    class Client(adbutils.AdbClient):  # type: ignore[misc]  # likewise
+        def make_connection(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - adbutils' signature
+            return Connection("", 0)
+
+    try:
+        return work(Client("localhost", 1).device(serial))
+    except adbutils.AdbTimeout as error:
+        raise AdbTimeout(f"Phone {serial} said nothing for {STALL_TIMEOUT_S:g} s.", evidence=str(error)) from error
+    except adbutils.AdbInstallError as error:
+        raise failure(error.output, serial=serial) from error
+    except adbutils.AdbError as error:
+        raise failure(" ".join(map(str, error.args)), serial=serial) from error
+    except ConnectionRefusedError as error:
+        raise AdbServerUnreachable(f"No adb server answers on {address.spec}.", evidence=str(error)) from error
+    except (TimeoutError, EOFError, ConnectionError) as error:
+        raise AdbLinkLost(f"The link to phone {serial} ended or stalled.", evidence=str(error)) from error
+    finally:
+        for connected in sockets:
+            _shut(connected)
+            connected.close()
+
+
+def _shut(connected: socket.socket) -> None:
+    """Ends both directions; a socket that is closed already is fine."""
+    if connected.fileno() >= 0:
+        try:
+            connected.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the other side was first

@@ -1,0 +1,276 @@
+"""`adb forward` and `adb reverse` entries that farm owns: a ledger on disk, and what must be done to make it true.
+
+An entry lives until it is released: adb forgets every entry of a phone when its link is lost and all of them when its
+server ends, so after a replug, a reboot or a restart (adb's or farm's) `reconcile` sets up again what is missing. An
+entry that is not in the ledger is never touched, wherever it came from.
+
+Two things done to a reverse abort the whole adb server, and every phone's sessions with it (docs/facts.md): removing
+one while the phone dials it, and rebinding one to another host port. So a reverse is never rebound, and one is removed
+only after the caller has said that nothing on the phone dials it any more. One reconciliation runs at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from farm.adb.client import AdbClient
+from farm.adb.errors import AdbError, AdbPortTaken
+from farm.core.errors import HostError, UserError
+
+EMULATOR_PORTS = range(5554, 5586)  # the adb server dials these, looking for emulators: TVM PR 13172 filled disks so
+_SPEC = r"(?:tcp|localabstract|localreserved|localfilesystem|local|dev|jdwp|vsock|acceptfd):\S*"
+_LINE = re.compile(rf"(?P<owner>.*?)\s+(?P<listen>{_SPEC})\s+(?P<dial>{_SPEC})\s*")
+
+
+class TunnelKind(StrEnum):
+    """Which side listens."""
+
+    FORWARD = "forward"  # the host listens, the phone is dialled
+    REVERSE = "reverse"  # the phone listens, the host is dialled
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """One entry. `listen` and `dial` are adb's socket specs (`tcp:9000`)."""
+
+    kind: TunnelKind
+    serial: str
+    listen: str
+    dial: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What only one entry can have: a host socket for a forward, a phone's socket for a reverse."""
+        return (self.kind, "" if self.kind is TunnelKind.FORWARD else self.serial, self.listen)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tunnel in the ledger."""
+
+    tunnel: Tunnel
+    releasing: bool = False  # to be removed
+    dialler_stopped: bool = False  # only then may a reverse be removed
+
+
+class Step(StrEnum):
+    """One thing to do, or why nothing is done."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    DROP = "drop"  # strike it off the ledger: adb has no such entry any more
+    CONFLICT = "conflict"  # somebody else's entry has the place: left alone
+    WAIT = "wait"  # a reverse whose dialler still runs, or a phone that is away
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A step for one entry; `reason` is for people."""
+
+    step: Step
+    tunnel: Tunnel
+    reason: str = ""
+
+
+def parse_forwards(text: str) -> tuple[Tunnel, ...]:
+    """`adb forward --list`: SERIAL LOCAL REMOTE; serials may hold spaces, the last line is blank."""
+    return tuple(Tunnel(TunnelKind.FORWARD, match["owner"], match["listen"], match["dial"]) for match in _entries(text))
+
+
+def parse_reverses(serial: str, text: str) -> tuple[Tunnel, ...]:
+    """`adb reverse --list` of one phone: NAME REMOTE LOCAL, where NAME (`host-3`, `UsbFfs`) is not its serial."""
+    return tuple(Tunnel(TunnelKind.REVERSE, serial, match["listen"], match["dial"]) for match in _entries(text))
+
+
+def _entries(text: str) -> Iterable[re.Match[str]]:
+    return (match for line in text.split("\n") if (match := _LINE.fullmatch(line.removesuffix("\r"))))
+
+
+def plan(ledger: Iterable[Entry], listed: Iterable[Tunnel], usable: Collection[str]) -> list[Planned]:
+    """What makes the ledger true. Removals come first, since they may free a place.
+
+    Args:
+        ledger: what farm owns.
+        listed: what adb has now: all forwards, and the reverses of every usable phone.
+        usable: serials of phones in state `device`.
+    """
+    there = {tunnel.place: tunnel for tunnel in listed}
+    removals: list[Planned] = []
+    others: list[Planned] = []
+    for entry in ledger:
+        tunnel, found = entry.tunnel, there.get(entry.tunnel.place)
+        if entry.releasing:
+            removals.append(_plan_release(entry, found, usable))
+        elif tunnel.serial not in usable:
+            others.append(Planned(Step.WAIT, tunnel, "the phone is not attached"))
+        elif found is None:
+            others.append(Planned(Step.ADD, tunnel))
+        elif found != tunnel:
+            others.append(Planned(Step.CONFLICT, tunnel, f"it is used for {found.dial} of {found.serial}"))
+    return [*removals, *others]
+
+
+def _plan_release(entry: Entry, found: Tunnel | None, usable: Collection[str]) -> Planned:
+    tunnel = entry.tunnel
+    if found != tunnel:  # gone with its link, or the place is somebody else's by now
+        return Planned(Step.DROP, tunnel)
+    if tunnel.serial not in usable:
+        return Planned(Step.WAIT, tunnel, "the phone is not attached; adb forgets the entry with it")
+    if tunnel.kind is TunnelKind.REVERSE and not entry.dialler_stopped:
+        return Planned(Step.WAIT, tunnel, "something on the phone may still dial it; removing it would abort adb")
+    return Planned(Step.REMOVE, tunnel)
+
+
+def check_tunnel(tunnel: Tunnel) -> None:
+    """Refuses what cannot or must not be.
+
+    Raises:
+        UserError: not a socket spec, an impossible port, or a host port that adb scans for emulators.
+    """
+    for spec in (tunnel.listen, tunnel.dial):
+        if not re.fullmatch(_SPEC, spec) or spec.endswith(":"):
+            raise UserError(f"{spec!r} is not an adb socket", hint="Write tcp:PORT or localabstract:NAME.")
+        if spec.startswith("tcp:") and not _port_of(spec):
+            raise UserError(f"{spec!r} names no port", hint="Write tcp:PORT with a port between 1 and 65535.")
+    on_host = tunnel.listen if tunnel.kind is TunnelKind.FORWARD else tunnel.dial
+    if _port_of(on_host) in EMULATOR_PORTS:
+        raise UserError(
+            f"adb looks for emulators on host ports {EMULATOR_PORTS[0]}-{EMULATOR_PORTS[-1]}; "
+            f"{_port_of(on_host)} is one of them",
+            hint="Choose a port outside that range.",
+        )
+
+
+def _port_of(spec: str) -> int:
+    """The port of a tcp spec; 0 for anything else or an impossible one."""
+    kind, _, port = spec.rpartition(":")
+    if not kind.startswith("tcp") or not (port.isascii() and port.isdigit()):
+        return 0
+    return int(port) if int(port) <= 0xFFFF else 0
+
+
+_LEDGER_FILE: TypeAdapter[list[Entry]] = TypeAdapter(list[Entry])
+
+
+class TunnelLedger:
+    """The entries farm owns, kept in a JSON file, and the one who makes them true.
+
+    Raises:
+        HostError: the file exists and is not a ledger.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: dict[tuple[str, str, str], Entry] = {}
+        self._running = False
+        if path.exists():
+            try:
+                entries = _LEDGER_FILE.validate_json(path.read_bytes())
+            except ValidationError as error:
+                raise HostError(
+                    f"{path} is not a ledger of tunnels.",
+                    hint="Move it away: farm then forgets its forwards; `adb forward --list` still shows them.",
+                    evidence=str(error),
+                ) from error
+            self._entries = {entry.tunnel.place: entry for entry in entries}
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What farm owns, in the order of making."""
+        return tuple(self._entries.values())
+
+    def own(self, tunnel: Tunnel) -> None:
+        """Takes a tunnel into the ledger; `reconcile` then sets it up.
+
+        Raises:
+            UserError: see `check_tunnel`, or the ledger has another tunnel in that place.
+        """
+        check_tunnel(tunnel)
+        held = self._entries.get(tunnel.place)
+        if held is not None and held.tunnel != tunnel:
+            raise UserError(
+                f"{tunnel.listen} is farm's already, for {held.tunnel.dial} of {held.tunnel.serial}",
+                hint="Release that one first, or choose another port.",
+            )
+        self._save({**self._entries, tunnel.place: Entry(tunnel)})
+
+    def release(self, tunnel: Tunnel, *, dialler_stopped: bool = False) -> None:
+        """Marks a tunnel for removal by the next `reconcile`; one that is not farm's is left alone.
+
+        Args:
+            tunnel: as owned.
+            dialler_stopped: for a reverse: nothing on the phone dials it any more (see the top of this file).
+        """
+        held = self._entries.get(tunnel.place)
+        if held is not None and held.tunnel == tunnel:
+            stopped = dialler_stopped or held.dialler_stopped
+            changed = replace(held, releasing=True, dialler_stopped=stopped)
+            self._save({**self._entries, tunnel.place: changed})
+
+    async def reconcile(self, client: AdbClient, usable: Collection[str]) -> list[Planned]:
+        """Sets up what is missing and removes what was released; returns what was planned, failures as CONFLICT.
+
+        Call it after every change of the list of phones. While one runs, another returns at once with nothing.
+        """
+        if self._running:
+            return []
+        self._running = True
+        try:
+            listed = list(parse_forwards(await client.list_forwards()))
+            for serial in sorted({entry.tunnel.serial for entry in self.entries if _is_reverse(entry)} & set(usable)):
+                listed += parse_reverses(serial, await client.list_reverses(serial))
+            return [await self._perform(client, planned) for planned in plan(self.entries, listed, usable)]
+        finally:
+            self._running = False
+
+    async def _perform(self, client: AdbClient, planned: Planned) -> Planned:
+        tunnel = planned.tunnel
+        try:
+            if planned.step is Step.ADD:
+                await _add(client, tunnel)
+            elif planned.step is Step.REMOVE:
+                await _remove(client, tunnel)
+        except AdbPortTaken as error:
+            return replace(planned, step=Step.CONFLICT, reason=error.evidence or error.message)
+        except AdbError as error:
+            return replace(planned, step=Step.WAIT, reason=error.message)
+        if planned.step in (Step.REMOVE, Step.DROP):
+            self._save({place: entry for place, entry in self._entries.items() if place != tunnel.place})
+        return planned
+
+    def _save(self, entries: Mapping[tuple[str, str, str], Entry]) -> None:
+        """On disk first, whole or not at all; then in memory."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_suffix(".part")
+        with part.open("w") as file:
+            json.dump([asdict(entry) for entry in entries.values()], file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+        self._entries = dict(entries)
+
+
+def _is_reverse(entry: Entry) -> bool:
+    return entry.tunnel.kind is TunnelKind.REVERSE
+
+
+async def _add(client: AdbClient, tunnel: Tunnel) -> None:
+    if tunnel.kind is TunnelKind.FORWARD:
+        await client.add_forward(tunnel.serial, tunnel.listen, tunnel.dial)
+    else:
+        await client.add_reverse(tunnel.serial, tunnel.listen, tunnel.dial)
+
+
+async def _remove(client: AdbClient, tunnel: Tunnel) -> None:
+    if tunnel.kind is TunnelKind.FORWARD:
+        await client.remove_forward(tunnel.serial, tunnel.listen)
+    else:
+        await client.remove_reverse(tunnel.serial, tunnel.listen)
