@@ -1,6 +1,6 @@
 """The process that is a virtual phone's adbd: it takes connections from the lab and serves adb servers on them.
 
-The first connection handed over is the lab's own: JSON lines. The lab tells the complete wanted `LinkConfig` whenever
+Connections come with the message `adb`; every other message is JSON. The lab tells the whole wanted `LinkConfig` when
 something changes (so that a phone that was rebooted needs no history), asks for actions, and hears what happens:
 `{"event": "online"}`, `{"event": "link_lost", "reason": ...}`, `{"event": "key", "key": ...}` and
 `{"event": "reboot", "into": ...}`.
@@ -23,7 +23,7 @@ from farm.core.errors import FarmError, ProtocolError
 from farm.simulation.adbd import TOKEN_BYTES, DeviceConnection, Phase
 from farm.simulation.keys import parse_public_key
 from farm.simulation.link import Pace
-from farm.simulation.machine import DiskQuota, Machine, PushFuse
+from farm.simulation.machine import DiskQuota, PushFuse
 from farm.simulation.reaper import Reaper
 from farm.simulation.reverse import ReverseTable
 from farm.simulation.services import FEATURES, open_service
@@ -33,10 +33,10 @@ from farm.simulation.state import STATE_ENVIRONMENT
 if TYPE_CHECKING:
     import socket
 
-    from farm.simulation.handover import ConnectionSource
+    from farm.simulation.line import ConnectionSource
+    from farm.simulation.machine import Machine
 
 SERVER_PROGRAM = "tvm_rpc"
-_MAX_LINE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,6 @@ class PhoneSettings:
     product: str
     model: str
     device: str
-    machine: Machine
 
 
 def run_phone(settings: PhoneSettings, source: ConnectionSource) -> None:
@@ -98,19 +97,19 @@ class Phone:
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: PhoneSettings, source: ConnectionSource) -> None:
         self.loop = loop
         self.settings = settings
+        self.machine = source.machine
         self.config = LinkConfig()
         self.reaper = Reaper(loop)
         self.quota = DiskQuota()
         self.fuse = PushFuse()
         self._source = source
-        self._lab: _LabChannel | None = None
         self._hosts: list[_Host] = []
         self._connections = 0
 
     def start(self) -> None:
-        """Take connections from now on."""
-        self._source.setblocking(False)
-        self.loop.add_reader(self._source.fileno(), self._on_connection)
+        """Take connections and messages from now on."""
+        os.set_inheritable(self._source.fileno(), False)  # the lab's line is none of a shell's business
+        self.loop.add_reader(self._source.fileno(), self._on_message)
 
     def close(self) -> None:
         """Let go of every host."""
@@ -118,29 +117,36 @@ class Phone:
 
     def tell(self, event: str, **fields: object) -> None:
         """Let the lab know."""
-        if self._lab is not None:
-            self._lab.send({"event": event, **fields})
+        self._send({"event": event, **fields})
 
     def forget(self, host: _Host) -> None:
         """A host's link ended."""
         if host in self._hosts:
             self._hosts.remove(host)
 
-    def _on_connection(self) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         try:
-            connection = self._source.receive()
+            self._source.send(json.dumps(message).encode())
+        except OSError:
+            self.loop.stop()  # the lab is gone, or does not read any more
+
+    def _on_message(self) -> None:
+        try:
+            received = self._source.receive()
         except BlockingIOError:
             return
-        if connection is None:
+        except OSError:
+            received = None
+        if received is None:
             self.loop.stop()  # the lab is gone: nobody could reach this phone again
-        elif self._lab is None:
-            self._lab = _LabChannel(self.loop, connection, on_message=self._on_message, on_lost=self.loop.stop)
-        else:
+            return
+        data, connection = received
+        if connection is not None:
+            connection.set_inheritable(False)  # else every shell of the phone would hold the link open
             self._connections += 1
             self._hosts.append(_Host(self, connection, self._connections))
-
-    def _on_message(self, message: dict[str, Any]) -> None:
-        assert self._lab is not None
+            return
+        message = json.loads(data)
         reply: dict[str, object] = {"id": message.get("id")}
         try:
             reply["value"] = self._perform(message)
@@ -148,7 +154,7 @@ class Phone:
         except (FarmError, OSError, KeyError, TypeError, ValueError) as error:
             reply["ok"] = False
             reply["message"] = f"{type(error).__name__}: {error}"
-        self._lab.send(reply)
+        self._send(reply)
 
     def _perform(self, message: dict[str, Any]) -> object:
         action = message["do"]
@@ -162,7 +168,7 @@ class Phone:
             self.fuse.left_bytes = message["after_bytes"]
             self.fuse.blown = self._cut
         elif action == "signal_server":
-            return signal_servers(signal.Signals(message["signal"]), self.settings.machine)
+            return signal_servers(signal.Signals(message["signal"]), self.machine)
         else:
             raise ValueError(f"unknown action {action!r}")
         return None
@@ -194,7 +200,7 @@ class _Host:
     def __init__(self, phone: Phone, connection: socket.socket, number: int) -> None:
         self.phone = phone
         self.loop = phone.loop
-        self.machine = phone.settings.machine
+        self.machine = phone.machine
         self.reaper = phone.reaper
         self.quota = phone.quota
         self.fuse = phone.fuse
@@ -260,43 +266,6 @@ class _Host:
         self.reverses.close()
         self.phone.forget(self)
         self.phone.tell("link_lost", reason=reason)
-
-
-class _LabChannel:
-    """JSON lines from and to the lab."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, *, on_message: Any, on_lost: Any) -> None:
-        self._loop = loop
-        self._socket = sock
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._received = bytearray()
-        sock.setblocking(False)
-        loop.add_reader(sock, self._on_readable)
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one line. The lab reads promptly; one that does not is as good as gone."""
-        try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            self._on_lost()
-
-    def _on_readable(self) -> None:
-        try:
-            data = self._socket.recv(_MAX_LINE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._socket)
-            self._on_lost()
-            return
-        self._received += data
-        while (end := self._received.find(b"\n")) >= 0:
-            line = bytes(self._received[:end])
-            del self._received[: end + 1]
-            self._on_message(json.loads(line))
 
 
 def signal_servers(number: signal.Signals, machine: Machine) -> int:

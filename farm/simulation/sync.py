@@ -327,7 +327,7 @@ class _Outgoing:
             self.close()
             return memoryview(encode_fail(f"read failed: {_words(error)}")), True
         self._read_bytes += count
-        # The end goes into the same packet as the last bytes: two small ones cost a host 44 ms (Nagle in the adb server).
+        # The end goes into the same packet as the last bytes: two packets cost a host 44 ms (Nagle in its server).
         # Sizes cannot tell where it is: files of /proc and /sys claim a size of 0 or of a page.
         ended = count == 0 or (self._regular and not os.pread(self._descriptor, 1, self._read_bytes))
         end = 0

@@ -1,0 +1,311 @@
+"""Talking to a lab process: synchronous, for tests, the demo and benchmarks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from farm.core.errors import ExitCode, FarmError, Fault, HostError, PhoneError, UserError
+from farm.simulation.phone_status import PhoneStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+CONTROL_SOCKET = "control.sock"
+EVERY_PHONE = "*"
+DEFAULT_TIMEOUT_S = 30.0
+BOOT_TIMEOUT_S = 120.0  # a hundred phones on two loaded cores
+STOP_TIMEOUT_S = 20.0
+_ANSWER_MARGIN_S = 5.0  # beyond what the lab itself was told to wait
+_POLL_S = 0.01
+
+
+class LabUnreachableError(HostError):
+    """The lab process does not answer."""
+
+    code = "no_lab"
+
+
+class LabClient:
+    """One connection to a lab. Every method returns when the lab has done what was asked.
+
+    `phone` is a phone's name, or `*` for all of them. Raises `UserError` for orders without sense, `PhoneError` and
+    `HostError` for those that did not work, `LabUnreachableError` when there is no lab.
+    """
+
+    def __init__(self, directory: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.directory = directory
+        self._timeout_s = timeout_s
+        self._last = 0
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(os.fspath(directory / CONTROL_SOCKET))
+        except OSError as error:
+            self._socket.close()
+            raise LabUnreachableError(
+                f"no lab answers in {directory}", hint="start it: python -m farm.simulation.lab", evidence=str(error)
+            ) from error
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; the lab goes on."""
+        self._lines.close()
+        self._socket.close()
+
+    # -- the lab -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, PhoneStatus]:
+        """Every phone by its name."""
+        return {row["name"]: PhoneStatus(**row) for row in self._call("status")}
+
+    def phone(self, name: str) -> PhoneStatus:
+        """One phone."""
+        rows = self.status()
+        if name not in rows:
+            raise UserError(f"no such phone: {name}", hint=f"the lab has {', '.join(rows) or 'none'}")
+        return rows[name]
+
+    def add(self, name: str, profile: str) -> PhoneStatus:
+        """Boot one more phone."""
+        return PhoneStatus(**self._call("add", name=name, profile=profile))
+
+    def remove(self, phone: str) -> None:
+        """Take a phone away for good; its folder stays."""
+        self._call("remove", phone=phone)
+
+    def wait(self, phone: str, condition: str, *, timeout_s: float = 10.0) -> None:
+        """Wait until a phone is `online`, `not_online`, `off`, `on`, `unplugged` or `key_shown` (lab.CONDITIONS)."""
+        self._call("wait", phone=phone, condition=condition, timeout_s=timeout_s, answer_within_s=timeout_s)
+
+    def quit(self) -> None:
+        """End the lab and its phones."""
+        self._call("quit")
+
+    # -- faults (faults.FAULTS says what each means) -------------------------------------------------------------------
+
+    def fault(self, phone: str, name: str, **arguments: object) -> dict[str, Any]:
+        """Do a fault by its name; what each phone had to tell, by phone."""
+        given = {key: value for key, value in arguments.items() if value is not None}
+        result: dict[str, Any] = self._call("fault", phone=phone, name=name, arguments=given)
+        return result
+
+    def unplug(self, phone: str) -> None:
+        """Pull the cable."""
+        self.fault(phone, "unplug")
+
+    def plug(self, phone: str) -> None:
+        """Put the cable back; ends `offline` as well. Returns at once: wait for `online`."""
+        self.fault(phone, "plug")
+
+    def offline(self, phone: str, mode: str = "offline") -> None:
+        """Make the link dead: `offline`, `silent` or `refuse`."""
+        self.fault(phone, "offline", mode=mode)
+
+    def unauthorized(self, phone: str) -> None:
+        """Forget all keys."""
+        self.fault(phone, "unauthorized")
+
+    def accept(self, phone: str) -> None:
+        """Accept the key shown; wait for `key_shown` first."""
+        self.fault(phone, "accept")
+
+    def slow(self, phone: str, bytes_per_s: float, latency_s: float = 0.0) -> None:
+        """Limit the link, each way."""
+        self.fault(phone, "slow", bytes_per_s=bytes_per_s, latency_s=latency_s)
+
+    def fast(self, phone: str) -> None:
+        """End `slow`."""
+        self.fault(phone, "fast")
+
+    def cut_push(self, phone: str, after_bytes: int, *, replug_after_s: float | None = None) -> None:
+        """Pull the cable in the middle of the next push."""
+        self.fault(phone, "cut_push", after_bytes=after_bytes, replug_after_s=replug_after_s)
+
+    def full_disk(self, phone: str, free_bytes: int = 0) -> None:
+        """Fill /data up."""
+        self.fault(phone, "full_disk", free_bytes=free_bytes)
+
+    def free_disk(self, phone: str) -> None:
+        """End `full_disk`."""
+        self.fault(phone, "free_disk")
+
+    def server_crash(self, phone: str) -> int:
+        """SIGKILL every tvm_rpc; how many there were, on all phones named."""
+        return sum(self.fault(phone, "server_crash").values())
+
+    def server_hang(self, phone: str) -> int:
+        """SIGSTOP every tvm_rpc; how many there were."""
+        return sum(self.fault(phone, "server_hang").values())
+
+    def server_resume(self, phone: str) -> int:
+        """SIGCONT every tvm_rpc; how many there were."""
+        return sum(self.fault(phone, "server_resume").values())
+
+    def segfault(self, phone: str) -> None:
+        """Kernels crash from now on."""
+        self.fault(phone, "segfault")
+
+    def ignore_sigterm(self, phone: str) -> None:
+        """Kernels hang from now on, deaf to SIGTERM."""
+        self.fault(phone, "ignore_sigterm")
+
+    def wrong_numbers(self, phone: str) -> None:
+        """Kernels compute nonsense from now on."""
+        self.fault(phone, "wrong_numbers")
+
+    def good_kernels(self, phone: str) -> None:
+        """End `segfault`, `ignore_sigterm` and `wrong_numbers`."""
+        self.fault(phone, "good_kernels")
+
+    def reboot(self, phone: str, *, down_s: float | None = None) -> None:
+        """Reboot; returns when it is down."""
+        self.fault(phone, "reboot", down_s=down_s)
+
+    def power_cut(self, phone: str) -> None:
+        """Switch off until `boot`."""
+        self.fault(phone, "power_cut")
+
+    def boot(self, phone: str) -> None:
+        """Switch on."""
+        self.fault(phone, "boot")
+
+    def heat(
+        self,
+        phone: str,
+        skin_c: float,
+        *,
+        cpu_c: float | None = None,
+        gpu_c: float | None = None,
+        battery_c: float | None = None,
+        ramp_s: float = 0.0,
+    ) -> None:
+        """Heat the phone up; with `ramp_s`, returns at once and takes that long."""
+        self.fault(phone, "heat", skin_c=skin_c, cpu_c=cpu_c, gpu_c=gpu_c, battery_c=battery_c, ramp_s=ramp_s)
+
+    def cool(self, phone: str, *, ramp_s: float = 0.0) -> None:
+        """Back to an idle phone's temperatures."""
+        self.fault(phone, "cool", ramp_s=ramp_s)
+
+    def battery(self, phone: str, level: int, *, charging: bool = False, temp_c: float | None = None) -> None:
+        """Set the charge in per cent."""
+        self.fault(phone, "battery", level=level, charging=charging, temp_c=temp_c)
+
+    # -- plumbing ----------------------------------------------------------------------------------------------------
+
+    def _call(self, action: str, *, answer_within_s: float = 0.0, **fields: object) -> Any:
+        self._last += 1
+        order = {"id": self._last, "do": action, **fields}
+        self._socket.settimeout(max(self._timeout_s, answer_within_s + _ANSWER_MARGIN_S))
+        try:
+            self._socket.sendall(json.dumps(order).encode() + b"\n")
+            line = self._lines.readline()
+        except OSError as error:
+            raise LabUnreachableError(f"the lab in {self.directory} did not answer", evidence=str(error)) from error
+        if not line:
+            raise LabUnreachableError(f"the lab in {self.directory} ended")
+        reply = json.loads(line)
+        if reply["ok"]:
+            return reply["value"]
+        raise _error_of(reply["error"])
+
+
+def _error_of(record: Mapping[str, str]) -> FarmError:
+    kinds: dict[str, type[FarmError]] = {Fault.USER: UserError, Fault.PHONE: PhoneError, Fault.HOST: HostError}
+    return kinds.get(record["fault"], FarmError)(record["message"], hint=record["hint"])
+
+
+@contextmanager
+def running_lab(
+    directory: Path,
+    phones: Mapping[str, str],
+    *,
+    adb_socket: str = "",
+    isolation: str | None = None,
+    data_bytes: int | None = None,
+    expose_python: bool = False,
+    plugged: bool = True,
+    boot_timeout_s: float = BOOT_TIMEOUT_S,
+) -> Iterator[LabClient]:
+    """Start a lab process with `phones` (name -> profile), yield a client, end the process.
+
+    Raises:
+        LabUnreachableError: it did not come up; evidence is what it said.
+        UserError: an argument of ours made no sense to it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "farm.simulation.lab", "--dir", os.fspath(directory)]
+    for name, profile in phones.items():
+        command += ["--phone", f"{name}={profile}"]
+    for option, value in (("--adb-socket", adb_socket), ("--isolation", isolation), ("--data-bytes", data_bytes)):
+        if value:
+            command += [option, str(value)]
+    if expose_python:
+        command.append("--expose-python")
+    if not plugged:
+        command.append("--unplugged")
+    log_path = directory / "lab.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment())
+    try:
+        client = _connect(process, directory, log_path, boot_timeout_s)
+        try:
+            yield client
+        finally:
+            client.close()
+    finally:
+        _stop(process)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this very package found first: tests and the demo run from a source tree too."""
+    paths = [path for path in sys.path if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _connect(process: subprocess.Popen[bytes], directory: Path, log_path: Path, timeout_s: float) -> LabClient:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if process.poll() is not None:
+            said = log_path.read_text("utf-8", "replace").strip()
+            first = next((line for line in said.splitlines() if line.startswith("error: ")), "")
+            if process.returncode == ExitCode.USAGE and first:
+                raise UserError(first.removeprefix("error: "), evidence=said)
+            raise LabUnreachableError(
+                first.removeprefix("error: ") or f"the lab ended with {process.returncode}", evidence=said
+            )
+        try:
+            return LabClient(directory)
+        except LabUnreachableError as error:
+            if time.monotonic() > deadline:
+                said = log_path.read_text("utf-8", "replace").strip()
+                raise LabUnreachableError(f"the lab did not come up in {timeout_s:.0f} s", evidence=said) from error
+        time.sleep(_POLL_S)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # the kernel ends its phones with it
+            process.wait(STOP_TIMEOUT_S)

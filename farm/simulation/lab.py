@@ -1,0 +1,303 @@
+"""The lab process: boots virtual phones, plugs them into an adb server, and takes orders on a control socket.
+
+    python -m farm.simulation.lab --dir D --adb-socket tcp:127.0.0.1:PORT --phone pixel=oneplus-12 --phone two=galaxy-s9
+
+Prints `lab ready` when all phones are booted. D/control.sock takes JSON lines, answered in order per connection:
+`{"id": 1, "do": "fault", "phone": "pixel", "name": "unplug", "arguments": {}}`, also `status`, `wait`, `add`, `remove`,
+`faults` and `quit`. SIGTERM and SIGINT end everything; when this process is killed, the kernel ends its phones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.adb.client import AdbClient
+from farm.core.errors import ExitCode, FarmError, HostError, UserError
+from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE
+from farm.simulation.faults import FAULTS
+from farm.simulation.isolation import Isolation
+from farm.simulation.lab_faults import Saboteur
+from farm.simulation.lab_phone import LabPhone
+from farm.simulation.profiles import load_profile
+from farm.simulation.world import WorldSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+READY_LINE = "lab ready"
+MAX_LINE_BYTES = 1024 * 1024
+_MAX_SOCKET_PATH_BYTES = 107  # sun_path
+_PIECE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+
+# What `wait` can wait for.
+CONDITIONS: dict[str, Callable[[LabPhone], bool]] = {
+    "online": lambda phone: phone.online,
+    "not_online": lambda phone: not phone.online,
+    "off": lambda phone: not phone.powered,
+    "on": lambda phone: phone.powered,
+    "unplugged": lambda phone: not phone.plugged,
+    "key_shown": lambda phone: bool(phone.key_shown),
+}
+
+
+class Lab:
+    """The phones of one lab and what people ask of them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        adb_socket: str,
+        *,
+        isolation: Isolation | None = None,
+        data_bytes: int | None = None,
+        expose_python: bool = False,
+        plugged: bool = True,
+    ) -> None:
+        self.directory = directory
+        self.done = asyncio.Event()
+        self._adb = AdbClient(adb_socket) if adb_socket else None
+        self._isolation = isolation
+        self._data_bytes = data_bytes
+        self._expose_python = expose_python
+        self._plugged = plugged
+        self._phones: dict[str, tuple[LabPhone, Saboteur]] = {}
+
+    def add(self, name: str, profile: str) -> LabPhone:
+        """Boot one more phone.
+
+        Raises:
+            UserError: a name that cannot be one, or is taken; no such profile.
+            HostError: it does not boot.
+        """
+        if not name or not set(name) <= _PIECE or name.startswith((".", "-")):
+            raise UserError(f"a phone cannot be called {name!r}", hint="use lower case letters, digits, . _ -")
+        if name in self._phones:
+            raise UserError(f"there is a phone called {name} already", hint="choose another name")
+        load_profile(profile)
+        spec = WorldSpec(
+            name=name,
+            directory=self.directory / name,
+            profile=profile,
+            isolation=self._isolation,
+            data_bytes=self._data_bytes,
+            expose_python=self._expose_python,
+        )
+        phone = LabPhone(spec, self._adb, plugged=self._plugged)
+        phone.start()
+        self._phones[name] = (phone, Saboteur(phone))
+        return phone
+
+    async def close(self) -> None:
+        """Switch every phone off."""
+        for phone, _ in self._phones.values():
+            await phone.close()
+        self._phones.clear()
+
+    async def perform(self, message: dict[str, Any]) -> object:
+        """Do what one control message asks.
+
+        Raises:
+            FarmError: with a message for the person who asked.
+        """
+        action = message.get("do")
+        if action == "status":
+            return [asdict(phone.status()) for phone, _ in self._phones.values()]
+        if action == "fault":
+            arguments = message.get("arguments", {})
+            if not isinstance(arguments, dict):
+                raise UserError("the arguments of a fault are an object", hint='as in {"level": 3}')
+            pairs = self._select(message.get("phone"))
+            return {
+                phone.spec.name: await saboteur.perform(str(message.get("name")), arguments)
+                for phone, saboteur in pairs
+            }
+        if action == "wait":
+            return await self._wait(message)
+        if action == "add":
+            return asdict(self.add(str(message.get("name", "")), str(message.get("profile", ""))).status())
+        if action == "remove":
+            for phone, _ in self._select(message.get("phone")):
+                del self._phones[phone.spec.name]
+                await phone.close()
+            return None
+        if action == "faults":
+            return {
+                name: {
+                    "meaning": fault.meaning,
+                    "arguments": {key: item.kind.__name__ for key, item in fault.arguments.items()},
+                }
+                for name, fault in FAULTS.items()
+            }
+        if action == "quit":
+            self.done.set()
+            return None
+        raise UserError(f"the lab cannot {action!r}", hint="use status, fault, wait, add, remove, faults or quit")
+
+    async def _wait(self, message: dict[str, Any]) -> object:
+        name, timeout_s = message.get("condition"), message.get("timeout_s", 10.0)
+        condition = CONDITIONS.get(str(name))
+        if condition is None:
+            raise UserError(f"no such condition: {name}", hint=f"use {', '.join(CONDITIONS)}")
+        if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or timeout_s < 0:
+            raise UserError(f"timeout_s cannot be {timeout_s!r}", hint="give seconds")
+        pairs = self._select(message.get("phone"))
+        try:
+            async with asyncio.timeout(timeout_s):
+                for phone, _ in pairs:
+                    await phone.until(partial(condition, phone))
+        except TimeoutError as error:
+            late = [phone.spec.name for phone, _ in pairs if not condition(phone)]
+            raise HostError(f"not {name} within {timeout_s:g} s: {', '.join(late)}") from error
+        return None
+
+    def _select(self, name: object) -> list[tuple[LabPhone, Saboteur]]:
+        if name == EVERY_PHONE:
+            return list(self._phones.values())
+        pair = self._phones.get(str(name))
+        if pair is None:
+            raise UserError(f"no such phone: {name}", hint=f"the lab has {', '.join(self._phones) or 'none'}")
+        return [pair]
+
+
+async def serve_control(lab: Lab, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one client's lines until it hangs up."""
+    try:
+        while line := await reader.readline():
+            writer.write(json.dumps(await _answer(lab, line)).encode() + b"\n")
+            await writer.drain()
+    except (ConnectionError, ValueError):
+        return  # the client is gone, or sent a line longer than any order
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def _answer(lab: Lab, line: bytes) -> dict[str, object]:
+    number: object = None
+    try:
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise UserError("an order is a JSON object", hint='as in {"id": 1, "do": "status"}')
+        number = message.get("id")
+        return {"id": number, "ok": True, "value": await lab.perform(message)}
+    except json.JSONDecodeError as error:
+        wrong: FarmError = UserError(f"not JSON: {error}")
+    except FarmError as error:
+        wrong = error
+    except OSError as error:
+        wrong = HostError(f"the host refused: {error}")
+    return {
+        "id": number,
+        "ok": False,
+        "error": {"code": wrong.code, "fault": wrong.fault, "message": wrong.message, "hint": wrong.hint},
+    }
+
+
+async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
+    """Boot the phones, say that all are up, and serve until told to end.
+
+    Raises:
+        FarmError: a phone cannot be booted, or the control socket cannot be made.
+    """
+    path = lab.directory / CONTROL_SOCKET
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+        raise UserError(f"{path} is too long for a socket", hint="choose a shorter --dir")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lab.done.set)
+    try:
+        for name, profile in phones:
+            lab.add(name, profile)
+            await asyncio.sleep(0)  # the ones that are up may go online meanwhile
+            if lab.done.is_set():
+                return
+        path.unlink(missing_ok=True)
+        clients: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            clients.add(task)
+            try:
+                await serve_control(lab, reader, writer)
+            finally:
+                clients.discard(task)
+
+        server = await asyncio.start_unix_server(serve, path, limit=MAX_LINE_BYTES)
+        path.chmod(0o600)
+        sys.stdout.write(READY_LINE + "\n")
+        sys.stdout.flush()
+        await lab.done.wait()
+        server.close()
+        for task in clients:
+            task.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+    finally:
+        path.unlink(missing_ok=True)
+        await lab.close()
+
+
+def parse_phone(text: str) -> tuple[str, str]:
+    """NAME=PROFILE from the command line.
+
+    Raises:
+        UserError: another form.
+    """
+    name, equals, profile = text.partition("=")
+    if not equals or not name or not profile:
+        raise UserError(f"a phone is NAME=PROFILE, not {text!r}", hint="as in --phone pixel=oneplus-12")
+    return name, profile
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `python -m farm.simulation.lab`."""
+    parser = argparse.ArgumentParser(prog="farm.simulation.lab", description="Boot virtual phones.")
+    parser.add_argument("--dir", type=Path, required=True, help="where the phones and the control socket live")
+    parser.add_argument("--adb-socket", default="", help="the adb server to plug them into; none: they only listen")
+    parser.add_argument("--phone", action="append", default=[], metavar="NAME=PROFILE")
+    parser.add_argument("--isolation", choices=[level.value for level in Isolation], help="default: the best possible")
+    parser.add_argument("--data-bytes", type=int, help="/data as a file system of that size, so that it can fill up")
+    parser.add_argument("--expose-python", action="store_true", help="phones see the host's Python (launcher bundles)")
+    parser.add_argument("--unplugged", action="store_true", help="phones wait for `plug`")
+    options = parser.parse_args(arguments)
+    try:
+        phones = [parse_phone(text) for text in options.phone]
+        options.dir.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_main(options, phones))
+    except FarmError as error:
+        detail = f" ({error.evidence})" if error.evidence else ""
+        sys.stderr.write(f"error: {error.message}{detail}\n" + (f"  {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    except OSError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return ExitCode.FAILED
+    return ExitCode.OK
+
+
+async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str]]) -> None:
+    gc.freeze()  # phones are forked from here: what they share stays shared
+    lab = Lab(
+        options.dir.resolve(),
+        options.adb_socket,
+        isolation=Isolation(options.isolation) if options.isolation else None,
+        data_bytes=options.data_bytes,
+        expose_python=options.expose_python,
+        plugged=not options.unplugged,
+    )
+    await run_lab(lab, phones)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+"""One virtual phone as the lab process sees it: its power, its cable and its sensors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.core.errors import FarmError, PhoneError
+from farm.simulation.phone import LinkConfig, PhoneSettings, run_phone
+from farm.simulation.phone_status import PhoneStatus
+from farm.simulation.profiles import load_profile
+from farm.simulation.sensors import apply_state
+from farm.simulation.state import PhoneState, read_state, state_folder, write_state
+from farm.simulation.world import Booted, WorldSpec, boot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from farm.adb.client import AdbClient
+
+REBOOT_S = 0.3  # a real phone takes 20 s and more; tests that need that say so
+_ADB_EMULATOR_SCAN = range(5553, 5588)  # the adb server looks for emulators there by itself
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 1.0  # an adb server that is away is asked for this often by each phone
+_CONNECT_GRACE_S = 0.03  # the server connects before it answers, so a connection that comes is here already
+_ANSWER_TIMEOUT_S = 10.0
+
+
+class LabPhone:
+    """Boots a phone and keeps it plugged in; what can be done to it is in lab_faults.py."""
+
+    def __init__(self, spec: WorldSpec, adb: AdbClient | None, *, plugged: bool = True) -> None:
+        self.spec = spec
+        self.plugged = plugged
+        self.config = LinkConfig()
+        self.online = False
+        self.boots = 0
+        self.key_shown = ""
+        self.replug_after_s: float | None = None  # after a cut; None: somebody has to plug it in
+        self._adb = adb
+        self._profile = load_profile(spec.profile)
+        self._listener, self._console = _listen_on_port_pair()
+        self.port = int(self._listener.getsockname()[1])
+        self._booted: Booted | None = None
+        self._links = 0
+        self._changed = asyncio.Event()
+        self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_request = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._start_timer: asyncio.TimerHandle | None = None
+        self._watched: list[int] = []
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Boot the phone and plug it in. Blocks for the boot (tens of milliseconds).
+
+        Raises:
+            HostError: it does not boot.
+        """
+        properties = self._profile.properties(self.spec.serial)
+        settings = PhoneSettings(
+            name=self.spec.name,
+            product=properties.get("ro.product.name", ""),
+            model=properties.get("ro.product.model", ""),
+            device=properties.get("ro.product.device", ""),
+        )
+        self._booted = boot(self.spec, lambda source: run_phone(settings, source))
+        self._went_up()
+        asyncio.get_running_loop().add_reader(self._listener, self._on_connection)
+        if self._adb is not None:
+            self.spawn(self._keep_plugged(self._adb))
+
+    async def close(self) -> None:
+        """Switch the phone off for good. Its folder stays."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._unwatch()
+        if self._booted is not None:
+            self._booted.close()
+        self._listener.close()
+        self._console.close()
+
+    @property
+    def powered(self) -> bool:
+        """Whether the phone is on."""
+        return self._booted is not None and self._booted.running
+
+    def status(self) -> PhoneStatus:
+        """What is known now."""
+        booted = self._booted
+        return PhoneStatus(
+            name=self.spec.name,
+            profile=self.spec.profile,
+            serial=f"emulator-{self.port - 1}",
+            hardware_serial=self.spec.serial,
+            address=f"127.0.0.1:{self.port}",
+            directory=str(self.spec.directory),
+            isolation=booted.isolation.value if booted else "",
+            pid=booted.pid if booted else 0,
+            powered=self.powered,
+            plugged=self.plugged,
+            online=self.online,
+            boots=self.boots,
+            key_shown=self.key_shown,
+            fault=self.config.mode,
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on this phone holds; it is looked at whenever something changes."""
+        while not condition():
+            await self._changed.wait()
+
+    # -- power -------------------------------------------------------------------------------------------------------
+
+    def _went_up(self) -> None:
+        assert self._booted is not None
+        loop = asyncio.get_running_loop()
+        self._watched = [self._booted.fileno(), self._booted.line.fileno()]
+        loop.add_reader(self._watched[0], self._on_power_event)
+        loop.add_reader(self._watched[1], self._on_message)
+        self.boots += 1
+        self._tell({"do": "configure", "config": self.config.to_record()})
+        self.notify()
+
+    def _unwatch(self) -> None:
+        for descriptor in self._watched:
+            asyncio.get_running_loop().remove_reader(descriptor)
+        self._watched = []
+
+    def _went_down(self) -> None:
+        self._links, self.online, self.key_shown = 0, False, ""
+        for request in self._requests.values():
+            if not request.done():
+                request.set_exception(PhoneError(f"virtual phone {self.spec.name} went down"))
+        self._requests.clear()
+        self.notify()
+
+    def _on_power_event(self) -> None:
+        """The phone ended by itself: `reboot` in its shell, or its adbd crashed. Init would start it again."""
+        assert self._booted is not None
+        self._unwatch()
+        self._booted.read_event()
+        self._went_down()
+        self._start_later(REBOOT_S)
+
+    def switch_off(self) -> None:
+        """Power cut: everything on the phone dies, /data stays."""
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+        if self._booted is not None and self._booted.running:
+            self._unwatch()
+            self._booted.kill()
+            self._went_down()
+
+    def switch_on(self) -> None:
+        """Start a phone that is off."""
+        self._start_timer = None
+        if self._booted is not None and not self._booted.running:
+            self._booted.start()
+            self._went_up()
+
+    def _start_later(self, delay_s: float) -> None:
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+        self._start_timer = asyncio.get_running_loop().call_later(delay_s, self.switch_on)
+
+    def reboot_into(self, into: str, down_s: float) -> None:
+        """Go down at once and come back, unless `into` is a place where adb sees no phone."""
+        self.config = replace(self.config, state=into if into in {"recovery", "sideload"} else "device")
+        self.switch_off()
+        if into not in {"bootloader", "fastboot", "download"}:  # adb does not see a phone there
+            self._start_later(down_s)
+
+    # -- cable -------------------------------------------------------------------------------------------------------
+
+    def _on_connection(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # the server changed its mind
+        with connection:
+            if not self.plugged or self._booted is None or not self._booted.running:
+                return
+            with suppress(OSError):  # it is going down: the power event follows
+                self._booted.pass_connection(connection)
+                self._links += 1
+        self.notify()
+
+    async def _keep_plugged(self, adb: AdbClient) -> None:
+        """Tell the adb server about this phone whenever it should know and does not (it may have been restarted)."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            await self.until(lambda: self._wants_link and not self._links)
+            with suppress(FarmError, TimeoutError):  # the server is away or still holds the old transport: ask again
+                await adb.emulator(self.port)
+                async with asyncio.timeout(_CONNECT_GRACE_S):
+                    await self.until(lambda: self._links > 0)
+                retry_s = _FIRST_RETRY_S
+                continue
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+
+    @property
+    def _wants_link(self) -> bool:
+        return self.plugged and self.powered
+
+    async def drop_links(self) -> None:
+        """Pull the cable for a moment."""
+        if self.powered:
+            await self.ask({"do": "drop"})
+        self._links, self.online, self.key_shown = 0, False, ""
+
+    # -- the line to adbd --------------------------------------------------------------------------------------------
+
+    def _on_message(self) -> None:
+        assert self._booted is not None
+        try:
+            received = self._booted.line.receive()
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        if received is None:
+            # The power event follows on the other descriptor.
+            asyncio.get_running_loop().remove_reader(self._watched[1])
+            return
+        message: dict[str, Any] = json.loads(received[0])
+        if "event" in message:
+            self._on_event(message)
+            return
+        request = self._requests.pop(message["id"], None)
+        if request is not None and not request.done():
+            request.set_result(message)
+
+    def _on_event(self, message: dict[str, Any]) -> None:
+        event = message["event"]
+        if event == "online":
+            self.online, self.key_shown = True, ""
+        elif event == "key":
+            self.key_shown = message["key"]
+        elif event == "link_lost":
+            self._links = max(0, self._links - 1)
+            self.online = self.online and self._links > 0
+            self.key_shown = ""
+            if message.get("cut"):
+                self.plugged, self._links, self.online = False, 0, False
+                if self.replug_after_s is not None:
+                    asyncio.get_running_loop().call_later(self.replug_after_s, self.plug)
+        elif event == "reboot":
+            self.reboot_into(message["into"], REBOOT_S)
+        self.notify()
+
+    def plug(self) -> None:
+        """The cable is in."""
+        self.plugged = True
+        self.notify()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        assert self._booted is not None
+        self._booted.line.send(json.dumps(message).encode())
+
+    async def ask(self, message: dict[str, Any]) -> Any:
+        """Have the phone's adbd do something; returns what it answers.
+
+        Raises:
+            PhoneError: the phone is off, does not answer, or says why not.
+        """
+        if not self.powered:
+            raise PhoneError(f"virtual phone {self.spec.name} is off", hint="boot it first")
+        self._last_request += 1
+        number = self._last_request
+        answer = self._requests[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._tell({**message, "id": number})
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                reply = await answer
+        except TimeoutError as error:
+            raise PhoneError(f"virtual phone {self.spec.name} did not answer in {_ANSWER_TIMEOUT_S:.0f} s") from error
+        finally:
+            self._requests.pop(number, None)
+        if not reply["ok"]:
+            raise PhoneError(f"virtual phone {self.spec.name}: {reply['message']}")
+        return reply.get("value")
+
+    async def configure(self, **changes: Any) -> None:
+        """Change how the phone treats hosts, now and after every boot."""
+        self.config = replace(self.config, **changes)
+        if self.powered:
+            await self.ask({"do": "configure", "config": self.config.to_record()})
+
+    # -- sensors -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> PhoneState:
+        """What sensors, battery and kernels are like now."""
+        return read_state(state_folder(self.spec.directory))
+
+    def set_state(self, **changes: Any) -> None:
+        """Change it; what the phone's programs and sysfs say follows at once."""
+        state = replace(self.state(), **changes)
+        write_state(self.spec.directory, state)
+        apply_state(self.spec.directory, self._profile, state)
+
+    def path_inside(self, path: str) -> Path:
+        """Where a path of the phone is for this process (phones in namespaces that are on)."""
+        assert self._booted is not None
+        return Path(f"/proc/{self._booted.pid}/root") / path.lstrip("/")
+
+    # -- plumbing ----------------------------------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Let `until` look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something for as long as the phone lives."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _listen_on_port_pair() -> tuple[socket.socket, socket.socket]:
+    """A listening socket on a port of the kernel's choice, and the port below it, held: the serial number's."""
+    while True:
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+        console = socket.socket()
+        try:
+            if port in _ADB_EMULATOR_SCAN:
+                raise OSError("adb would find this port by itself")
+            console.bind(("127.0.0.1", port - 1))
+        except OSError:
+            listener.close()
+            console.close()
+            continue
+        listener.listen(8)
+        listener.setblocking(False)
+        return listener, console
