@@ -18,6 +18,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from farm.bundle.abi import judge
+from farm.bundle.elf import read_elf
+from farm.bundle.folder import DESCRIPTION
 from farm.core.errors import HostError
 
 SERVER = "tvm_rpc"
@@ -87,6 +90,9 @@ def build_bundle_folder(out: Path) -> Path:
     compiler = shutil.which("g++")
     if compiler is None:
         _write_launcher(out / SERVER)
+        # A script does not tell its ABI (docs/bundles.md): the libraries beside it do.
+        fit = judge(read_elf(out / "libtvm_runtime.so"), "libtvm_runtime.so")
+        (out / DESCRIPTION).write_text(f'abi = "{fit.abi}"\nplatform = "{fit.platform}"\n', "utf-8")
     else:
         _install(_compiled(wheel, compiler), out / SERVER, mode=0o755)
     return out

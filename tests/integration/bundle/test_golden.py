@@ -17,9 +17,11 @@ import pytest
 
 from farm.bundle.abi import Abi, Platform, judge, provided_libraries
 from farm.bundle.elf import read_elf
+from farm.bundle.folder import read_folder
 from farm.bundle.golden import GoldenWanted, ToolchainGoldenCompiler, read_golden
 from farm.bundle.library import BundleLibrary
 from farm.bundle.manifest import Bundle
+from farm.bundle.model import FileKind
 from farm.core.errors import HostError
 from farm.worker.golden import run_golden
 from farm.worker.link import linkers
@@ -118,6 +120,15 @@ def test_the_virtual_phones_bundle_is_complete(bundle: Bundle) -> None:
     names = {file.name for file in bundle.files}
     for file in bundle.files:
         assert set(read_elf(bundle.path / file.name).needed) <= names | provided_libraries(Platform.LINUX)
+
+
+def test_without_gpp_the_virtual_phones_script_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = pytest.importorskip("farm.simulation.runtime", reason="the virtual phone's runtime is not there")
+    monkeypatch.setattr(runtime.shutil, "which", lambda _name: None)
+    inspection = read_folder(runtime.build_bundle_folder(tmp_path / "folder")).inspection
+    assert inspection.accepted("folder") == (Abi.X86_64, Platform.LINUX)
+    assert inspection.warnings == ()
+    assert {file.kind for file in inspection.files if file.name == "tvm_rpc"} == {FileKind.SCRIPT}
 
 
 @pytest.fixture
