@@ -180,8 +180,8 @@ class _Session:
     async def _open_phone(self, hello: ClientHello) -> tuple[socket.socket, bytes]:
         """Find the phone and make the handshake with its server."""
         limit_s = self._gate.limits.open_s
+        self._leg = await self._gate.route.open(hello.match_key, self._peer, limit_s, self.cut)
         async with asyncio.timeout(limit_s):
-            self._leg = await self._gate.route.open(hello.match_key, self._peer, limit_s, self.cut)
             stream = await self._leg.dial(limit_s)
             try:
                 return stream.sock, await self._greet(stream.sock, stream.server_secret)

@@ -8,142 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import socket
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 from farm.core.allocator import (
     Allocator,
     AllocatorEvent,
     DeviceChanged,
     DeviceForgotten,
-    DeviceReason,
     Grant,
     LeaseEnded,
     RequestCame,
     RequestWithdrawn,
-    unleasable_reason,
 )
-from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import PhoneError, UserError
+from farm.core.device import DeviceView, Life
 from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.core.requests import Door, Lease, LeaseRequest
 from farm.core.selector import Selector
 from farm.core.sessions import (
-    ABNORMAL_OUTCOMES,
     FleetSummary,
-    KeyRow,
     Leg,
-    MatchKeyBusyError,
     Peer,
-    PhoneStream,
-    ServerRow,
-    SessionEnd,
-    SessionOutcome,
-    UnknownMatchKeyError,
 )
+from farm.leasing.model import (
+    Devices,
+    Explanation,
+    Holder,
+    LeasePolicy,
+    NoSuchLeaseError,
+    NotCheckingError,
+    WaitingRequest,
+)
+from farm.leasing.sessions import Held, Sessions
+from farm.leasing.status import MENDING, explain, summarise
 
 FENCE_BITS = 32  # a fence is the host's epoch above a counter: 4 billion grants per start of the daemon
-MATCH_KEY_BYTES = 16  # 128 random bits
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 
-# A device on its way back to READY by itself. A job keeps its lease meanwhile, for a limited time.
-_MENDING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING})
-_FARM_ENDED = frozenset({SessionOutcome.CUT, SessionOutcome.IDLE, SessionOutcome.TIMED_OUT})
-
 log = logging.getLogger(__name__)
-
-
-class NoSuchLeaseError(UserError):
-    """There is no such lease."""
-
-    code = "no_such_lease"
-
-
-class NotCheckingError(PhoneError):
-    """The device is not being checked."""
-
-    code = "not_checking"
-
-
-class Devices(Protocol):
-    """What leasing needs of the fleet (farm.fleet.fleet.Fleet)."""
-
-    def views(self) -> tuple[DeviceView, ...]:
-        """Every device."""
-
-    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
-        """Call back with each new view; returns the function that ends it."""
-
-    async def dial(self, name: str, timeout_s: float) -> tuple[socket.socket, str]:
-        """A non-blocking socket to the phone's RPC server, and that server's key."""
-
-    def report_broken_session(self, name: str, reason: str) -> None:
-        """A session ended such that the phone must be cleaned and checked; it leaves READY at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeasePolicy:
-    """How long leasing waits."""
-
-    unused_s: float = 5.0  # a TVM grant that nobody dials (DESIGN §5)
-    recovery_s: float = (
-        60.0  # a job's phone that is mending: cleaning and checking take a second, a reboot ends the lease
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingRequest:
-    """A request that waits, for status and explain."""
-
-    id: str
-    request: LeaseRequest
-    waited_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who has a device, for status."""
-
-    lease: Lease
-    held_s: float
-    session: str = ""  # id of the open session
-    peer: str = ""  # address of its client
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a request for `subject` waits, or would."""
-
-    subject: str
-    waiting: tuple[WaitingRequest, ...]
-    devices: tuple[DeviceReason, ...]
-
-
-@dataclass(slots=True, eq=False)
-class _Session:
-    id: str
-    peer: Peer
-    cut: Callable[[str], None]
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A lease and what hangs on it."""
-
-    lease: Lease
-    internal: bool = False  # the checker's; unknown to the allocator
-    keys: dict[str, bool] = field(default_factory=dict)  # match key -> single use
-    session: _Session | None = None
-    ends_with_session: bool = False
-    ending: str = ""  # why it ends as soon as its session is over
-    timer: asyncio.TimerHandle | None = None  # unused grant, or mending phone
 
 
 @dataclass(slots=True, eq=False)
@@ -181,10 +85,10 @@ class Leasing:
         self._clock = clock
         self._allocator = Allocator()
         self._waiters: dict[str, _Waiter] = {}
-        self._leases: dict[str, _Held] = {}
-        self._by_device: dict[str, _Held] = {}
-        self._checks: dict[str, _Held] = {}
-        self._keys: dict[str, _Held] = {}
+        self._leases: dict[str, Held] = {}
+        self._by_device: dict[str, Held] = {}
+        self._checks: dict[str, Held] = {}
+        self._sessions = Sessions(devices, events, f"session-{epoch}", self._session_over)
         self._counter = 0
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
@@ -200,20 +104,11 @@ class Leasing:
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """Wait for a device. Cancelling withdraws the request, or gives back what was granted in the same moment."""
-        self._counter += 1
-        request_id = f"request-{self._epoch}-{self._counter}"
-        waiter = _Waiter(request, self._clock(), self._loop.create_future())
-        self._waiters[request_id] = waiter
-        self._apply(RequestCame(request_id, request))
-        try:
-            return await waiter.future
-        except asyncio.CancelledError:
-            if waiter.future.cancelled() or not waiter.future.done():
-                self._waiters.pop(request_id, None)
-                self._apply(RequestWithdrawn(request_id))
-            else:
-                self.release(waiter.future.result().id, "the requester left")
-            raise
+        while True:
+            lease = await self._wait_for(request)
+            if lease.id in self._leases:
+                return lease
+            # The device was lost between the grant and this line: the wish is as old as ever.
 
     def release(self, lease_id: str, reason: str = "given back") -> None:
         """Give a device back. An open session is cut first, and the device is free once that has ended."""
@@ -255,7 +150,7 @@ class Leasing:
         if held is None or held.ending:
             raise NoSuchLeaseError(f"lease {lease_id} has ended")
         request = held.lease.request
-        return self._new_key(held, request.key or held.lease.device, single_use=single_use)
+        return self._sessions.new_key(held, request.key or held.lease.device, single_use=single_use)
 
     def checking_key(self, device: str) -> str:
         """A key to a device that is being checked; it ends the previous one and dies when the check is over.
@@ -268,9 +163,9 @@ class Leasing:
             raise NotCheckingError(f"{device} is not being checked")
         self._end_check(device, "a new check began")
         request = LeaseRequest(Selector.of_alias(device), "farm", Door.JOB, device=device)
-        held = _Held(self._new_lease(device, request), internal=True)
+        held = Held(self._new_lease(device, request), internal=True)
         self._checks[device] = held
-        return self._new_key(held, device, single_use=False)
+        return self._sessions.new_key(held, device, single_use=False)
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -298,23 +193,7 @@ class Leasing:
         Raises:
             UserError: `subject` is no selector.
         """
-        if subject in self._allocator.devices:
-            selector, device = Selector(), subject
-        else:
-            selector, device = Selector.parse(subject), ""
-        asked = LeaseRequest(selector, "", Door.JOB, device=device)
-        named = self._allocator.matching(selector, device)
-        waiting = tuple(
-            each
-            for each in self.waiting()
-            if (named & self._allocator.matching(each.request.selector, each.request.device))
-            or (each.request.selector == selector and not device)
-        )
-        first = next((each for each in waiting if each.request.selector == selector), None)
-        reasons = self._allocator.explain(asked if first is None else first.request, first.id if first else "")
-        return Explanation(
-            subject, waiting, tuple(self._with_holder(each) for each in reasons if not device or each.matches)
-        )
+        return explain(self._allocator, subject, self.waiting(), self.holders())
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
@@ -339,23 +218,7 @@ class Leasing:
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        free: Counter[str] = Counter()
-        pending: Counter[str] = Counter()
-        servers: list[ServerRow] = []
-        for view in self._allocator.devices.values():
-            in_service = (
-                view.adopted and view.service is Service.IN and (view.life is Life.READY or view.life in _MENDING)
-            )
-            if not in_service:
-                continue
-            leasable = view.leasable and view.name not in self._by_device
-            for alias in dict.fromkeys(view.aliases):
-                servers.append(ServerRow(alias, view.name))
-                free[alias] += leasable
-        for _, request in self._allocator.waiting():
-            pending[request.key or str(request.selector) or request.device] += 1
-        keys = tuple(KeyRow(key, free[key], pending[key]) for key in sorted(set(free) | set(pending)))
-        return FleetSummary(keys, tuple(servers))
+        return summarise(self._allocator)
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 
@@ -367,60 +230,25 @@ class Leasing:
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """
-        held = self._keys.get(match_key)
-        if held is None or held.ending:
-            raise UnknownMatchKeyError("no current lease has this match key")
-        if held.session is not None:
-            raise MatchKeyBusyError(f"session {held.session.id} is open under this lease")
-        self._counter += 1
-        session = _Session(f"session-{self._epoch}-{self._counter}", peer, cut)
-        held.session = session
-        device = held.lease.device
-        if not held.internal and self._allocator.devices[device].life is not Life.READY:
-            try:
-                await self._until_ready(device, timeout_s)
-            except BaseException:
-                self._session_over(held, session)
-                if held.ending:  # it was taken away meanwhile
-                    self._end(held, held.ending)
-                raise
-        if held.keys[match_key]:
-            del held.keys[match_key], self._keys[match_key]
-        if held.timer is not None:
-            held.timer.cancel()
-            held.timer = None
-
-        async def dial(limit_s: float) -> PhoneStream:
-            sock, secret = await self._devices.dial(device, limit_s)
-            return PhoneStream(sock, secret)
-
-        return Leg(
-            device,
-            session.id,
-            match_key.rpartition(":")[0],
-            dial,
-            lambda: self._session_opened(held, session),
-            lambda end: self._session_ended(held, session, end),
-        )
-
-    async def _until_ready(self, device: str, timeout_s: float) -> None:
-        ready = asyncio.Event()
-
-        def look(view: DeviceView) -> None:
-            if view.name == device and view.life is Life.READY:
-                ready.set()
-
-        unsubscribe = self._devices.subscribe(look)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await ready.wait()
-        except TimeoutError as error:
-            view = self._allocator.devices[device]
-            raise PhoneError(f"{device} is not ready: {unleasable_reason(view)}") from error
-        finally:
-            unsubscribe()
+        return await self._sessions.open(match_key, peer, timeout_s, cut, self._allocator.devices.__getitem__)
 
     # --- what happens ---------------------------------------------------------------------------------------------
+
+    async def _wait_for(self, request: LeaseRequest) -> Lease:
+        self._counter += 1
+        request_id = f"request-{self._epoch}-{self._counter}"
+        waiter = _Waiter(request, self._clock(), self._loop.create_future())
+        self._waiters[request_id] = waiter
+        self._apply(RequestCame(request_id, request))
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.cancelled() or not waiter.future.done():
+                self._waiters.pop(request_id, None)
+                self._apply(RequestWithdrawn(request_id))
+            else:
+                self.release(waiter.future.result().id, "the requester left")
+            raise
 
     def _apply(self, event: AllocatorEvent) -> None:
         for grant in self._allocator.apply(event):
@@ -432,7 +260,7 @@ class Leasing:
             self._apply(LeaseEnded(grant.device))
             return
         lease = self._new_lease(grant.device, waiter.request)
-        held = _Held(lease)
+        held = Held(lease)
         self._leases[lease.id] = held
         self._by_device[lease.device] = held
         self._publish("lease.granted", lease, waited_s=round(self._clock() - waiter.since, 3))
@@ -443,70 +271,38 @@ class Leasing:
         fence = (self._epoch << FENCE_BITS) + self._counter
         return Lease(f"lease-{self._epoch}-{self._counter}", device, fence, request, self._clock())
 
-    def _new_key(self, held: _Held, name: str, *, single_use: bool) -> str:
-        match_key = f"{name}:{secrets.token_hex(MATCH_KEY_BYTES)}"
-        held.keys[match_key] = single_use
-        self._keys[match_key] = held
-        return match_key
-
-    def _session_opened(self, held: _Held, session: _Session) -> None:
-        self._publish("session.opened", held.lease, session=session.id, peer=str(session.peer))
-
-    def _session_ended(self, held: _Held, session: _Session, end: SessionEnd) -> None:
-        if end.outcome in _FARM_ENDED:
-            self._publish("session.cut", held.lease, session=session.id, reason=end.detail)
-        self._publish(
-            "session.ended",
-            held.lease,
-            session=session.id,
-            outcome=end.outcome.value,
-            bytes_up=end.bytes_up,
-            bytes_down=end.bytes_down,
-            seconds=round(end.seconds, 3),
-            detail=end.detail,
-        )
-        # Before the lease ends: the next client must not get a phone that is still busy with this one.
-        if not held.internal and end.outcome in ABNORMAL_OUTCOMES:
-            if held.ends_with_session and not held.ending:
-                held.ending = end.detail or f"its session ended: {end.outcome}"
-            self._devices.report_broken_session(held.lease.device, end.detail or end.outcome.value)
-        self._session_over(held, session)
+    def _session_over(self, held: Held) -> None:
         if held.ending or held.ends_with_session:
             self._end(held, held.ending or "its session ended")
-
-    def _session_over(self, held: _Held, session: _Session) -> None:
-        session.over.set()
-        if held.session is session:
-            held.session = None
 
     def _device_changed(self, view: DeviceView) -> None:
         if view.life is not Life.CHECKING:
             self._end_check(view.name, f"the check is over: {view.life}")
         gone = view.life is Life.GONE and all(each.name != view.name for each in self._devices.views())
         held = self._by_device.get(view.name)
+        # First the allocator: a lease that ends because of this change must not be followed by one of a lost device.
+        self._apply(DeviceForgotten(view.name) if gone else DeviceChanged(view))
         if held is not None:
             self._follow_device(held, view)
-        self._apply(DeviceForgotten(view.name) if gone else DeviceChanged(view))
 
-    def _follow_device(self, held: _Held, view: DeviceView) -> None:
+    def _follow_device(self, held: Held, view: DeviceView) -> None:
         """Decide what a holder's lease is worth now that its device has changed."""
         reason = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
-        keeps = not held.ends_with_session and view.life in _MENDING
+        keeps = not held.ends_with_session and view.life in MENDING
         if held.ending:
             return
         if view.life is Life.READY:
-            if not held.ends_with_session and held.timer is not None:
-                held.timer.cancel()
-                held.timer = None
+            if not held.ends_with_session:
+                held.stop_timer()
         elif not keeps:
             self._revoke(held, reason)
         else:
-            if held.session is not None:
+            if held.session is not None and not held.session.waits:
                 held.session.cut(reason)
             if held.timer is None:
                 held.timer = self._loop.call_later(self._policy.recovery_s, self._revoke, held, reason)
 
-    def _revoke(self, held: _Held, reason: str) -> None:
+    def _revoke(self, held: Held, reason: str) -> None:
         if held.ending:
             return
         if not held.internal:
@@ -522,14 +318,11 @@ class Leasing:
         if held is not None:
             self._revoke(held, reason)
 
-    def _end(self, held: _Held, reason: str) -> None:
+    def _end(self, held: Held, reason: str) -> None:
         """The lease is over and no session is open under it."""
         held.ending = reason
-        for match_key in held.keys:
-            del self._keys[match_key]
-        held.keys.clear()
-        if held.timer is not None:
-            held.timer.cancel()
+        self._sessions.drop_keys(held)
+        held.stop_timer()
         device = held.lease.device
         if held.internal:
             if self._checks.get(device) is held:
@@ -554,7 +347,7 @@ class Leasing:
             **data,
         )
 
-    def _holder(self, held: _Held) -> Holder:
+    def _holder(self, held: Held) -> Holder:
         session = held.session
         return Holder(
             held.lease,
@@ -562,10 +355,3 @@ class Leasing:
             session.id if session else "",
             str(session.peer) if session else "",
         )
-
-    def _with_holder(self, reason: DeviceReason) -> DeviceReason:
-        held = self._by_device.get(reason.device)
-        if held is None or not reason.matches:
-            return reason
-        holder = f"held by {held.lease.request.user or 'somebody'} for {self._clock() - held.lease.granted_at:.0f} s"
-        return DeviceReason(reason.device, matches=True, reason=reason.reason.replace("held", holder, 1))

@@ -1,0 +1,271 @@
+"""Leases: grants, fences, withdrawal, revocation, and what a device's changes do to its holder. No sockets."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from farm.core.device import Heat, Life, Service
+from farm.core.events import EventLog
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector, SelectorError
+from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
+from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, NotCheckingError
+from tests.support.tvm import FakeDevices
+
+PEER = Peer("127.0.0.1", 1, "alice")
+
+
+class Lab:
+    def __init__(self, *phones, policy=None):
+        self.devices = FakeDevices()
+        for phone in phones:
+            self.devices.add(phone, "android")
+        self.events = EventLog()
+        self.leasing = Leasing(self.devices, self.events, 5, policy)
+        self.cuts = []
+
+    def want(self, text="android", priority=1, device=""):
+        request = LeaseRequest(Selector.parse(text), "alice", Door.JOB, priority, device=device)
+        return asyncio.ensure_future(self.leasing.acquire(request))
+
+    async def open(self, key):
+        return await self.leasing.open(key, PEER, 1.0, self.cuts.append)
+
+    def told(self):
+        return [event.kind for event in self.events.since()]
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_lease_has_a_fence_of_its_epoch_that_grows():
+    lab = Lab("a", "b")
+    first, second = await lab.want(), await lab.want()
+    assert {first.device, second.device} == {"a", "b"}
+    assert first.fence >> 32 == second.fence >> 32 == 5
+    assert first.fence < second.fence
+    assert lab.leasing.is_current(first.device, first.fence)
+    lab.leasing.release(first.id)
+    assert not lab.leasing.is_current(first.device, first.fence)
+    third = await lab.want()
+    assert third.device == first.device
+    assert third.fence > second.fence
+
+
+async def test_release_serves_the_next_and_is_harmless_when_repeated():
+    lab = Lab("a")
+    lease = await lab.want()
+    low, high = lab.want(priority=1), lab.want(priority=2)
+    await settle()
+    assert [each.request.priority for each in lab.leasing.waiting()] == [2, 1]
+    lab.leasing.release(lease.id)
+    lab.leasing.release(lease.id)
+    lab.leasing.release("lease-0-0")
+    assert (await high).device == "a"
+    assert not low.done()
+    low.cancel()
+    await settle()
+    assert not lab.leasing.waiting()
+
+
+async def test_a_cancelled_request_leaves_no_trace_before_and_after_its_grant():
+    lab = Lab()
+    waiting = lab.want()
+    await settle()
+    waiting.cancel()
+    await settle()
+    assert not lab.leasing.waiting()
+    waiting = lab.want()
+    await settle()
+    lab.devices.add("a", "android")  # granted; the task has not run yet
+    waiting.cancel()
+    await settle()
+    assert waiting.cancelled()
+    assert not lab.leasing.holders()
+    waiting = lab.want("b")
+    await settle()
+    waiting.cancel()
+    lab.devices.add("b", "android")  # granted to a request that is being cancelled
+    await settle()
+    assert not lab.leasing.holders()
+
+
+async def test_a_lost_device_is_revoked_and_not_handed_on():
+    lab = Lab("a")
+    lease = await lab.want()
+    waiting = lab.want()
+    await settle()
+    lab.devices.become("a", Life.OFFLINE, "unplugged")
+    await settle()
+    assert not lab.leasing.holders()
+    assert not waiting.done()
+    assert lab.told() == ["lease.granted", "lease.revoked", "lease.released"]
+    assert "unplugged" in list(lab.events.since())[1].data["reason"]
+    with pytest.raises(NoSuchLeaseError):
+        lab.leasing.new_match_key(lease.id, single_use=False)
+    lab.devices.become("a", Life.READY)
+    assert (await waiting).device == "a"
+
+
+async def test_a_device_lost_in_the_moment_of_its_grant_leaves_the_request_waiting():
+    lab = Lab()
+    waiting = lab.want()
+    await settle()
+    lab.devices.add("a", "android")
+    lab.devices.become("a", Life.GONE)
+    await settle()
+    assert not waiting.done()
+    assert len(lab.leasing.waiting()) == 1
+    lab.devices.become("a", Life.READY)
+    assert (await waiting).device == "a"
+
+
+@pytest.mark.parametrize("change", [{"service": Service.DRAINING}, {"heat": Heat.COOLING}])
+async def test_draining_and_cooling_leave_the_holder_alone_but_take_no_next(change):
+    lab = Lab("a")
+    lease = await lab.want()
+    waiting = lab.want()
+    await settle()
+    lab.devices.change(replace(lab.devices.view("a"), **change))
+    assert lab.leasing.holders()
+    lab.leasing.release(lease.id)
+    await settle()
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_a_stock_key_may_be_any_selector_and_becomes_the_keys_prefix():
+    lab = Lab("a")
+    key = await lab.leasing.request("name=a,android", "bob", 1, PEER)
+    assert key.startswith("name=a,android:")
+    (holder,) = lab.leasing.holders()
+    assert (holder.lease.request.user, holder.lease.request.door) == ("bob", Door.TVM)
+    with pytest.raises(SelectorError):
+        await lab.leasing.request("=", "bob", 1, PEER)
+    assert lab.leasing.serves("Android")
+    assert not lab.leasing.serves("rasp3b")
+
+
+@pytest.mark.parametrize("outcome", list(SessionOutcome))
+async def test_the_end_of_its_session_ends_a_tvm_lease_and_the_next_gets_a_looked_after_phone(outcome):
+    lab = Lab("a")
+    lab.devices.recover = False
+    leg = await lab.open(await lab.leasing.request("android", "bob", 1, PEER))
+    waiting = lab.want()
+    await settle()
+    leg.opened()
+    leg.ended(SessionEnd(outcome, 1, 2, 3.0, "because"))
+    await settle()
+    normal = outcome in (SessionOutcome.CLOSED, SessionOutcome.ABANDONED)
+    assert waiting.done() is normal
+    assert lab.devices.broken == ([] if normal else [("a", "because")])
+    told = [kind for kind in lab.told() if kind != "session.cut"]
+    assert told[:4] == ["lease.granted", "session.opened", "session.ended", "lease.released"]
+    assert "lease.revoked" not in told
+    lab.devices.become("a", Life.READY)
+    assert (await waiting).device == "a"
+
+
+async def test_revoking_cuts_the_session_and_waits_for_its_end():
+    lab = Lab("a")
+    leg = await lab.open(await lab.leasing.request("android", "bob", 1, PEER))
+    revoking = asyncio.ensure_future(lab.leasing.revoke("a", "maintenance"))
+    await settle()
+    assert lab.cuts == ["maintenance"]
+    assert not revoking.done()
+    leg.ended(SessionEnd(SessionOutcome.CUT, detail="maintenance"))
+    await revoking
+    assert not lab.leasing.holders()
+    with pytest.raises(NoSuchLeaseError):
+        await lab.leasing.revoke("a", "again")
+
+
+async def test_a_session_that_waits_for_its_mending_phone_is_not_cut_by_each_step_of_the_mending():
+    lab = Lab("a")
+    lease = await lab.want()
+    key = lab.leasing.new_match_key(lease.id, single_use=False)
+    lab.devices.become("a", Life.RECOVERING, "wedged")
+    opening = asyncio.ensure_future(lab.open(key))
+    await settle()
+    for life in (Life.STARTING, Life.CHECKING):
+        lab.devices.become("a", life)
+    lab.devices.become("a", Life.READY)
+    assert (await opening).device == "a"
+    assert not lab.cuts
+
+
+async def test_a_lease_revoked_while_its_session_waits_for_the_phone():
+    lab = Lab("a", policy=LeasePolicy(recovery_s=0.01))
+    lease = await lab.want()
+    key = lab.leasing.new_match_key(lease.id, single_use=False)
+    lab.devices.become("a", Life.RECOVERING)
+    opening = asyncio.ensure_future(lab.leasing.open(key, PEER, 10.0, lambda reason: opening.cancel(reason)))
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not lab.leasing.holders()
+    with pytest.raises(UnknownMatchKeyError):
+        await lab.open(key)
+
+
+async def test_only_a_device_in_checking_can_be_checked():
+    lab = Lab("a")
+    for name in ("a", "nobody"):
+        with pytest.raises(NotCheckingError):
+            lab.leasing.checking_key(name)
+    lab.devices.become("a", Life.CHECKING)
+    leg = await lab.open(lab.leasing.checking_key("a"))
+    assert leg.device == "a"
+    leg.ended(SessionEnd(SessionOutcome.PHONE_CLOSED))
+    assert not lab.devices.broken  # whoever checks learns it from the check
+    key = lab.leasing.checking_key("a")
+    lab.devices.become("a", Life.READY)
+    with pytest.raises(UnknownMatchKeyError):
+        await lab.open(key)
+
+
+async def test_explain_and_summary():
+    lab = Lab("a", "b")
+    lab.devices.become("b", Life.CHECKING, "golden kernel")
+    lease = await lab.want()
+    waiting = [lab.want(), lab.want("a"), lab.want("mali")]
+    await settle()
+    explained = lab.leasing.explain("android")
+    assert len(explained.waiting) == 2
+    reasons = {each.device: each.reason for each in explained.devices}
+    assert reasons["a"].startswith(f"held by {lease.request.user} for 0 s")
+    assert reasons["b"] == "checking (golden kernel)"
+    about_device = lab.leasing.explain("a")
+    assert [each.device for each in about_device.devices] == ["a"]
+    assert len(about_device.waiting) == 2
+    assert not any(each.matches for each in lab.leasing.explain("mali").devices)
+    with pytest.raises(SelectorError):
+        lab.leasing.explain("=")
+    rows = {row.key: (row.free, row.pending) for row in lab.leasing.summary().keys}
+    assert rows == {"android": (0, 1), "a": (0, 1), "b": (0, 0), "mali": (0, 1)}
+    assert {(row.key, row.device) for row in lab.leasing.summary().servers} == {
+        ("android", "a"), ("a", "a"), ("android", "b"), ("b", "b"),
+    }  # fmt: skip
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_forgotten_device_is_explained_no_more():
+    lab = Lab("a")
+    view = lab.devices._views.pop("a")
+    for listener in tuple(lab.devices._listeners):
+        listener(replace(view, life=Life.GONE))
+    assert lab.leasing.explain("android").devices == ()
+    assert not lab.leasing.serves("android")
+
+
+async def test_closing_revokes_everything():
+    lab = Lab("a", "b")
+    await lab.want()
+    lab.devices.become("b", Life.CHECKING)
+    lab.leasing.checking_key("b")
+    lab.leasing.close()
+    assert not lab.leasing.holders()
+    assert lab.told()[-2:] == ["lease.revoked", "lease.released"]
