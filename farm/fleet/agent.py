@@ -1,0 +1,310 @@
+"""The agent of one device: performs what its life cycle asks for and tells it what came of it.
+
+Deciding is `farm.core.lifecycle`, at once and in place; this file holds the tasks. At most one piece of work is under
+way per device; following its server and saying farewell go on beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+import tenacity
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import AdbDevice
+from farm.adb.errors import AdbError
+from farm.adb.push import PushProgress
+from farm.bundle.abi import Platform
+from farm.bundle.manifest import Bundle
+from farm.core import lifecycle_messages as m
+from farm.core.errors import FarmError, Fault, PhoneError
+from farm.core.identity import DeviceIdentity
+from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
+from farm.fleet.checker import Checker
+from farm.fleet.identity import identify, read_identity
+from farm.fleet.provision import drop_bundles, provision
+from farm.fleet.rpc_server import RpcServer, RunningServer
+
+CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
+FAREWELL_TIMEOUT_S = 20.0
+# Before attempt n after a failure: 0.5 s, 1 s, 2 s ... with jitter, so that a hub that came back is not stormed.
+RESTART_WAIT = tenacity.wait_exponential_jitter(initial=0.5, max=60.0, jitter=0.5)
+
+log = logging.getLogger(__name__)
+
+
+class BundleSource(Protocol):
+    """What the agent needs of the bundle library (farm.bundle.library.BundleLibrary)."""
+
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        """The bundle for a device of that ABI and platform."""
+
+
+class Owner(Protocol):
+    """What an agent asks of and tells the fleet."""
+
+    def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
+        """The device was read; whether it is adopted."""
+
+    def changed(self, agent: Agent) -> None:
+        """Its state or its facts changed."""
+
+    def pushing(self, agent: Agent, progress: PushProgress) -> None:
+        """A bundle is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all agents work with."""
+
+    client: AdbClient
+    bundles: BundleSource
+    checker: Checker
+    owner: Owner
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class ServerGoneError(PhoneError):
+    """The device has no running RPC server."""
+
+    code = "no_server"
+
+
+def backoff_s(attempt: int) -> float:
+    """Seconds to wait before `attempt` (from 1)."""
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = attempt
+    return RESTART_WAIT(state)
+
+
+class Agent:
+    """One device that adb lists or the farm knows. Used from the event loop's thread only."""
+
+    def __init__(self, serial: str, name: str, means: Means, state: DeviceState | None = None) -> None:
+        self.serial = serial
+        self.name = name
+        self.identity: DeviceIdentity | None = None
+        self.device: AdbDevice | None = None  # as adb listed it last
+        self.temperature_c: float | None = None
+        self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
+        self.since: datetime = datetime.now(UTC)
+        self._means = means
+        self._lifecycle = Lifecycle(state)
+        self._rpc = RpcServer(means.client, serial)
+        self._bundle: Bundle | None = None
+        self._others: tuple[str, ...] = ()  # folders of bundles that are no longer wanted
+        self._sessions_left = 0  # processes of orphaned sessions, as the last probe saw them
+        self._work: asyncio.Task[None] | None = None
+        self._follow: asyncio.Task[None] | None = None
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> DeviceState:
+        """Where the device is in its life."""
+        return self._lifecycle.state
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """Its last steps, for people who wonder."""
+        return self._lifecycle.story
+
+    def tell(self, event: m.Event) -> None:
+        """Something happened: decide, show it, act."""
+        before = self.state
+        instructions = self._lifecycle.handle(event, self._means.monotonic())
+        after = self.state
+        if after.life is not before.life:
+            self.since = datetime.now(UTC)
+        if after.generation != before.generation:
+            _let_go(self._work)
+            self._work = None
+        if after.follow != before.follow:
+            _let_go(self._follow)
+            self._follow = None
+        if after != before:
+            # Everybody must know before anything is done: a device leaves READY at once, and a check needs its lease.
+            self._means.owner.changed(self)
+        for instruction in instructions:
+            self._perform(instruction)
+
+    async def dial(self, timeout_s: float) -> tuple[socket.socket, str]:
+        """A stream to the RPC server and its secret.
+
+        Raises:
+            ServerGoneError: there is no server now.
+            AdbError: the phone did not connect.
+        """
+        server = self.server
+        if server is None or self.state.life not in SERVED:
+            raise ServerGoneError(f"{self.name} is {self.state.life}: {self.state.reason}")
+        return await self._means.client.open_tcp(self.serial, server.port, timeout_s=timeout_s), server.secret
+
+    async def farewell(self) -> None:
+        """Wait for what was asked of the phone beside work (stop, clean); raises what failed there."""
+        if pending := tuple(self._farewells):
+            await asyncio.gather(*pending)
+
+    async def close(self) -> None:
+        """End every task; the phone keeps what it has."""
+        tasks = [task for task in (self._work, self._follow, *self._farewells) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._work = self._follow = None
+
+    # -- instructions --
+
+    def _perform(self, instruction: m.Instruction) -> None:
+        """Start what is asked for, unless whoever heard of the new state has already changed it again."""
+        match instruction:
+            case m.FollowServer(follow=number):
+                if number != self.state.follow:
+                    return
+                self._follow = self._task(self._follow_server(number), "follow")
+            case m.StopServer():
+                self._say_farewell(self._rpc.stop())
+            case m.Clean():
+                self._say_farewell(self._rpc.clean())
+            case m.DropOldBundles():
+                if self._others:
+                    self._say_farewell(drop_bundles(self._means.client, self.serial, self._others))
+                    self._others = ()
+            case _ if instruction.generation == self.state.generation:
+                self._work = self._task(self._do_work(instruction), type(instruction).__name__)
+
+    async def _do_work(self, work: m.Work) -> None:
+        number = work.generation
+        await asyncio.gather(*self._farewells, return_exceptions=True)  # they touch what this work will touch
+        try:
+            event = await self._answer(work)
+        except FarmError as error:
+            event = _failed(work, error.message, error.hint)
+            if error.fault is Fault.FARM:
+                log.exception("%s", self.name)
+        except Exception as error:
+            # A bug must not leave the device waiting for an answer for ever.
+            log.exception("%s: %s failed", self.name, type(work).__name__)
+            event = _failed(work, f"a bug in farm: {error!r}", "please report it with the daemon's log")
+        if number == self.state.generation:
+            self._work = None  # this very task: telling must not cancel it
+            self.tell(event)
+
+    async def _answer(self, work: m.Work) -> m.Event:
+        number = work.generation
+        match work:
+            case m.Identify():
+                identity = identify(await read_identity(self._means.client, self.serial))
+                return m.Identified(number, self._means.owner.identified(self, identity))
+            case m.Provision(deep=deep):
+                return await self._provision(number, deep)
+            case m.StartServer():
+                assert self._bundle is not None, "the life cycle provisions before it starts"
+                self.server = None
+                self.server = await self._rpc.start(self._bundle.hash)
+                return m.ServerStarted(number)
+            case m.AdoptServer():
+                if self._sessions_left and not await self._rpc.reap():
+                    self.server = None
+                    return m.StartFailed(number, "the RPC server died with its orphaned session")
+                return m.ServerStarted(number)
+            case m.Check():
+                return await self._check(number)
+            case m.Reap():
+                return m.RecoveryFinished(number, await self._rpc.reap())
+            case m.BackOff(attempt=attempt):
+                await asyncio.sleep(backoff_s(attempt))
+                return m.BackedOff(number)
+
+    async def _provision(self, number: int, deep: bool) -> m.Event:
+        identity = self.identity
+        assert identity is not None, "the life cycle identifies before it provisions"
+        platform = Platform.LINUX if identity.virtual else Platform.ANDROID
+        bundle = await asyncio.to_thread(self._means.bundles.for_abi, identity.abi, platform)
+        if bundle is None:
+            return m.ProvisionFailed(
+                number,
+                f"there is no runtime bundle for {identity.abi or 'an unknown ABI'} ({platform})",
+                "farm bundle add FOLDER --name NAME (docs/bundles.md)",
+                person=True,
+            )
+        done = await provision(
+            self._means.client,
+            self.serial,
+            bundle,
+            server=self.server,
+            deep=deep,
+            progress=lambda progress: self._means.owner.pushing(self, progress),
+        )
+        self._bundle, self._others = bundle, done.others
+        self._sessions_left = done.server.sessions
+        adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
+        return m.Provisioned(number, bundle.hash, adoptable)
+
+    async def _check(self, number: int) -> m.Event:
+        assert self._bundle is not None, "the life cycle provisions before it checks"
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                report = await self._means.checker.check(self.name, self._bundle)
+        except TimeoutError:
+            return m.CheckFailed(number, f"the golden check did not end in {CHECK_TIMEOUT_S:g} s")
+        if report.ok:
+            return m.CheckPassed(number)
+        return m.CheckFailed(number, report.detail or "golden kernels gave wrong numbers", wrong=True)
+
+    async def _follow_server(self, number: int) -> None:
+        assert self.server is not None, "the life cycle starts before it follows"
+        event: m.Event
+        try:
+            event = m.ServerDied(number, await self._rpc.follow(self.server))
+        except AdbError as error:
+            event = m.LinkLost(number, error.message)
+        if number == self.state.follow:
+            self._follow = None
+            self.tell(event)
+
+    def _say_farewell(self, what: Coroutine[object, object, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(FAREWELL_TIMEOUT_S):
+                await what
+
+        task = self._task(bounded(), "farewell")
+        self._farewells.add(task)
+        task.add_done_callback(self._farewell_said)
+
+    def _farewell_said(self, task: asyncio.Task[None]) -> None:
+        self._farewells.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.warning("%s: %s", self.name, error)
+
+    def _task(self, what: Coroutine[object, object, None], kind: str) -> asyncio.Task[None]:
+        return asyncio.create_task(what, name=f"{kind} {self.name}")
+
+
+def _failed(work: m.Work, reason: str, hint: str) -> m.Event:
+    number = work.generation
+    match work:
+        case m.Identify():
+            return m.IdentifyFailed(number, reason, hint)
+        case m.Provision():
+            return m.ProvisionFailed(number, reason, hint)
+        case m.StartServer() | m.AdoptServer():
+            return m.StartFailed(number, reason, hint)
+        case m.Check():
+            return m.CheckFailed(number, reason, hint=hint)
+        case m.Reap():
+            return m.RecoveryFailed(number, reason, hint)
+        case m.BackOff():
+            return m.BackedOff(number)
+
+
+def _let_go(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task that is no longer wanted; its own end is of no interest."""
+    if task is not None and task is not asyncio.current_task():
+        task.cancel()

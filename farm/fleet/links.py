@@ -1,0 +1,37 @@
+"""What adb's list means for a device's life: the reason in farm's words, and what a person can do about it."""
+
+from __future__ import annotations
+
+from farm.adb.devices import AdbDevice, DeviceState
+from farm.core.lifecycle_messages import Link, Listed
+
+_UNAUTHORIZED_HINT = (
+    "unlock the phone and accept 'Allow USB debugging' (tick 'Always allow'); no prompt: replug it, or revoke the"
+    " authorizations in its developer options"
+)
+_WORDS: dict[DeviceState, tuple[str, str]] = {
+    DeviceState.OFFLINE: ("its adb transport does not answer", "replug it; if it stays, reboot the phone"),
+    DeviceState.AUTHORIZING: ("adb keys are being exchanged", ""),
+    DeviceState.CONNECTING: ("adb is connecting", ""),
+    DeviceState.NO_PERMISSIONS: (
+        "the adb server may not open its USB node",
+        "install the udev rules (docs/usb.md) and replug it",
+    ),
+    DeviceState.RECOVERY: ("it is in recovery mode", "reboot it: adb reboot"),
+    DeviceState.SIDELOAD: ("it waits for a sideload", "reboot it"),
+    DeviceState.RESCUE: ("it is in rescue mode", "reboot it"),
+    DeviceState.BOOTLOADER: ("it is in its bootloader", "reboot it: fastboot reboot"),
+    DeviceState.DETACHED: ("somebody detached it from the adb server", "adb attach, or replug it"),
+}
+
+
+def listed(device: AdbDevice) -> Listed:
+    """The event for one line of adb's list."""
+    if device.state is DeviceState.DEVICE:
+        return Listed(Link.USABLE)
+    if device.state is DeviceState.UNAUTHORIZED:
+        return Listed(Link.UNAUTHORIZED, "nobody has accepted the farm's adb key on its screen", _UNAUTHORIZED_HINT)
+    reason, hint = _WORDS.get(device.state, (f"adb lists it as {device.detail or device.state}", "replug it"))
+    if device.detail:
+        reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
+    return Listed(Link.OFFLINE, reason, hint)

@@ -1,0 +1,58 @@
+"""Where things of ours are on a phone: one folder, so that one removal leaves nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import farm
+
+ROOT = "/data/local/tmp/farm"  # /data/local/tmp: the one place the shell user may write to and execute from
+BIN = f"{ROOT}/bin"
+BUNDLES = f"{ROOT}/bundles"
+INCOMING = ".incoming-"  # prefix of a bundle's folder until it is complete
+MARKER = ".complete"  # written last; holds the hash of what its folder should be
+SUPERVISE = f"{BIN}/rpc_supervise.sh"
+REAP = f"{BIN}/reap.sh"
+
+_SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One of the device scripts shipped with farm."""
+
+    name: str
+    local: Path
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """The set of them; `hash` names the version."""
+
+    files: tuple[Script, ...]
+    hash: str
+
+
+@cache
+def scripts() -> Scripts:
+    """The device scripts, read once: beside the package in a checkout, inside it in an installed wheel."""
+    package = Path(farm.__file__).parent
+    folder = next(place for place in (package / "device_scripts", package.parent / "device_scripts") if place.is_dir())
+    files = tuple(
+        Script(name, folder / name, hashlib.sha256((folder / name).read_bytes()).hexdigest()) for name in _SCRIPTS
+    )
+    return Scripts(files, hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest())
+
+
+def bundle_folder(bundle_hash: str) -> str:
+    """A complete bundle's folder."""
+    return f"{BUNDLES}/{bundle_hash}"
+
+
+def incoming_folder(bundle_hash: str) -> str:
+    """The same bundle's folder while it is being pushed."""
+    return f"{BUNDLES}/{INCOMING}{bundle_hash}"

@@ -1,0 +1,192 @@
+"""A bundle on a phone: verified in one shell round trip, pushed only as far as it is missing, never half-installed.
+
+A bundle lives in a folder named by its hash. Until every file is there and verified the folder has another name, so a
+push that was cut leaves nothing that could be taken for a bundle, and the next push goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from shlex import quote
+
+from farm.adb.client import AdbClient
+from farm.adb.push import PushFile, PushProgress, push_tree
+from farm.bundle.manifest import Bundle
+from farm.core.errors import PhoneError
+from farm.fleet.phone_paths import (
+    BIN,
+    BUNDLES,
+    INCOMING,
+    MARKER,
+    SUPERVISE,
+    bundle_folder,
+    incoming_folder,
+    scripts,
+)
+from farm.fleet.rpc_server import RunningServer, ServerStatus, parse_status
+from farm.fleet.shell_output import SECTION, split_sections
+
+PROBE_TIMEOUT_S = 15.0
+INSTALL_TIMEOUT_S = 30.0
+_BUNDLE_NAME = re.compile(rf"(?:{re.escape(INCOMING)})?[0-9a-f]{{8,64}}")
+
+
+class InstallError(PhoneError):
+    """The bundle's folder could not be put in place."""
+
+    code = "install"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is on a phone already."""
+
+    scripts_current: bool
+    bundle_whole: bool  # marker, names, sizes and modes are right
+    others: tuple[str, ...]  # other folders beside the bundle's
+    server: ServerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """What provisioning found and did."""
+
+    pushed_bytes: int
+    others: tuple[str, ...]
+    server: ServerStatus
+
+
+async def provision(
+    client: AdbClient,
+    serial: str,
+    bundle: Bundle,
+    *,
+    server: RunningServer | None = None,
+    deep: bool = False,
+    progress: Callable[[PushProgress], None] | None = None,
+) -> Provisioning:
+    """Make the device scripts and `bundle` whole on the phone.
+
+    Args:
+        client: of the adb server that has the phone.
+        serial: as listed.
+        bundle: what shall be there.
+        server: the server we believe runs there, to be judged in the same round trip.
+        deep: compare every file by hash although the folder looks whole.
+        progress: called while files are sent.
+
+    Raises:
+        PhoneStorageFull: not enough room; says what is needed and what is free.
+        InstallError: the folder could not be renamed into place.
+        AdbError: phone or link failed; nothing half-installed is left.
+    """
+    found = await probe(client, serial, bundle, server)
+    whole = found.bundle_whole and not deep
+    if whole and found.scripts_current:
+        return Provisioning(0, found.others, found.server)
+    files = [] if found.scripts_current else _script_files()
+    if not whole:
+        files += _bundle_files(bundle)
+        await _run(client, serial, _make_room(bundle.hash))
+    else:
+        await _run(client, serial, f"mkdir -p {BIN}")
+    report = await push_tree(client, serial, files, progress)
+    await _run(client, serial, _finish("" if whole else bundle.hash))
+    status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
+    return Provisioning(report.pushed_bytes, found.others, status)
+
+
+async def probe(client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None) -> Probe:
+    """Look at scripts, bundle and server in one round trip; writes nothing."""
+    result = await client.shell(serial, probe_command(bundle, server), timeout_s=PROBE_TIMEOUT_S)
+    return parse_probe(result.stdout, bundle)
+
+
+def probe_command(bundle: Bundle, server: RunningServer | None) -> str:
+    """The shell text of `probe`."""
+    names = " ".join(quote(file.name) for file in bundle.files)
+    secret = server.secret_sha256 if server else "none"
+    folder = bundle_folder(bundle.hash)
+    return f"""\
+echo '{SECTION}scripts'
+cat {BIN}/{MARKER} 2>/dev/null
+echo '{SECTION}bundles'
+ls -a {BUNDLES} 2>/dev/null
+echo '{SECTION}marker'
+cat {folder}/{MARKER} 2>/dev/null
+echo '{SECTION}files'
+cd {folder} 2>/dev/null && stat -c '%s %a %n' {names} 2>/dev/null
+echo '{SECTION}server'
+[ ! -f {SUPERVISE} ] || sh {SUPERVISE} status {bundle.hash} {secret} 2>/dev/null
+exit 0
+"""
+
+
+def parse_probe(output: bytes, bundle: Bundle) -> Probe:
+    """Interpret what `probe_command` printed; total."""
+    sections = split_sections(output)
+    found = set(sections.get("files", "").splitlines())
+    wanted = {f"{file.size} {file.mode:o} {file.name}" for file in bundle.files}
+    others = tuple(
+        name
+        for name in sections.get("bundles", "").split()
+        if _BUNDLE_NAME.fullmatch(name) and name != bundle.hash and name != f"{INCOMING}{bundle.hash}"
+    )
+    return Probe(
+        scripts_current=sections.get("scripts", "").strip() == scripts().hash,
+        bundle_whole=sections.get("marker", "").strip() == bundle.hash and wanted <= found,
+        others=others,
+        server=parse_status(sections.get("server", "")),
+    )
+
+
+async def drop_bundles(client: AdbClient, serial: str, folders: Collection[str]) -> None:
+    """Remove folders that `provision` named as others."""
+    doomed = [f"{BUNDLES}/{name}" for name in folders if _BUNDLE_NAME.fullmatch(name)]
+    if doomed:
+        await _run(client, serial, f"rm -rf {' '.join(doomed)}")
+
+
+def _script_files() -> list[PushFile]:
+    return [PushFile(file.local, f"{BIN}/{file.name}", 0o755, file.sha256) for file in scripts().files]
+
+
+def _bundle_files(bundle: Bundle) -> Sequence[PushFile]:
+    folder = incoming_folder(bundle.hash)
+    return [PushFile(bundle.path / file.name, f"{folder}/{file.name}", file.mode, file.sha256) for file in bundle.files]
+
+
+def _make_room(bundle_hash: str) -> str:
+    """The folder to push into; what an earlier push left of this bundle, or a damaged copy, only needs repair."""
+    final, incoming = bundle_folder(bundle_hash), incoming_folder(bundle_hash)
+    return f"""\
+mkdir -p {BIN} {BUNDLES} || exit 1
+for each in {BUNDLES}/{INCOMING}*; do
+  [ "$each" = {incoming} ] || rm -rf "$each"
+done
+if [ -d {final} ]; then
+  rm -rf {incoming} {final}/{MARKER} && mv {final} {incoming} || exit 1
+fi
+mkdir -p {incoming}
+"""
+
+
+def _finish(bundle_hash: str) -> str:
+    """Mark and rename; the scripts' marker is written here too, after all of them are in place."""
+    lines = [f"echo {scripts().hash} > {BIN}/{MARKER}.new", f"mv -f {BIN}/{MARKER}.new {BIN}/{MARKER}"]
+    if bundle_hash:
+        final, incoming = bundle_folder(bundle_hash), incoming_folder(bundle_hash)
+        lines += [f"echo {bundle_hash} > {incoming}/{MARKER}", f"mv {incoming} {final}"]
+    return " && ".join(lines)
+
+
+async def _run(client: AdbClient, serial: str, command: str) -> None:
+    result = await client.shell(serial, command, timeout_s=INSTALL_TIMEOUT_S)
+    if result.exit_code != 0:
+        raise InstallError(
+            "the phone refused to install the bundle",
+            hint="look at the phone's storage: df /data, ls -l /data/local/tmp",
+            evidence=(result.text + result.stderr.decode("utf-8", "replace"))[-2000:],
+        )
