@@ -142,29 +142,31 @@ def _fork_into_namespaces(plan: PhonePlan, line: socket.socket, main: AdbdMain, 
     subreaper).
     """
     told, tell = os.pipe()
-    alive, held = os.pipe()
+    adopted, adopt = os.pipe()
     helper = os.fork()
     if helper == 0:
         try:
             os.close(told)
+            os.close(adopt)
             enter_phone()
             init = os.fork()
             if init == 0:
                 os.close(tell)
-                os.close(held)
-                os.read(alive, 1)  # end of file: the helper is gone, our parent is the hardware now
-                os.close(alive)
+                # Wait for the end of the file: only a parent that stays may become the one we die with.
+                os.read(adopted, 1)
+                os.close(adopted)
                 _run_init(plan, line, main, ready, 0)
             os.write(tell, str(init).encode())
         except OSError as error:
             os.write(ready, str(error).encode())
         finally:
             os._exit(0)
-    for descriptor in (tell, held, alive):
-        os.close(descriptor)
+    os.close(tell)
+    os.close(adopted)
     with os.fdopen(told, "rb") as pipe:
         pid = pipe.read()
-    os.waitpid(helper, 0)
+    os.waitpid(helper, 0)  # from here on init is our child
+    os.close(adopt)
     if not pid:
         raise OSError("the kernel refuses new namespaces")
     return int(pid)

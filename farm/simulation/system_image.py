@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def device_programs(shell: str = "/system/bin/sh", root: str = "") -> dict[str, 
     return programs
 
 
+@cache
 def build_system(folder: Path, userland: Userland) -> Path:
     """The image for this userland, built at most once per `folder`; returns its root, to be mounted on /system.
 
