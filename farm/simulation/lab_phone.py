@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 REBOOT_S = 0.3  # a real phone takes 20 s and more; tests that need that say so
 _ADB_EMULATOR_SCAN = range(5553, 5588)  # the adb server looks for emulators there by itself
-_FIRST_RETRY_S = 0.05
+_LOOPBACK = "127.0.0.1"
+_FIRST_RETRY_S = 0.03  # the server forgets a lost emulator after 0.25 s (measured); before, it refuses it
+_QUICK_RETRIES = 20
 _LAST_RETRY_S = 1.0  # an adb server that is away is asked for this often by each phone
 _CONNECT_GRACE_S = 0.03  # the server connects before it answers, so a connection that comes is here already
 _ANSWER_TIMEOUT_S = 10.0
@@ -44,8 +46,9 @@ class LabPhone:
         self.replug_after_s: float | None = None  # after a cut; None: somebody has to plug it in
         self._adb = adb
         self._profile = load_profile(spec.profile)
-        self._listener, self._console = _listen_on_port_pair()
-        self.port = int(self._listener.getsockname()[1])
+        self._held = _hold_port_pair()
+        self.port = int(self._held[0].getsockname()[1])
+        self._listener: socket.socket | None = None
         self._booted: Booted | None = None
         self._links = 0
         self._changed = asyncio.Event()
@@ -72,7 +75,6 @@ class LabPhone:
         )
         self._booted = boot(self.spec, lambda source: run_phone(settings, source))
         self._went_up()
-        asyncio.get_running_loop().add_reader(self._listener, self._on_connection)
         if self._adb is not None:
             self.spawn(self._keep_plugged(self._adb))
 
@@ -83,12 +85,12 @@ class LabPhone:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._start_timer is not None:
             self._start_timer.cancel()
-        asyncio.get_running_loop().remove_reader(self._listener)
         self._unwatch()
         if self._booted is not None:
             self._booted.close()
-        self._listener.close()
-        self._console.close()
+        self._close_door()
+        for sock in self._held:
+            sock.close()
 
     @property
     def powered(self) -> bool:
@@ -103,7 +105,7 @@ class LabPhone:
             profile=self.spec.profile,
             serial=f"emulator-{self.port - 1}",
             hardware_serial=self.spec.serial,
-            address=f"127.0.0.1:{self.port}",
+            address=f"{_LOOPBACK}:{self.port}",
             directory=str(self.spec.directory),
             isolation=booted.isolation.value if booted else "",
             pid=booted.pid if booted else 0,
@@ -183,32 +185,46 @@ class LabPhone:
 
     # -- cable -------------------------------------------------------------------------------------------------------
 
+    def _mind_door(self) -> None:
+        """Listen exactly while a phone is there to be found: adb looks for a lost one each second for a minute."""
+        if self._wants_link and self._listener is None:
+            self._listener = _listen_on(self.port)
+            asyncio.get_running_loop().add_reader(self._listener, self._on_connection)
+        elif not self._wants_link:
+            self._close_door()
+
+    def _close_door(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
     def _on_connection(self) -> None:
+        if self._listener is None or self._booted is None:
+            return
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return  # the server changed its mind
-        with connection:
-            if not self.plugged or self._booted is None or not self._booted.running:
-                return
-            with suppress(OSError):  # it is going down: the power event follows
-                self._booted.pass_connection(connection)
-                self._links += 1
+        with connection, suppress(OSError):  # it is going down: the power event follows
+            self._booted.pass_connection(connection)
+            self._links += 1
         self.notify()
 
     async def _keep_plugged(self, adb: AdbClient) -> None:
         """Tell the adb server about this phone whenever it should know and does not (it may have been restarted)."""
-        retry_s = _FIRST_RETRY_S
+        failures = 0
         while True:
             await self.until(lambda: self._wants_link and not self._links)
             with suppress(FarmError, TimeoutError):  # the server is away or still holds the old transport: ask again
                 await adb.emulator(self.port)
                 async with asyncio.timeout(_CONNECT_GRACE_S):
                     await self.until(lambda: self._links > 0)
-                retry_s = _FIRST_RETRY_S
+                failures = 0
                 continue
-            await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+            failures += 1
+            slower = max(0, failures - _QUICK_RETRIES)
+            await asyncio.sleep(min(_FIRST_RETRY_S * 2**slower, _LAST_RETRY_S))
 
     @property
     def _wants_link(self) -> bool:
@@ -318,7 +334,8 @@ class LabPhone:
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Let `until` look again."""
+        """Something changed: open or close the door, and let `until` look again."""
+        self._mind_door()
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -330,21 +347,29 @@ class LabPhone:
         return task
 
 
-def _listen_on_port_pair() -> tuple[socket.socket, socket.socket]:
-    """A listening socket on a port of the kernel's choice, and the port below it, held: the serial number's."""
+def _hold_port_pair() -> tuple[socket.socket, socket.socket]:
+    """Two sockets that keep a port of the kernel's choice and the one below it (the serial number's) from others."""
     while True:
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
-        console = socket.socket()
+        door, console = socket.socket(), socket.socket()
         try:
-            if port in _ADB_EMULATOR_SCAN:
-                raise OSError("adb would find this port by itself")
-            console.bind(("127.0.0.1", port - 1))
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            door.bind((_LOOPBACK, 0))
+            port = int(door.getsockname()[1])
+            console.bind((_LOOPBACK, port - 1))
         except OSError:
-            listener.close()
-            console.close()
-            continue
-        listener.listen(8)
-        listener.setblocking(False)
-        return listener, console
+            port = 0
+        if port and port not in _ADB_EMULATOR_SCAN:
+            return door, console
+        door.close()
+        console.close()
+
+
+def _listen_on(port: int) -> socket.socket:
+    listener = socket.socket()
+    # A connection of the last life may linger in TIME_WAIT; the port itself is held by a socket that does not listen.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((_LOOPBACK, port))
+    listener.listen(8)
+    listener.setblocking(False)
+    return listener

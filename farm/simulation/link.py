@@ -73,6 +73,7 @@ class Link:
         self._outbound: _DelayLine | None = None
         self._resume: asyncio.TimerHandle | None = None
         self.closed = False
+        self.deaf = False  # a wedged adbd: what arrives is thrown away, for good
         loop.add_reader(sock, self._on_readable)
 
     def set_pace(self, pace: Pace | None) -> None:
@@ -136,6 +137,10 @@ class Link:
             self._lose(error.message)
 
     def _read(self) -> None:
+        if self.deaf:
+            if not self._socket.recv(_MAX_PORTION_BYTES):
+                self._lose("the host closed the connection")
+            return
         self._in_turn = True
         try:
             for _ in range(_READS_PER_TURN):
@@ -149,7 +154,7 @@ class Link:
                     return
                 self._connection.wrote(count)
                 self._handle_events()
-                if self.closed or count < len(target):
+                if self.closed or self.deaf or count < len(target):
                     break
         finally:
             self._in_turn = False
@@ -176,7 +181,7 @@ class Link:
         self._loop.add_reader(self._socket, self._on_readable)
 
     def _take_in(self, data: bytes) -> None:
-        if self.closed:
+        if self.closed or self.deaf:
             return
         self._in_turn = True
         try:

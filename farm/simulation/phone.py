@@ -225,7 +225,7 @@ class _Host:
 
     def apply(self, config: LinkConfig) -> None:
         """Behave as the lab wants from now on."""
-        self._session.silent = config.mode in {"silent", "offline"}
+        self._session.link.deaf = config.mode in {"silent", "offline"}
         self._session.refuses_everything = config.mode == "refuse"
         self._session.link.set_pace(config.pace)
 

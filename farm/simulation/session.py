@@ -157,7 +157,6 @@ class Session:
     ) -> None:
         self.connection = connection
         self.refuses_everything = False
-        self.silent = False
         self._open_service = open_service
         self._on_online = on_online
         self._on_key = on_key
@@ -187,8 +186,6 @@ class Session:
         self._drop(tuple(self._streams))
 
     def _on_event(self, event: Event) -> None:
-        if self.silent:
-            return
         if isinstance(event, DataReceived):
             stream = self._streams.get(event.stream)
             if stream is not None and stream.service is not None:
