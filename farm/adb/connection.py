@@ -120,6 +120,7 @@ class Connection:
                 f"No adb server answers on {address.spec}: {error.strerror or error}.",
                 hint="farm serve starts its own; farm doctor shows what holds the socket.",
                 evidence=str(error),
+                nobody_listens=True,
             ) from error
         except BaseException:
             sock.close()

@@ -19,6 +19,10 @@ class AdbServerUnreachable(AdbError, HostError):
 
     code = "adb_unreachable"
 
+    def __init__(self, message: str = "", *, hint: str = "", evidence: str = "", nobody_listens: bool = False) -> None:
+        super().__init__(message, hint=hint, evidence=evidence)
+        self.nobody_listens = nobody_listens  # False: something is there, and hangs or broke off
+
 
 class AdbNotInstalled(AdbError, HostError):
     """No usable adb program was found."""

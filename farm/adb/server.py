@@ -20,7 +20,8 @@ from farm.adb.failures import failure
 from farm.adb.program import AdbBinary, socket_holder
 
 START_TIMEOUT_S = 15.0  # a cold adb with many phones on USB listens after about 2 s
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 1.0  # then SIGKILL: it has nothing to save
+DYING_TIMEOUT_S = 2.0  # shorter than the client's own timeout, so that a hanging server is tried once
 KEYGEN_TIMEOUT_S = 30.0  # RSA 2048 on a busy small host
 _POLL_S = 0.02
 _LOG_LIMIT_BYTES = 8 << 20  # adb's log has filled whole disks (TVM PR 13172)
@@ -122,13 +123,18 @@ class AdbServer:
             os.truncate(self.log, 0)
 
     async def _ensure(self) -> int:
-        if self.pid is None:
+        deadline = time.monotonic() + DYING_TIMEOUT_S
+        while True:
             try:
                 return await self.client.version()
             except AdbServerUnreachable as absent:
-                if not isinstance(absent.__cause__, OSError) or isinstance(absent.__cause__, TimeoutError):
-                    raise  # something listens and hangs: starting another would fail on its socket
-            await self._start()
+                if absent.nobody_listens:
+                    break
+                if time.monotonic() > deadline:
+                    raise  # something is there and hangs: starting another would fail on its socket
+            await asyncio.sleep(_POLL_S)  # a dying server's socket takes connections until its last thread is gone
+        await self.stop()  # ours, if it is still on its way out
+        await self._start()
         return await self._wait_until_it_answers()
 
     async def _start(self) -> None:
@@ -175,8 +181,8 @@ class AdbServer:
         try:
             await self.client.kill_server()
         except AdbServerUnreachable as error:
-            if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, TimeoutError):
-                return  # nobody listens
+            if error.nobody_listens:
+                return
             holder = await asyncio.to_thread(socket_holder, self.client.address)
             if holder is None or holder.pid is None or "adb" not in holder.command.split(" ")[0]:
                 raise

@@ -1,0 +1,228 @@
+"""Farm's own adb server, with the real programs and no phone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.adb import program
+from farm.adb.client import AdbClient
+from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
+from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, socket_holder
+from farm.adb.server import AdbServer, authorization_steps
+from farm.adb.watch import DeviceWatcher, WatchNews
+from farm.adb.watch_policy import BackOff, WatchPolicy
+from tests.adb_server import free_port
+
+FAST = WatchPolicy(server=BackOff(0.01, 0.1), probe_every_s=0.1, probe_timeout_s=0.3)
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+
+
+async def test_it_answers_on_a_socket_that_others_may_not_open(own_server: AdbServer, folder: Path) -> None:
+    assert await own_server.client.version() == own_server.binary.version == 41
+    assert await own_server.client.list_devices() == []
+    assert stat.S_IMODE((folder / "adb.sock").stat().st_mode) == 0o660
+
+
+async def test_the_adb_program_reaches_it(own_server: AdbServer) -> None:
+    done = await asyncio.create_subprocess_exec(
+        str(own_server.binary.path), "devices", env=own_server.environment(), stdout=subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(done.communicate(), 20)
+    assert (done.returncode, out.strip()) == (0, b"List of devices attached")
+
+
+async def test_the_farms_key_is_the_servers_only_key(own_server: AdbServer, folder: Path) -> None:
+    assert own_server.key == folder / "adbkey"
+    assert stat.S_IMODE(own_server.key.stat().st_mode) == 0o600
+    assert (folder / ".android" / "adbkey").resolve() == own_server.key.resolve()
+    before = own_server.key.read_bytes()
+    await own_server.restart()
+    assert own_server.key.read_bytes() == before
+    assert not [path for path in folder.rglob("adbkey") if path.is_file() and not path.is_symlink()][1:]
+
+
+async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server: AdbServer) -> None:
+    first = own_server.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until_gone(first)
+    assert await own_server.ensure() == 41
+    assert own_server.pid not in (None, first)
+
+
+async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) -> None:
+    server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False)
+    try:
+        assert await asyncio.gather(*(server.ensure() for _ in range(20))) == [41] * 20
+        mine = [p for p in psutil.Process().children() if p.name() == "adb" and f"{folder}/s" in " ".join(p.cmdline())]
+        assert [p.pid for p in mine] == [server.pid]
+    finally:
+        await server.stop()
+
+
+async def test_a_running_server_is_adopted_and_left_running(own_server: AdbServer, folder: Path) -> None:
+    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    assert await second.ensure() == 41
+    assert second.pid is None
+    await second.stop()
+    assert await own_server.client.version() == 41
+
+
+async def test_a_hanging_server_is_replaced(
+    own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.adb.client.HOST_TIMEOUT_S", 0.3)
+    assert own_server.pid is not None
+    os.kill(own_server.pid, signal.SIGSTOP)
+    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    try:
+        with pytest.raises(AdbServerUnreachable, match="did not answer"):
+            await second.ensure()
+        assert await second.restart() == 41
+        assert second.pid is not None
+    finally:
+        await second.stop()
+
+
+async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary: AdbBinary, folder: Path) -> None:
+    server = AdbServer(binary, f"tcp:127.0.0.1:{free_port()}", folder, usb=False)
+    try:
+        assert await server.ensure() == 41
+        holder = port_holder(server.client.address.port)
+        assert holder == socket_holder(server.client.address)
+        assert holder is not None
+        assert holder.pid == server.pid
+    finally:
+        await server.stop()
+
+
+async def test_a_taken_port_names_its_holder(binary: AdbBinary, folder: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))  # bound, not listening: a connect is refused, a listen impossible
+        server = AdbServer(binary, f"tcp:{holder.getsockname()[1]}", folder, usb=False)
+        with pytest.raises(AdbPortTaken) as caught:
+            await server.ensure()
+        assert "Address already in use" in caught.value.evidence
+        await server.stop()
+
+
+async def test_the_socket_holder_of_a_unix_socket_is_named(own_server: AdbServer) -> None:
+    holder = socket_holder(own_server.client.address)
+    assert holder is not None
+    assert (holder.pid, "nodaemon" in holder.command) == (own_server.pid, True)
+
+
+async def test_another_server_is_seen_without_a_word_to_it(own_server: AdbServer) -> None:
+    assert own_server.pid is not None
+    seen = other_servers({own_server.pid}, port=free_port())
+    assert own_server.pid not in [process.pid for process in seen]
+    foreign = [process for process in other_servers(set(), port=free_port()) if process.pid == own_server.pid]
+    assert len(foreign) == 1
+    assert foreign[0].user in str(foreign[0])
+    assert str(own_server.pid) in str(foreign[0])
+
+
+async def test_whoever_listens_on_the_usual_port_counts(tmp_path: Path) -> None:
+    stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    async with stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        assert [p.pid for p in other_servers(set(), port=port) if p.pid == os.getpid()] == [os.getpid()]
+        assert other_servers({os.getpid()}, port=port) == other_servers(set(), port=free_port())
+
+
+@contextlib.asynccontextmanager
+async def watching(server: AdbServer, news: list[WatchNews]) -> AsyncIterator[DeviceWatcher]:
+    watcher = DeviceWatcher(server.client, server=server, on_news=news.append, policy=FAST)
+    task = asyncio.create_task(watcher.run())
+    try:
+        yield watcher
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: object, what: str) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(15):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
+    news: list[WatchNews] = []
+    async with watching(own_server, news) as watcher:
+        await until(lambda: watcher.devices == (), "a first list")
+        first = own_server.pid
+        await AdbClient(own_server.client.address.spec).kill_server()
+        await until(lambda: [item.kind for item in news] == ["adb.lost", "adb.back"], "lost and back")
+        assert own_server.pid not in (None, first)
+        assert await own_server.client.version() == 41
+
+
+async def test_the_watcher_replaces_a_hanging_server(own_server: AdbServer) -> None:
+    news: list[WatchNews] = []
+    async with watching(own_server, news) as watcher:
+        await until(lambda: watcher.devices == (), "a first list")
+        first = own_server.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: [item.kind for item in news] == ["adb.lost", "adb.back"], "lost and back")
+        assert "hangs" in news[0].message
+        assert own_server.pid not in (None, first)
+
+
+async def test_unknown_phones_and_dead_addresses(client: AdbClient) -> None:
+    with pytest.raises(DeviceNotFound, match="nope"):
+        await client.shell("nope", "true", timeout_s=5)
+    with pytest.raises(DeviceNotFound, match=r"127\.0\.0\.1:1"):
+        await client.connect("127.0.0.1:1")
+    with pytest.raises(AdbError):
+        await client.add_forward("nope", f"tcp:{free_port()}", "tcp:1")
+    assert await client.list_forwards() == ""
+
+
+def test_the_adb_program_is_found_in_order(binary: AdbBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_adb(binary.path) == binary
+    link = tmp_path / "adb"
+    link.symlink_to(binary.path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_adb().path == link
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert find_adb().path.parts[-3:] == ("adbutils", "binaries", "adb")
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(AdbNotInstalled, match="PATH or inside adbutils"):
+        find_adb()
+
+
+@pytest.mark.parametrize("kind", ["missing", "python", "directory"])
+def test_a_configured_program_that_is_not_adb_is_refused(tmp_path: Path, kind: str) -> None:
+    path = {"missing": tmp_path / "adb", "python": Path(sys.executable), "directory": tmp_path}[kind]
+    with pytest.raises(AdbNotInstalled) as caught:
+        read_version(path)
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+def test_the_walk_through_names_phone_and_key(tmp_path: Path) -> None:
+    text = authorization_steps("SER1", tmp_path / "adbkey")
+    assert "SER1" in text
+    assert str(tmp_path / "adbkey.pub") in text
+    assert max(map(len, text.splitlines())) < 200
