@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import resource
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from farm.tracker.tracker import Tracker, TrackerBackend
 from farm.tracker.wire import TRACKER_MAGIC
 
 _MAGIC = struct.Struct("<i")
+RESERVED_FILES = 256  # descriptors that the door leaves to the rest of the daemon: adb streams, the store, shells
+FEWEST_CONNECTIONS = 16  # even where that leaves nothing
 FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class TvmDoor:
         self._listener = Listener(self._accepted)
         self._sniffers: set[_Sniffer] = set()
         self._open = 0
+        self._most = self._policy.limits.connections
 
     @property
     def port(self) -> int:
@@ -88,6 +92,10 @@ class TvmDoor:
             policy=self._policy.external,
             limits=self._policy.limits,
         )
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Half of them, because a session needs a second one for its phone.
+        affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
+        self._most = min(self._policy.limits.connections, affordable)
         self._listener.start(self._address, self._wanted_port)
         log.info("TVM clients are served on %s port %d", self._address, self.port)
 
@@ -119,7 +127,7 @@ class TvmDoor:
             sock.close()
             return
         self._open += 1
-        if self._open >= self._policy.limits.connections:
+        if self._open >= self._most:
             self._listener.hold()
         self._sniffers.add(_Sniffer(sock, peer, self._policy.limits.handshake_s, self._sniffed))
 
@@ -140,7 +148,7 @@ class TvmDoor:
 
     def _closed(self) -> None:
         self._open -= 1
-        if self._open < self._policy.limits.connections:
+        if self._open < self._most:
             self._listener.release()
 
 

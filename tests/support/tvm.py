@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -142,3 +143,39 @@ class FakeDevices:
             loop = asyncio.get_running_loop()
             loop.call_soon(self.become, name, Life.CHECKING)
             loop.call_soon(self.become, name, Life.READY)
+
+
+class DoorProcess:
+    """A farm door in its own process (door_process.py)."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self.pid = child.pid
+        self.port = int(self._read()["port"])
+
+    def state(self, command: str = "state") -> dict[str, float]:
+        """Memory, processor seconds, worst loop delay since the last call, connections, waiting requests, keys.
+
+        `command` may be "hog" (take every free descriptor) or "unhog".
+        """
+        assert self._child.stdin is not None
+        self._child.stdin.write(command.encode() + b"\n")
+        self._child.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, float]:
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            raise EOFError("the door process has ended")
+        return json.loads(line)
+
+
+@contextlib.contextmanager
+def farm_door(*phones: str, files: int = 0) -> Iterator[DoorProcess]:
+    """A farm door in its own process. `phones` are NAME:PORT:SECRET; `files` limits its descriptors."""
+    arguments = ["-m", "tests.support.door_process", "--files", str(files)]
+    for phone in phones:
+        arguments += ["--phone", phone]
+    with process(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        yield DoorProcess(child)

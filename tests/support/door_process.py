@@ -1,0 +1,96 @@
+"""A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
+
+`python -m tests.support.door_process [--files N] [--phone NAME:PORT:SECRET ...]` prints {"port": P}. Each line on stdin
+is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the line "hog" first takes every free
+descriptor, "unhog" gives them back. Ends when stdin is closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import resource
+import sys
+
+from farm.core.events import EventLog
+from farm.leasing import LeasePolicy, Leasing
+from farm.tracker.door import DoorPolicy, TvmDoor
+from tests.support.tvm import FakeDevices
+
+LOOP_PROBE_S = 0.01
+
+
+class LoopDelay:
+    """The worst lateness of a timer since it was last asked."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.worst_s = 0.0
+        self._arm()
+
+    def _arm(self) -> None:
+        self._due = self._loop.time() + LOOP_PROBE_S
+        self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self.worst_s = max(self.worst_s, self._loop.time() - self._due)
+        self._arm()
+
+    def take(self) -> float:
+        worst, self.worst_s = self.worst_s, 0.0
+        return worst
+
+
+def hog() -> list[int]:
+    """Every descriptor there is."""
+    taken = []
+    while True:
+        try:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            return taken
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    if arguments.files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
+    devices = FakeDevices()
+    leasing = Leasing(devices, EventLog(), 1, LeasePolicy())
+    for phone in arguments.phone:
+        name, port, secret = phone.split(":")
+        devices.add(name, "android", port=int(port), secret=secret)
+    door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
+    await door.start()
+    delay = LoopDelay()
+    print(json.dumps({"port": door.port}), flush=True)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
+    taken: list[int] = []
+    while command := (await reader.readline()).strip():
+        if command == b"hog":
+            taken = hog()
+        elif command == b"unhog":
+            for descriptor in taken:
+                os.close(descriptor)
+        gc.collect()
+        state = {
+            "rss_bytes": int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+            "cpu_s": sum(os.times()[:2]),
+            "loop_delay_s": delay.take(),
+            "open": door._open,
+            "waiting": door.tracker.waiting,
+            "keys": len(door.summary()["queue_info"]),
+        }
+        print(json.dumps(state), flush=True)
+    await door.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--phone", action="append", default=[])
+    asyncio.run(serve(parser.parse_args()))
