@@ -78,28 +78,28 @@ MEANING: Mapping[Life, str] = MappingProxyType(
     }
 )
 
-_LINK_DOWN = frozenset({Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED})
+LINK_DOWN = frozenset({Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED})
 
 # Every legal change of life. Staying in a life (a second attempt of the same work) is listed where it may happen.
 TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
     {
         Life.GONE: frozenset({Life.IDENTIFYING, Life.OFFLINE, Life.UNAUTHORIZED}),
-        Life.OFFLINE: frozenset({Life.IDENTIFYING}) | _LINK_DOWN,
-        Life.UNAUTHORIZED: frozenset({Life.IDENTIFYING}) | _LINK_DOWN,
-        Life.IDENTIFYING: frozenset({Life.NEW, Life.PROVISIONING, Life.RECOVERING}) | _LINK_DOWN,
-        Life.NEW: frozenset({Life.PROVISIONING}) | _LINK_DOWN,
-        Life.PROVISIONING: frozenset({Life.STARTING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}) | _LINK_DOWN,
-        Life.STARTING: frozenset({Life.CHECKING, Life.RECOVERING, Life.NEW}) | _LINK_DOWN,
+        Life.OFFLINE: frozenset({Life.IDENTIFYING}) | LINK_DOWN,
+        Life.UNAUTHORIZED: frozenset({Life.IDENTIFYING}) | LINK_DOWN,
+        Life.IDENTIFYING: frozenset({Life.NEW, Life.PROVISIONING, Life.RECOVERING}) | LINK_DOWN,
+        Life.NEW: frozenset({Life.PROVISIONING}) | LINK_DOWN,
+        Life.PROVISIONING: frozenset({Life.STARTING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}) | LINK_DOWN,
+        Life.STARTING: frozenset({Life.CHECKING, Life.RECOVERING, Life.NEW}) | LINK_DOWN,
         Life.CHECKING: frozenset(
             {Life.READY, Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}
         )
-        | _LINK_DOWN,
-        Life.READY: frozenset({Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.NEW}) | _LINK_DOWN,
+        | LINK_DOWN,
+        Life.READY: frozenset({Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.NEW}) | LINK_DOWN,
         Life.RECOVERING: frozenset(
             {Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING, Life.NEW}
         )
-        | _LINK_DOWN,
-        Life.QUARANTINED: frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.NEW}) | _LINK_DOWN,
+        | LINK_DOWN,
+        Life.QUARANTINED: frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.NEW}) | LINK_DOWN,
     }
 )
 
@@ -186,7 +186,7 @@ def _link_changed(state: DeviceState, event: Listed | Unlisted) -> Decision:
         case Unlisted():
             return (state, ()) if state.life is Life.GONE else (_rest(state, Life.GONE), ())
         case Listed(link=Link.USABLE):
-            if state.life not in _LINK_DOWN:
+            if state.life not in LINK_DOWN:
                 return state, ()
             return _work(replace(state, failures=0, identified=False), Life.IDENTIFYING)
         case Listed(link=link, reason=reason, hint=hint):
@@ -206,7 +206,7 @@ def _operator_spoke(
         case Unadopted(clean=clean):
             farewell: Instruction = Clean() if clean else StopServer()
             given_back = replace(state, adopted=False)
-            if state.life in _LINK_DOWN or not state.identified:
+            if state.life in LINK_DOWN or not state.identified:
                 return given_back, ()
             return replace(_rest(given_back, Life.NEW), failures=0, wrong=0, bundle=""), (farewell,)
         case Released():

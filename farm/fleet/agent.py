@@ -44,7 +44,7 @@ class BundleSource(Protocol):
     """What the agent needs of the bundle library (farm.bundle.library.BundleLibrary)."""
 
     def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
-        """The bundle for a device of that ABI and platform."""
+        """The bundle for a device of that ABI and platform. Synchronous: called in a thread."""
 
 
 class Owner(Protocol):

@@ -1,0 +1,154 @@
+"""What the farm remembers of devices and how it calls them: records, names, labels, aliases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from farm.core.adoption import AdoptionRule, decide_adoption, device_name
+from farm.core.errors import FarmError, UserError
+from farm.core.identity import DeviceIdentity
+from farm.core.labels import aliases_of, labels_of, normalise, unique
+from farm.core.selector import Selector
+from farm.store.store import DeviceRecord
+
+log = logging.getLogger(__name__)
+
+
+class DeviceBook(Protocol):
+    """What the registry needs of farm.store.store.Store."""
+
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """Every remembered device."""
+
+    async def save_device(self, record: DeviceRecord) -> None:
+        """Insert or replace one."""
+
+    async def forget_device(self, serial: str) -> None:
+        """Remove one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How a device is called."""
+
+    pool: str
+    labels: Mapping[str, str]
+    aliases: tuple[str, ...]
+
+
+class Registry:
+    """Records by serial. Believed at once in memory; `save` returns when the store has it too."""
+
+    def __init__(self, book: DeviceBook, rules: Sequence[AdoptionRule]) -> None:
+        self._book = book
+        self._rules = tuple(rules)
+        self._aliases: dict[str, Selector] = {}
+        self._records: dict[str, DeviceRecord] = {}
+        self._keeping: set[asyncio.Task[None]] = set()
+
+    def load(self) -> tuple[DeviceRecord, ...]:
+        """Read what the store has."""
+        self._records = {record.serial: record for record in self._book.devices()}
+        return tuple(self._records.values())
+
+    async def close(self) -> None:
+        """Wait until everything is kept."""
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    # -- records --
+
+    def get(self, serial: str) -> DeviceRecord | None:
+        """The record of a device, if it has one."""
+        return self._records.get(serial)
+
+    def of_hardware(self, hardware_serial: str) -> tuple[DeviceRecord, ...]:
+        """Records of one phone under whatever serials adb knows it by."""
+        return tuple(record for record in self._records.values() if record.hardware_serial == hardware_serial)
+
+    async def save(self, record: DeviceRecord) -> None:
+        """Keep a record.
+
+        Raises:
+            FarmError: the store refused; the old record still holds.
+        """
+        await self._book.save_device(record)
+        self._records[record.serial] = record
+
+    def save_soon(self, record: DeviceRecord, *, instead_of: str = "") -> None:
+        """Believe a record now and keep it soon: after a crash in between, the same rule decides the same again."""
+        if instead_of:
+            self._records.pop(instead_of, None)
+        self._records[record.serial] = record
+        task = asyncio.create_task(self._keep(record, instead_of), name=f"keep {record.name}")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def forget(self, serial: str) -> None:
+        """Remove a record."""
+        await self._book.forget_device(serial)
+        self._records.pop(serial, None)
+
+    def adopted_by_rule(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
+        """The record an adoption rule gives a device that is not adopted; None: leave it alone."""
+        adoption = decide_adoption(self._rules, identity, serial, taken)
+        if adoption is None:
+            return None
+        record = self._records.get(serial) or DeviceRecord(serial, "")
+        named_by_farm = record.name in ("", normalise(serial))
+        return replace(
+            record,
+            name=adoption.name if named_by_farm else record.name,
+            hardware_serial=identity.hardware_serial,
+            pool=record.pool or adoption.pool,
+            adopted=True,
+        )
+
+    async def _keep(self, record: DeviceRecord, instead_of: str) -> None:
+        try:
+            if instead_of:
+                await self._book.forget_device(instead_of)
+            await self._book.save_device(record)
+        except FarmError:
+            log.exception("%s could not be kept in the store", record.name)
+
+    # -- names --
+
+    def called(self, serial: str, name: str, identity: DeviceIdentity | None) -> Called:
+        """Pool, labels and aliases of a device."""
+        record = self._records.get(serial)
+        pool = record.pool if record else ""
+        labels = labels_of(identity, name, pool, serial) | dict(record.labels if record else {})
+        own = aliases_of(identity, name, labels)
+        configured = (alias for alias, selector in self._aliases.items() if selector.matches(labels, own))
+        return Called(pool, labels, aliases_of(identity, name, labels, configured))
+
+    def name_for(self, serial: str, identity: DeviceIdentity | None, taken: Collection[str]) -> str:
+        """The remembered name, or a new one."""
+        record = self._records.get(serial)
+        if record is not None and (identity is None or record.name != normalise(serial)):
+            return record.name
+        if identity is None:
+            return unique(normalise(serial) or "phone", taken)
+        return device_name(identity, serial, {*taken, *self._aliases})
+
+    def checked_name(self, wanted: str, taken: Collection[str]) -> str:
+        """A name somebody asked for.
+
+        Raises:
+            UserError: it is no name, or taken.
+        """
+        name = normalise(wanted)
+        used = {*taken, *self._aliases}
+        if not name:
+            raise UserError(f"{wanted!r} cannot be a name", hint="use letters, digits and . _ -")
+        if name in used:
+            raise UserError(f"{name} is taken by another device or alias", hint=f"{unique(name, used)} is free")
+        return name
+
+    def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
+        """Replace the keys set by hand."""
+        self._aliases = dict(aliases)
