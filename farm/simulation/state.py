@@ -1,10 +1,9 @@
 """What a virtual phone's sensors, battery and faults say right now: one frozen value, kept in one folder per phone.
 
-The lab process is the only writer. `write_state` puts three forms of the same value into `<phone dir>/state/`, each
+The lab process is the only writer. `write_state` puts two forms of the same value into `<phone dir>/state/`, each
 replaced whole (write + rename), so that a reader never sees half of one:
 
 - `state.json`   for Python readers: the fields of `PhoneState`;
-- `state.sh`     to be sourced by the phone's mksh programs (`dumpsys`, ...): `battery_level=80`, `temp_cpu_mc=35000`;
 - `kernel_fault` for `tvm_rpc`: one word of `KernelFault`, read before each call into a kernel.
 
 The *folder* is what the phone mounts (read-only): a bind mount of the files themselves would keep showing the old ones
@@ -131,7 +130,7 @@ def state_folder(phone_directory: Path) -> Path:
 
 
 def write_state(phone_directory: Path, state: PhoneState) -> None:
-    """Replace the three files of a phone's state.
+    """Replace the files of a phone's state.
 
     Raises:
         OSError: the folder cannot be written.
@@ -141,7 +140,6 @@ def write_state(phone_directory: Path, state: PhoneState) -> None:
     record = asdict(state)
     record["temps_c"] = dict(state.temps_c)
     _replace(folder / "state.json", json.dumps(record, indent=1) + "\n")
-    _replace(folder / "state.sh", "".join(f"{name}={value}\n" for name, value in shell_variables(state).items()))
     _replace(folder / "kernel_fault", f"{state.kernel_fault.value}\n")
 
 
@@ -160,26 +158,6 @@ def read_state(folder: Path) -> PhoneState:
     record["throttling"] = ThrottlingStatus(record["throttling"])
     record["kernel_fault"] = KernelFault(record["kernel_fault"])
     return PhoneState(**record)
-
-
-def shell_variables(state: PhoneState) -> dict[str, str]:
-    """The state as integers a shell can compare: millidegrees (`_mc`), tenths of a degree (`_dc`), per cent."""
-    variables = {
-        "boot_id": state.boot_id,
-        "booted_at_s": f"{state.booted_at_s:.0f}",
-        "battery_level": str(state.battery_level),
-        "battery_status": str(int(state.battery_status)),
-        "battery_voltage_mv": str(state.battery_voltage_mv),
-        "battery_temp_dc": f"{state.battery_temp_c * 10:.0f}",
-        "usb_powered": "true" if state.usb_powered else "false",
-        "throttling": str(int(state.throttling)),
-        "clock_percent": f"{state.clock_scale * 100:.0f}",
-        "kernel_fault": state.kernel_fault.value,
-        "disk_free_bytes": "" if state.disk_free_bytes is None else str(state.disk_free_bytes),
-    }
-    for group, fallback in _IDLE_TEMPERATURES.items():
-        variables[f"temp_{group}_mc"] = f"{state.temps_c.get(group, fallback) * 1000:.0f}"
-    return variables
 
 
 def _replace(path: Path, text: str) -> None:
