@@ -41,7 +41,7 @@ def connect() -> ControlClient:
     return ControlClient(socket_path())
 
 
-def call(kind: str, **fields: object) -> dict[str, Any]:
+def call(kind: str, **fields: Any) -> dict[str, Any]:
     """One request, one answer."""
     with connect() as client:
         return client.call(kind, **fields)

@@ -1,20 +1,21 @@
 """`farm demo`: the whole farm without a phone.
 
-The same daemon as `farm serve`, a real adb server, and virtual phones instead of real ones. Everything lives in a temporary
-folder, on loopback, on ports the kernel chose, and is gone when the command ends.
+The same daemon as `farm serve`, a real adb server, and virtual phones instead of real ones. Everything lives in a
+temporary folder, on loopback, on ports the kernel chose, and is gone when the command ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +25,10 @@ from farm.cli.status import print_status
 from farm.control.client import ControlClient
 from farm.core.errors import HostError, UserError
 
-PHONES = ("galaxy-s23", "galaxy-s20", "dimensity")  # three makes; `--phones` takes other profiles
+if TYPE_CHECKING:
+    from farm.simulation.control import LabClient
+
+PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")  # Adreno 7xx, Adreno 6xx, Mali; three makes
 START_TIMEOUT_S = 60.0  # daemon up: a cold import of TVM in its zygote takes 10 s on a slow disk
 READY_TIMEOUT_S = 120.0  # every phone identified, provisioned and checked, on two cores
 
@@ -41,10 +45,12 @@ def demo(
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time."""
     started = time.monotonic()
-    with virtual_farm(phones.split(",")) as farm:
+    profiles = phones.split(",")
+    with virtual_farm(profiles) as farm:
+        farm.wait_ready(len(profiles))
         farm.show("adb devices -l", [farm.adb, "devices", "-l"])
         farm.show(
-            "python -m tvm.exec.query_rpc_tracker      (the stock client, unchanged)",
+            "python -m tvm.exec.query_rpc_tracker   # the stock client, unchanged",
             [sys.executable, "-m", "tvm.exec.query_rpc_tracker", "--host", farm.host, "--port", str(farm.port)],
         )
         typer.echo("\n$ farm status")
@@ -69,8 +75,13 @@ def demo(
                 farm.daemon.wait()
 
 
-def _bench(client: ControlClient, model: Path, repeat: int) -> list[dict[str, object]]:
-    fields = {"model": client.put_artifact(model), "name": model.name, "selector": "android", "repeat": repeat}
+def _bench(client: ControlClient, model: Path, repeat: int) -> list[dict[str, Any]]:
+    fields: dict[str, Any] = {
+        "model": client.put_artifact(model),
+        "name": model.name,
+        "selector": "android",
+        "repeat": repeat,
+    }
     for message in client.stream("bench", **fields, number=5, target="cpu"):
         if "results" in message:
             return list(message["results"])
@@ -84,11 +95,31 @@ class VirtualFarm:
 
     folder: Path
     client: ControlClient
+    lab: LabClient
     daemon: subprocess.Popen[bytes]
     adb: str
     adb_env: dict[str, str]
     host: str
     port: int
+
+    def wait_ready(self, count: int) -> None:
+        """Print what happens to the phones until `count` of them are ready.
+
+        Raises:
+            HostError: they did not become ready in time.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        ready: set[str] = set()
+        for event in self.client.stream("events", since=0):
+            if event["kind"].startswith("device."):
+                reason = event["data"].get("reason") or ""
+                say(f"  {event['subject']}: {event['kind'].removeprefix('device.')} {reason}".rstrip())
+                (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
+            if len(ready) >= count:
+                return
+            if time.monotonic() > deadline:
+                break
+        raise HostError(f"only {len(ready)} of {count} phones became ready", hint="see the lines above")
 
     def show(self, command: str, arguments: list[str]) -> None:
         """Run a real command and show it with what it printed."""
@@ -100,21 +131,21 @@ class VirtualFarm:
 
 
 @contextlib.contextmanager
-def virtual_farm(profiles: list[str], *, wait_ready: bool = True) -> Iterator[VirtualFarm]:
-    """A daemon with one virtual phone per profile, all ready; everything is gone afterwards.
+def virtual_farm(profiles: Sequence[str]) -> Iterator[VirtualFarm]:
+    """A daemon with one virtual phone per profile, plugged in; everything is gone afterwards.
 
     Raises:
         UserError: TVM is missing, or a profile does not exist.
         HostError: the daemon or the phones did not come up in time.
     """
-    from farm.adb.server import client_environment, find_binary
-    from farm.simulation.control import VirtualLab
-    from farm.simulation.profiles import profile_names
-    from farm.simulation.runtime import build_bundle_folder
+    from farm.adb.program import find_adb
+    from farm.simulation.control import running_lab
+    from farm.simulation.profiles import list_profiles
+    from farm.simulation.runtime import build_bundle_folder, is_launcher
 
-    unknown = sorted(set(profiles) - set(profile_names()))
+    unknown = sorted(set(profiles) - set(list_profiles()))
     if unknown:
-        raise UserError(f"there is no profile {unknown[0]}", hint=f"profiles: {', '.join(profile_names())}")
+        raise UserError(f"there is no profile {unknown[0]!r}", hint=f"profiles: {', '.join(list_profiles())}")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-demo-")))
         say("building the virtual phones' runtime bundle (compiles tvm_rpc.cc once) ...")
@@ -122,16 +153,15 @@ def virtual_farm(profiles: list[str], *, wait_ready: bool = True) -> Iterator[Vi
         say("starting the daemon ...")
         daemon, client = stack.enter_context(_daemon(folder))
         status = client.call("status")
-        adb = str(find_binary(""))
+        socket = status["adb"]["socket"]
         say("checking the bundle and compiling its golden kernels ...")
-        client.call("bundle.add", folder=str(bundle), name="virtual", toolchain="default", timeout_s=120.0)
+        client.call("bundle.add", folder=str(bundle), name="virtual")
         say(f"plugging in {len(profiles)} virtual phones ...")
-        stack.enter_context(VirtualLab(folder / "lab", status["adb"]["socket"], profiles))
-        if wait_ready:
-            _wait_ready(client, len(profiles))
+        phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
+        lab = running_lab(folder / "lab", phones, adb_socket=socket, expose_python=is_launcher(bundle / "tvm_rpc"))
         yield VirtualFarm(
-            folder, client, daemon, adb, client_environment(status["adb"]["socket"]),
-            status["tracker"]["host"], status["tracker"]["port"],
+            folder, client, stack.enter_context(lab), daemon, str(find_adb().path),
+            {**os.environ, "ADB_SERVER_SOCKET": socket}, status["tracker"]["host"], status["tracker"]["port"],
         )  # fmt: skip
 
 
@@ -159,19 +189,3 @@ def _daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], ControlClie
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-
-
-def _wait_ready(client: ControlClient, count: int) -> None:
-    """Print what happens to the phones until `count` of them are ready."""
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    ready: set[str] = set()
-    for event in client.stream("events", since=0, timeout_s=READY_TIMEOUT_S):
-        if event["kind"].startswith("device."):
-            reason = event["data"].get("reason") or ""
-            say(f"  {event['subject']}: {event['kind'].removeprefix('device.')} {reason}".rstrip())
-            (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
-        if len(ready) >= count:
-            return
-        if time.monotonic() > deadline:
-            break
-    raise HostError(f"only {len(ready)} of {count} phones became ready", hint="see the lines above")

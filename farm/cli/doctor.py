@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,6 +16,11 @@ import typer
 from farm.cli.context import JsonFlag, call, print_json, print_table
 from farm.config import FarmConfig, load
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
+
+# What a toolchain says of itself: the pair must match (docs/decisions.md, "Pin TVM and its FFI together").
+_VERSIONS = (
+    "from importlib.metadata import version as v; print('apache-tvm', v('apache-tvm') + ', ffi', v('apache-tvm-ffi'))"
+)
 
 
 class Verdict(StrEnum):
@@ -62,43 +68,45 @@ def _python(_config: FarmConfig) -> Iterator[Finding]:
 
 
 def _adb(config: FarmConfig) -> Iterator[Finding]:
-    from farm.adb.server import binary_version, find_binary, foreign_servers
+    from farm.adb.program import find_adb, other_servers
+    from farm.adb.server import default_socket
 
     try:
-        binary = find_binary(config.adb.binary)
-        yield Finding("adb", Verdict.OK, f"version {binary_version(binary)} at {binary}")
+        binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
+        yield Finding("adb", Verdict.OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
     except FarmError as error:
         yield Finding("adb", Verdict.FAIL, error.message, error.hint)
-    for server in foreign_servers(config.adb_socket):
-        yield Finding(
-            "other adb server",
-            Verdict.WARN,
-            f"pid {server.pid} of user {server.user} listens on port {server.port} and may hold USB phones",
-            f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={config.adb_socket}",
-        )
+    spec = config.adb_socket or default_socket(config.runtime_dir)
+    for server in other_servers(()):
+        if spec not in server.command:
+            fix = f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={spec}"
+            yield Finding("other adb server", Verdict.WARN, f"{server} may hold USB phones", fix)
 
 
 def _toolchains(config: FarmConfig) -> Iterator[Finding]:
-    from farm.jobs.toolchain import toolchain_versions
-
     for name, toolchain in config.toolchain.items():
+        command = [toolchain.python, "-c", _VERSIONS]
         try:
-            versions = toolchain_versions(toolchain.python)
-        except FarmError as error:
-            yield Finding(f"toolchain {name}", Verdict.FAIL, error.message, error.hint)
-        else:
-            said = ", ".join(f"{package} {version}" for package, version in versions.items())
-            yield Finding(f"toolchain {name}", Verdict.OK, f"{said} in {toolchain.python}")
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            said, failed = (done.stdout or done.stderr.strip().rpartition("\n")[2]).strip(), done.returncode != 0
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said, failed = str(error), True
+        fix = f"{toolchain.python} -m pip install 'farm[tvm]', or correct [toolchain.{name}] python" if failed else ""
+        verdict = Verdict.FAIL if failed else Verdict.OK
+        yield Finding(f"toolchain {name}", verdict, said if failed else f"{said} in {toolchain.python}", fix)
 
 
 def _linkers(_config: FarmConfig) -> Iterator[Finding]:
-    found = [tool for tool in ("ld.lld", "clang", "g++", "ziglang") if shutil.which(tool)]
-    if found:
-        yield Finding("linkers", Verdict.OK, ", ".join(found))
-    else:
-        yield Finding(
-            "linkers", Verdict.FAIL, "no linker for compiled models", "apt-get install lld, or pip install ziglang"
-        )
+    from farm.bundle.abi import Abi, Platform
+    from farm.worker.link import linkers
+
+    for abi, platform in ((Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)):
+        found = linkers(abi, platform)
+        if found:
+            yield Finding(f"linker {abi}", Verdict.OK, f"{found[0].name} for {platform}")
+        else:
+            fix = "apt-get install lld, or pip install ziglang, or set ANDROID_NDK_HOME"
+            yield Finding(f"linker {abi}", Verdict.FAIL, f"compiled models for {platform} cannot be linked", fix)
 
 
 def _folders(config: FarmConfig) -> Iterator[Finding]:

@@ -21,8 +21,11 @@ def list_leases(json: JsonFlag = False) -> None:
     print_table(
         ("DEVICE", "LEASE", "USER", "DOOR", "KEY", "HELD", "SESSION"),
         (
-            (r["device"], r["id"], r["user"], r["door"], r["key"] or "-", f"{r['held_s']:.1f}s", "open" if r["session"] else "-")
-            for r in answer["leases"]
+            (
+                row["device"], row["id"], row["user"], row["door"], row["key"] or "-", f"{row['held_s']:.1f}s",
+                "open" if row["session"] else "-",
+            )
+            for row in answer["leases"]
         ),
     )  # fmt: skip
     for row in answer["waiting"]:

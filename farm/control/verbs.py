@@ -116,8 +116,7 @@ class DaemonFacts:
 
     version: str
     pid: int
-    tracker_host: str
-    tracker_port: Callable[[], int]
+    tracker: Callable[[], tuple[str, int]]  # where stock clients on this host connect
     adb_socket: str
     problems: Callable[[], list[str]]
 
@@ -156,7 +155,7 @@ class FleetVerbs:
             ("device.reboot", Role.OPERATOR, OneDevice, self.reboot),
             ("device.forget", Role.OPERATOR, Forget, self.forget),
             ("device.add", Role.OPERATOR, Address, self.add),
-            ("alias.list", Role.VIEWER, Nothing, self.aliases),
+            ("alias.list", Role.VIEWER, Nothing, self.list_aliases),
             ("alias.set", Role.OPERATOR, SetAlias, self.set_alias),
             ("alias.remove", Role.OPERATOR, OneAlias, self.remove_alias),
             ("lease.list", Role.VIEWER, Nothing, self.leases),
@@ -171,6 +170,7 @@ class FleetVerbs:
     async def status(self, _: Nothing) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host."""
         holders = self._holders()
+        host, port = self._facts.tracker()
         summary = self._leasing.summary()
         totals: dict[str, int] = {}
         for server in summary.servers:
@@ -178,7 +178,7 @@ class FleetVerbs:
         return {
             "version": self._facts.version,
             "pid": self._facts.pid,
-            "tracker": {"host": self._facts.tracker_host, "port": self._facts.tracker_port()},
+            "tracker": {"host": host, "port": port},
             "adb": {"socket": self._facts.adb_socket},
             "keys": [{**asdict(row), "total": totals.get(row.key, 0)} for row in summary.keys],
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
@@ -226,16 +226,16 @@ class FleetVerbs:
         await self._fleet.add_network(asked.address)
         return {"address": asked.address}
 
-    async def aliases(self, _: Nothing) -> Mapping[str, Any]:
+    async def list_aliases(self, _: Nothing) -> Mapping[str, Any]:
         """Every key with its phones."""
-        configured = self._fleet.configured_aliases()
-        devices: dict[str, list[str]] = {alias: [] for alias in configured}
+        set_by_hand = self._fleet.configured_aliases()
+        devices: dict[str, list[str]] = {alias: [] for alias in set_by_hand}
         for view in self._fleet.views():
             for alias in view.aliases:
                 devices.setdefault(alias, []).append(view.name)
         return {
             "aliases": [
-                {"alias": alias, "devices": names, "selector": configured.get(alias, "")}
+                {"alias": alias, "devices": names, "selector": set_by_hand.get(alias, "")}
                 for alias, names in sorted(devices.items())
             ]
         }
@@ -299,9 +299,8 @@ class FleetVerbs:
 
     async def uninstall(self, _: Nothing) -> Mapping[str, Any]:
         """Remove farm from every phone."""
-        failed = await self._fleet.uninstall()
-        return {"cleaned": [], "failed": dict(failed)} if not isinstance(failed, tuple) else {
-            "cleaned": list(failed[0]), "failed": dict(failed[1])}  # fmt: skip
+        cleaned, failed = await self._fleet.uninstall()
+        return {"cleaned": list(cleaned), "failed": failed}
 
     async def events(self, call: ControlCall) -> Mapping[str, Any]:
         """Stream events until the caller leaves."""

@@ -1,12 +1,12 @@
 """Tables of the farm's database.
 
-The database is the last guard: CHECK constraints and unique indexes say what may never be. Times are ISO 8601 text in UTC;
-JSON columns hold what docs/interfaces.md describes.
+The database is the last guard: CHECK constraints and unique indexes say what may never be. Times are ISO 8601 text in
+UTC; JSON columns hold what docs/interfaces.md describes.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import CheckConstraint, Column, Integer, MetaData, String, Table, Text
 
 SCHEMA_VERSION = 1
 
@@ -52,32 +52,9 @@ job = Table(
     Column("kind", String, nullable=False),
     Column("user", String, nullable=False),
     Column("spec", Text, nullable=False),  # JSON
-    Column(
-        "state",
-        String,
-        CheckConstraint("state IN ('queued', 'running', 'done', 'failed', 'cancelled')"),
-        nullable=False,
-    ),
+    Column("state", String, CheckConstraint("state IN ('running', 'done', 'failed', 'lost')"), nullable=False),
     Column("submitted_at", String, nullable=False),
     Column("ended_at", String),
     Column("result", Text),  # JSON
-)
-
-attempt = Table(
-    "attempt",
-    metadata,
-    Column("id", String, primary_key=True),
-    Column("job", String, ForeignKey("job.id"), nullable=False),
-    Column("device", String, nullable=False),
-    Column("fence", Integer, nullable=False, unique=True),  # one attempt per grant
-    Column(
-        "state", String, CheckConstraint("state IN ('running', 'done', 'failed', 'stale')"), nullable=False
-    ),
-    Column("started_at", String, nullable=False),
-    Column("ended_at", String),
-    Column("error", Text),  # JSON, as core/error_wire writes it
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="ended_when_over"),
-)  # fmt: skip
-
-# One running attempt per device: a second one is a bug or a stale worker, and the database refuses it.
-Index("one_running_attempt", attempt.c.device, unique=True, sqlite_where=text("state = 'running'"))
+)

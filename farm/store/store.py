@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, insert,
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError
 
-from farm.core.errors import FarmError, HostError
-from farm.store.schema import SCHEMA_VERSION, alias, attempt, device, job, meta, metadata
+from farm.core.errors import HostError
+from farm.store.schema import SCHEMA_VERSION, alias, device, job, meta, metadata
 from farm.store.writer import Writer
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
@@ -27,12 +27,6 @@ class DatabaseUnusableError(HostError):
     """The database file cannot be used."""
 
     code = "database"
-
-
-class StaleFenceError(FarmError):
-    """A report came for an attempt that is over."""
-
-    code = "stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,58 +114,21 @@ class Store:
         statement = delete(alias).where(alias.c.alias == name)
         return await self._writer.write(lambda connection: connection.execute(statement).rowcount > 0)
 
-    # --- jobs and attempts ----------------------------------------------------------------------------------------
+    # --- jobs -----------------------------------------------------------------------------------------------------
 
     async def add_job(self, job_id: str, *, kind: str, user: str, spec: Mapping[str, Any]) -> None:
-        """Keep a submitted job."""
+        """Keep a job before it is acted upon."""
         statement = insert(job).values(
-            id=job_id, kind=kind, user=user, spec=json.dumps(spec), state="queued", submitted_at=_now()
+            id=job_id, kind=kind, user=user, spec=json.dumps(spec), state="running", submitted_at=_now()
         )
         await self._writer.write(lambda connection: connection.execute(statement) and None)
 
-    async def start_attempt(self, attempt_id: str, *, job_id: str, device_name: str, fence: int) -> None:
-        """Keep an attempt before its worker is started; the job runs from now on.
-
-        Raises:
-            StoreConflictError: the device has a running attempt, or the fence was used.
-        """
-
-        def start(connection: Connection) -> None:
-            connection.execute(
-                insert(attempt).values(
-                    id=attempt_id, job=job_id, device=device_name, fence=fence, state="running", started_at=_now()
-                )
-            )
-            connection.execute(update(job).where(job.c.id == job_id, job.c.state == "queued").values(state="running"))
-
-        await self._writer.write(start)
-
-    async def end_attempt(
-        self, attempt_id: str, *, fence: int, state: str, error: Mapping[str, object] | None = None
-    ) -> None:
-        """Keep how an attempt ended, once and only under its own fence.
-
-        Raises:
-            StaleFenceError: it has ended, or `fence` is not its own.
-        """
-
-        def end(connection: Connection) -> None:
-            changed = connection.execute(
-                update(attempt)
-                .where(attempt.c.id == attempt_id, attempt.c.fence == fence, attempt.c.state == "running")
-                .values(state=state, ended_at=_now(), error=json.dumps(error) if error else None)
-            )
-            if changed.rowcount != 1:
-                raise StaleFenceError(f"attempt {attempt_id} is over, or fence {fence} is not its own")
-
-        await self._writer.write(end)
-
-    async def end_job(self, job_id: str, *, state: str, result: Mapping[str, Any] | None = None) -> None:
-        """Keep a job's outcome."""
+    async def end_job(self, job_id: str, *, state: str, result: Mapping[str, Any]) -> None:
+        """Keep how a job ended, `done` or `failed`; only the first end counts."""
         statement = (
             update(job)
-            .where(job.c.id == job_id, job.c.ended_at.is_(None))
-            .values(state=state, ended_at=_now(), result=json.dumps(result) if result is not None else None)
+            .where(job.c.id == job_id, job.c.state == "running")
+            .values(state=state, ended_at=_now(), result=json.dumps(result))
         )
         await self._writer.write(lambda connection: connection.execute(statement) and None)
 
@@ -183,18 +140,10 @@ class Store:
             return None
         return {**row, "spec": json.loads(row["spec"]), "result": json.loads(row["result"]) if row["result"] else None}
 
-    async def fail_abandoned(self) -> int:
-        """End the jobs and attempts that a daemon left running when it died; how many attempts there were."""
-
-        def fail(connection: Connection) -> int:
-            running = update(attempt).where(attempt.c.state == "running")
-            abandoned = connection.execute(running.values(state="stale", ended_at=_now())).rowcount
-            connection.execute(
-                update(job).where(job.c.state.in_(("queued", "running"))).values(state="failed", ended_at=_now())
-            )
-            return int(abandoned)
-
-        return await self._writer.write(fail)
+    async def give_up_lost_jobs(self) -> int:
+        """End the jobs that a killed daemon left running; how many there were."""
+        lost = update(job).where(job.c.state == "running").values(state="lost", ended_at=_now())
+        return await self._writer.write(lambda connection: connection.execute(lost).rowcount)
 
 
 def _begin_epoch(path: Path) -> int:

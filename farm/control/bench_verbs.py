@@ -1,0 +1,55 @@
+"""The verb `bench`: a job's steps as they happen, then its results."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from farm.control.server import ControlCall, ControlServer, Role
+from farm.core.error_wire import error_to_wire
+from farm.jobs.bench import BenchRunner
+from farm.jobs.model import BenchSpec
+from farm.store.store import Store
+
+
+class BenchVerbs:
+    """Verbs about bench jobs."""
+
+    def __init__(self, runner: BenchRunner, store: Store) -> None:
+        self._runner = runner
+        self._store = store
+
+    def register(self, server: ControlServer) -> None:
+        """Add the verb to the door."""
+        server.register("bench", self.bench, Role.USER)
+
+    async def bench(self, call: ControlCall) -> Mapping[str, Any]:
+        """Run a bench. The caller's leaving cancels it."""
+        spec = BenchSpec.from_wire(call.fields)
+        steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+        def progress(device: str, step: str, facts: Mapping[str, Any]) -> None:
+            steps.put_nowait({"device": device, "step": step, **facts})
+
+        async def tell() -> None:
+            while True:
+                await call.progress(**await steps.get())
+
+        telling = asyncio.create_task(tell())
+        job_id = f"bench-{secrets.token_hex(4)}"
+        await self._store.add_job(job_id, kind="bench", user=call.caller.user, spec=asdict(spec))
+        try:
+            result = await self._runner.run(job_id, spec, call.caller.user, progress)
+        except BaseException as error:
+            await asyncio.shield(self._store.end_job(job_id, state="failed", result={"error": error_to_wire(error)}))
+            raise
+        finally:
+            telling.cancel()
+        answer = result.to_wire()
+        await self._store.end_job(job_id, state="done" if result.ok else "failed", result=answer)
+        while not steps.empty():
+            await call.progress(**steps.get_nowait())
+        return answer

@@ -1,0 +1,213 @@
+"""The composition root of `farm serve`: builds every part, runs them, takes them down in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from farm import __version__
+from farm.adb.client import AdbClient
+from farm.adb.program import find_adb, other_servers
+from farm.adb.server import AdbServer
+from farm.adb.watch import DeviceWatcher, WatchNews
+from farm.bundle.golden import ToolchainGoldenCompiler
+from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
+from farm.bundle.manifest import Bundle
+from farm.config import FarmConfig, ToolchainConfig
+from farm.control.artifacts import ArtifactFolder
+from farm.control.bench_verbs import BenchVerbs
+from farm.control.bundle_verbs import BundleVerbs
+from farm.control.server import ControlServer
+from farm.control.verbs import DaemonFacts, FleetVerbs
+from farm.control.worker_door import WorkerDoor
+from farm.core.device import DeviceView
+from farm.core.errors import UserError
+from farm.core.events import Event, EventLog
+from farm.fleet.fleet import Fleet
+from farm.jobs.bench import BenchRunner
+from farm.jobs.checker import FarmChecker
+from farm.jobs.supervisor import Supervisor
+from farm.jobs.zygote import Toolchain
+from farm.leasing import LeasePolicy, Leasing
+from farm.store.lock import StateFolderLock
+from farm.store.store import Store
+from farm.tracker.door import DoorPolicy, TvmDoor
+from farm.tracker.external import ExternalPolicy
+from farm.tracker.gate import GateLimits
+
+log = logging.getLogger("farm")
+
+
+class Daemon:
+    """One `farm serve`."""
+
+    def __init__(self, config: FarmConfig) -> None:
+        self._config = config
+        self._news: dict[str, str] = {}  # what is wrong with adb now, by subject
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            FarmError: the state folder is in use, a port is taken, the database is damaged, adb is missing.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, stop.set)
+        async with contextlib.AsyncExitStack() as stack:
+            watcher = await self._build(stack)
+            log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
+            serving = asyncio.create_task(watcher.run(), name="adb-watcher")
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            log.info("stopping")
+            for task in (serving, stopping):
+                task.cancel()
+            ended = await asyncio.gather(serving, stopping, return_exceptions=True)
+        for outcome in ended:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _build(self, stack: contextlib.AsyncExitStack) -> DeviceWatcher:
+        """Start every part, bottom floor first; `stack` takes them down."""
+        config = self._config
+        lock = StateFolderLock(config.state_dir)
+        stack.callback(lock.close)
+        store = Store(config.state_dir / "farm.db")
+        stack.callback(store.close)
+        await store.give_up_lost_jobs()
+        events = EventLog()
+        events.subscribe(_log_event)
+
+        server = None
+        if config.adb.manage:
+            config.runtime_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
+            binary = await asyncio.to_thread(find_adb, Path(config.adb.binary) if config.adb.binary else None)
+            server = AdbServer(binary, config.adb_socket, config.state_dir / "adb", usb=config.adb.usb)
+            stack.push_async_callback(server.stop)
+        client = AdbClient(config.adb_socket)
+        bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
+        artifacts = ArtifactFolder(config.state_dir / "artifacts")
+
+        worker_door = WorkerDoor(config.runtime_dir / "worker.sock", artifacts)
+        await worker_door.start()
+        stack.push_async_callback(worker_door.stop)
+        toolchains = [Toolchain(name, Path(each.python)) for name, each in config.toolchain.items()]
+        supervisor = Supervisor(toolchains, config.state_dir / "work", worker_door)
+        await supervisor.start()
+        stack.push_async_callback(supervisor.stop)
+
+        # Leasing follows the fleet, the fleet's checker asks leasing for keys, its workers meet the gate at the door:
+        # the checker is given ways to partners that are there before the first phone is.
+        def gate() -> tuple[str, int]:
+            return _dialled(config.tvm.host), door.port
+
+        def checking_key(device: str) -> str:
+            return leasing.checking_key(device)
+
+        fleet = Fleet(
+            client=client,
+            store=store,
+            bundle_for=_bundle_for(bundles, config.toolchain),
+            checker=FarmChecker(supervisor, key=checking_key, gate=gate),
+            events=events,
+            adopt=config.adopt,
+            aliases=config.aliases,
+        )
+        leasing = Leasing(fleet, events, store.epoch, LeasePolicy(unused_s=config.lease.unused_s))
+        stack.callback(leasing.close)
+        door = TvmDoor(
+            config.tvm.host,
+            config.tvm.port,
+            leasing,
+            leasing,
+            DoorPolicy(
+                advertise=config.tvm.advertise,
+                external=ExternalPolicy(allow=config.tvm.external.allow),
+                gate=GateLimits(idle_s=config.lease.idle_s),
+            ),
+        )
+        await door.start()
+        stack.push_async_callback(door.stop)
+
+        watcher = DeviceWatcher(client, server=server, on_devices=fleet.devices_changed, on_news=self._heard(events))
+        await fleet.start(watcher)
+        stack.push_async_callback(fleet.stop)
+
+        control = ControlServer(config.control_socket, artifacts=artifacts)
+        facts = DaemonFacts(__version__, os.getpid(), gate, config.adb_socket, lambda: self._problems(server))
+        FleetVerbs(fleet, leasing, events, facts).register(control)
+
+        BundleVerbs(bundles, self._compiler_of, fleet.uses_bundle, fleet.bundles_changed).register(control)
+        runner = BenchRunner(
+            leases=leasing, devices=fleet.views, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
+        )
+        BenchVerbs(runner, store).register(control)
+        await control.start()
+        stack.push_async_callback(control.stop)
+        return watcher
+
+    def _compiler_of(self, toolchain: str) -> ToolchainGoldenCompiler:
+        config = self._config.toolchain.get(toolchain)
+        if config is None:
+            raise UserError(
+                f"there is no toolchain {toolchain!r}", hint=f"configured: {', '.join(self._config.toolchain)}"
+            )
+        return ToolchainGoldenCompiler(Path(config.python))
+
+    def _heard(self, events: EventLog) -> Callable[[WatchNews], None]:
+        def heard(news: WatchNews) -> None:
+            if news.kind.endswith(".back"):
+                self._news.pop(news.subject, None)
+            else:
+                hint = f" ({news.error.hint})" if news.error and news.error.hint else ""
+                self._news[news.subject] = news.message + hint
+            events.publish(news.kind, news.subject, message=news.message)
+
+        return heard
+
+    def _problems(self, server: AdbServer | None) -> list[str]:
+        found = list(self._news.values())
+        if server is not None and self._config.adb.usb:
+            pids = {server.pid} if server.pid else set()
+            found.extend(f"{other} may hold USB phones" for other in other_servers(pids))
+        return found
+
+
+def _bundle_for(
+    library: BundleLibrary, toolchains: Mapping[str, ToolchainConfig]
+) -> Callable[[str, str], Bundle | None]:
+    """Which bundle a phone gets: the one its ABI's toolchain is configured with, else the one named last."""
+    named = [each.bundle for each in toolchains.values() if each.bundle]
+
+    def choose(abi: str, platform: str) -> Bundle | None:
+        for name in named:
+            bundle = library.get(name)
+            if (bundle.abi, bundle.platform) == (abi, platform):
+                return bundle
+        return library.for_abi(abi, platform)
+
+    return choose
+
+
+def _toolchain_of(bundles: BundleLibrary) -> Callable[[DeviceView], str]:
+    return lambda view: bundles.get(view.bundle).toolchain if view.bundle else DEFAULT_TOOLCHAIN
+
+
+def _dialled(host: str) -> str:
+    """The address to dial for a server bound to `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _log_event(event: Event) -> None:
+    said: Mapping[str, Any] = event.data
+    log.info(
+        "%s %s %s", event.kind, event.subject, " ".join(f"{name}={value}" for name, value in said.items() if value)
+    )
