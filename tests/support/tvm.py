@@ -77,6 +77,30 @@ def stock_server(secret: str, *, quiet: bool = True) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def server_process(bundle: Path, secret: str, work_dir: Path) -> Iterator[int]:
+    """The virtual phones' compiled `tvm_rpc`, started on this host as it is on a phone: its port."""
+    port = free_port()
+    command = [
+        str(bundle / "tvm_rpc"), "server", "--host=127.0.0.1", f"--port={port}", f"--port-end={port + 1}",
+        f"--key={secret}", f"--work-dir={work_dir}",
+    ]  # fmt: skip
+    child = subprocess.Popen(
+        command,
+        start_new_session=True,
+        env=os.environ | {"LD_LIBRARY_PATH": str(bundle)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for_port(port)
+        yield port
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait(10)
+
+
+@contextlib.contextmanager
 def stock_tracker() -> Iterator[int]:
     """A stock tracker: its port."""
     port = free_port()

@@ -1,0 +1,291 @@
+"""Unmodified TVM programs from the installed wheel against the farm's door."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from farm.core.device import Life
+from farm.core.events import EventLog
+from farm.leasing import Leasing
+from farm.simulation.runtime import build_bundle_folder, is_launcher
+from farm.tracker import wire
+from farm.tracker.door import TvmDoor
+from tests.support.raw import RawTracker, until
+from tests.support.tvm import (
+    FakeDevices,
+    environment,
+    free_port,
+    process,
+    server_process,
+    stock_server,
+    wait_for_port,
+)
+
+SECRET = "per-start-secret"
+CLIENT_LIMIT_S = 100.0  # importing TVM takes 10 s on a cold disk
+STOCK_EXCHANGE_MS = 88.0  # of the stock tracker with the stock client (FACTS-tvm §1)
+
+
+@pytest.fixture(scope="module")
+def python_server():
+    with stock_server(SECRET) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def compiled_server(tmp_path_factory):
+    folder = build_bundle_folder(tmp_path_factory.mktemp("bundle"))
+    if is_launcher(folder / "tvm_rpc"):
+        pytest.skip("no g++: the virtual phone's server is the Python one, which python_server covers")
+    with server_process(folder, SECRET, tmp_path_factory.mktemp("work")) as port:
+        yield port
+
+
+@pytest.fixture(params=["python", "compiled"])
+def phone_port(request):
+    return request.getfixturevalue(f"{request.param}_server")
+
+
+class Lab:
+    """A door over one phone."""
+
+    def __init__(self, port):
+        self.devices = FakeDevices()
+        if port:
+            self.devices.add("pixel", "android", "adreno-740", port=port, secret=SECRET)
+        self.events = EventLog()
+
+    async def __aenter__(self):
+        self.leasing = Leasing(self.devices, self.events, 1)
+        self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing)
+        await self.door.start()
+        return self
+
+    async def __aexit__(self, *_):
+        await self.door.stop()
+        self.leasing.close()
+
+    def kinds(self):
+        return [event.kind for event in self.events.since()]
+
+    async def run(self, script):
+        """Run `script` with the door's port in `port`; what it printed, and what it passed to `tell`."""
+        return await self.output("-c", PRELUDE + textwrap.dedent(script), str(self.door.port))
+
+    async def output(self, *arguments):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(CLIENT_LIMIT_S):
+                out, err = await child.communicate()
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        assert child.returncode == 0, err.decode()
+        lines = out.decode().splitlines()
+        return [line for line in lines if line[:1] != "@"], [json.loads(line[1:]) for line in lines if line[:1] == "@"]
+
+
+PRELUDE = """
+import json, sys
+port = int(sys.argv[1])
+def tell(value):
+    print("@" + json.dumps(value), flush=True)
+def close(session):
+    session._sess.get_function("CloseRPCConnection")()
+"""
+
+
+async def test_request_open_use_and_close(phone_port):
+    async with Lab(phone_port) as lab:
+        _, (numbers, data, key, milliseconds) = await lab.run(
+            """
+            import statistics, time
+            import numpy as np, tvm
+            from tvm import rpc
+            tracker = rpc.connect_tracker("127.0.0.1", port)
+            session = tracker.request("adreno-740", priority=3, session_timeout=60.5)
+            device = session.cpu(0)
+            tensor = tvm.runtime.tensor(np.arange(1000, dtype="float32"), device)
+            tell(float(tensor.numpy().sum()))
+            session.upload(bytearray(b"x" * 3_000_000), "blob.bin")
+            tell(len(session.download("blob.bin")))
+            tell(tracker.summary()["queue_info"]["android"])
+            times = []
+            for _ in range(50):
+                begun = time.perf_counter(); tracker.summary(); times.append(time.perf_counter() - begun)
+            tell(1e3 * statistics.median(times))
+            del tensor
+            close(session)
+            """
+        )
+        assert (numbers, data, key) == (499500.0, 3_000_000, {"free": 0, "pending": 0})
+        assert milliseconds < STOCK_EXCHANGE_MS / 10
+        await until(lambda: lab.kinds()[-1:] == ["lease.released"])
+        assert lab.kinds() == ["lease.granted", "session.opened", "session.ended", "lease.released"]
+        end = next(event.data for event in lab.events.since() if event.kind == "session.ended")
+        assert end["outcome"] == "closed"
+        assert end["bytes_up"] > 3_000_000 < end["bytes_down"]
+        assert not lab.devices.broken
+
+
+async def test_sessions_one_after_the_other_and_a_match_key_works_once(phone_port):
+    async with Lab(phone_port) as lab:
+        _, (refused, opened) = await lab.run(
+            """
+            from tvm import rpc
+            from tvm.rpc import base
+            tracker = rpc.connect_tracker("127.0.0.1", port)
+            base.sendjson(tracker._sock, [base.TrackerCode.REQUEST, "android", "", 1])
+            code, (host, gate, key) = base.recvjson(tracker._sock)
+            close(rpc.connect(host, gate, key))
+            try:
+                rpc.connect(host, gate, key)
+            except Exception as error:
+                tell(str(error))
+            for _ in range(5):
+                close(tracker.request("android"))
+            tell(5)
+            """
+        )
+        assert "match" in refused
+        assert opened == 5
+        assert lab.kinds().count("session.opened") == 6
+
+
+async def test_a_session_past_its_timeout_is_cut(phone_port):
+    async with Lab(phone_port) as lab:
+        lab.devices.recover = False
+        _, (error,) = await lab.run(
+            """
+            import time
+            from tvm import rpc
+            session = rpc.connect_tracker("127.0.0.1", port).request("android", session_timeout=0.5)
+            device = session.cpu(0)
+            time.sleep(1)
+            try:
+                session.get_function("tvm.rpc.server.upload")
+                tell("")
+            except Exception as error:
+                tell(type(error).__name__)
+            """
+        )
+        assert error
+        assert lab.kinds()[:4] == ["lease.granted", "session.opened", "session.cut", "session.ended"]
+        assert [name for name, _ in lab.devices.broken] == ["pixel"]
+        lab.devices.become("pixel", Life.READY)
+
+
+async def test_query_rpc_tracker_lists_the_farm(python_server):
+    async with Lab(python_server) as lab:
+        waiting = await RawTracker.connect(lab.door.port)
+        await waiting.send(wire.encode_message(wire.Request("mali", "", 1)))
+        await until(lambda: lab.leasing.waiting() != ())
+        lines, _ = await lab.output(
+            "-m", "tvm.exec.query_rpc_tracker", "--host", "127.0.0.1", "--port", str(lab.door.port)
+        )
+        waiting.close()
+        rows = [line.split() for line in lines]
+        assert [f"127.0.0.1:{lab.door.port}", "server:adreno-740"] in rows
+        assert ["android", "1", "1", "0"] in rows
+        assert ["adreno-740", "1", "1", "0"] in rows
+        assert ["mali", "0", "0", "1"] in rows
+
+
+async def test_metaschedules_rpc_runner_measures_candidates(python_server):
+    async with Lab(python_server) as lab:
+        _, (servers, results) = await lab.run(
+            """
+            if __name__ == "__main__":
+                import os, tempfile
+                import tvm
+                from tvm import te
+                from tvm.s_tir import meta_schedule as ms
+                config = ms.runner.RPCConfig("127.0.0.1", port, "adreno-740", session_timeout_sec=30)
+                tell(config.count_num_servers())
+                a = te.placeholder((128,), name="a")
+                b = te.compute((128,), lambda i: a[i] + 1.0, name="b")
+                path = os.path.join(tempfile.mkdtemp(), "candidate.so")
+                tvm.compile(te.create_prim_func([a, b]), target="llvm").export_library(path)
+                args = [ms.arg_info.TensorInfo("float32", [128])] * 2
+                runner = ms.runner.RPCRunner(config, ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=0))
+                futures = runner.run([ms.runner.RunnerInput(path, "cpu", args) for _ in range(3)])
+                results = [future.result() for future in futures]
+                tell([[len(result.run_secs or []), str(result.error_msg)] for result in results])
+            """
+        )
+        assert servers == 1
+        assert results == [[3, "None"]] * 3
+        assert lab.kinds().count("session.ended") == 3
+        assert not lab.devices.broken
+
+
+async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again():
+    async with Lab(0) as lab:
+        port = free_port()
+        arguments = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1), "--key", "board"]
+        with process(["-m", "tvm.exec.rpc_server", *arguments, "--tracker", f"127.0.0.1:{lab.door.port}", "--silent"]):
+            await asyncio.to_thread(wait_for_port, port)
+            free = {"free": 1, "pending": 0}
+            async with asyncio.timeout(30):
+                await until(lambda: lab.door.summary()["queue_info"].get("board") == free)
+            assert lab.door.summary()["server_info"] == [{"key": "server:board", "addr": ["127.0.0.1", port]}]
+            _, opened = await lab.run(
+                """
+                from tvm import rpc
+                tracker = rpc.connect_tracker("127.0.0.1", port)
+                for number in range(3):
+                    close(tracker.request("board", session_timeout=10))
+                    tell(number)
+                """
+            )
+            assert opened == [0, 1, 2]
+            await until(lambda: lab.door.summary()["queue_info"]["board"] == free)
+            # A key that is taken and never used: the server notices by GET_PENDING_MATCHKEYS and offers a new one.
+            client = await RawTracker.connect(lab.door.port)
+            code, (_, _, unused) = await client.ask(wire.Request("board", "", 1))
+            assert code == 0
+            assert lab.door.summary()["queue_info"]["board"] == {"free": 0, "pending": 0}
+            code, (_, _, fresh) = await asyncio.wait_for(asyncio.shield(ask_patiently(client)), 30)
+            assert code == 0
+            assert fresh != unused
+            client.close()
+        await until(lambda: lab.door.summary() == {"queue_info": {}, "server_info": []})
+        assert lab.kinds() == []
+
+
+async def ask_patiently(client):
+    await client.send(wire.encode_message(wire.Request("board", "", 1)))
+    loop = asyncio.get_running_loop()
+    while (event := client.parser.next_event()) is None:
+        client.parser.receive_data(await loop.sock_recv(client.sock, 4096))
+    return event.value
+
+
+async def test_200_stock_clients_at_once(python_server):
+    async with Lab(python_server) as lab:
+        _, (answers, errors) = await lab.run(
+            """
+            import threading
+            from tvm import rpc
+            gate, answers, errors = threading.Barrier(200), [], []
+            def one():
+                gate.wait()
+                try:
+                    answers.append(len(rpc.connect_tracker("127.0.0.1", port).summary()["server_info"]))
+                except Exception as error:
+                    errors.append(repr(error))
+            threads = [threading.Thread(target=one) for _ in range(200)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            tell(answers); tell(errors)
+            """
+        )
+        assert errors == []
+        assert answers == [3] * 200
