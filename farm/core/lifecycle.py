@@ -122,9 +122,16 @@ class DeviceState:
     failures: int = 0  # in a row, since it was last ready for STABLE_S
     wrong: int = 0  # wrong golden results in a row
     bundle: str = ""  # hash of the bundle verified on it
-    reason: str = ""
-    hint: str = ""
+    trouble: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
+    hint: str = ""  # what a person can do about it
     ready_at: float = 0.0  # monotonic seconds; meaningful while READY
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready, one line for a person; "" when it is."""
+        if self.life is Life.READY:
+            return ""
+        return self.trouble or MEANING[self.life]
 
 
 class IllegalTransitionError(FarmError):
@@ -188,7 +195,7 @@ def _link_changed(state: DeviceState, event: Listed | Unlisted) -> Decision:
         case Listed(link=Link.USABLE):
             if state.life not in LINK_DOWN:
                 return state, ()
-            return _work(replace(state, failures=0, identified=False), Life.IDENTIFYING)
+            return _work(replace(state, failures=0, identified=False, trouble="", hint=""), Life.IDENTIFYING)
         case Listed(link=link, reason=reason, hint=hint):
             life = Life.UNAUTHORIZED if link is Link.UNAUTHORIZED else Life.OFFLINE
             return _rest(state, life, reason, hint), ()
@@ -201,7 +208,7 @@ def _operator_spoke(
         case ServiceChanged(service=service):
             return replace(state, service=service), ()
         case Adopted():
-            adopted = replace(state, adopted=True)
+            adopted = replace(state, adopted=True, trouble="", hint="")
             return _work(adopted, Life.PROVISIONING) if state.life is Life.NEW else (adopted, ())
         case Unadopted(clean=clean):
             farewell: Instruction = Clean() if clean else StopServer()
@@ -212,11 +219,11 @@ def _operator_spoke(
         case Released():
             if state.life is not Life.QUARANTINED:
                 return state, ()
-            return _work(replace(state, failures=0, wrong=0), Life.IDENTIFYING)
+            return _work(replace(state, failures=0, wrong=0, trouble="", hint=""), Life.IDENTIFYING)
         case BundlesChanged():
             if state.life is not Life.QUARANTINED:
                 return state, ()
-            return _work(replace(state, failures=0, wrong=0), Life.PROVISIONING)
+            return _work(replace(state, failures=0, wrong=0, trouble="", hint=""), Life.PROVISIONING)
 
 
 def _server_in_doubt(state: DeviceState, event: ServerDied | LinkLost | SessionBroke, now: float) -> Decision:
@@ -227,7 +234,7 @@ def _server_in_doubt(state: DeviceState, event: ServerDied | LinkLost | SessionB
             if not state.follow or state.life not in {Life.READY, Life.CHECKING}:
                 return state, ()
             failures = state.failures + (state.life is Life.CHECKING)
-            return _work(replace(state, failures=failures), Life.RECOVERING, Reap, reason)
+            return _work(replace(state, failures=failures, trouble=reason), Life.RECOVERING, Reap)
         case ServerDied(follow=follow, reason=reason):
             if follow != state.follow or not follow:
                 return state, ()
@@ -243,29 +250,29 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
         case Identified(adopted=adopted):
             known = replace(state, identified=True, adopted=adopted)
             if not adopted:
-                return _rest(known, Life.NEW, "not adopted", "farm device adopt NAME"), ()
+                return _rest(known, Life.NEW, hint="farm device adopt NAME"), ()
             return _work(known, Life.PROVISIONING)
         case Provisioned(bundle=bundle, adoptable=adoptable):
             how = AdoptServer if adoptable else StartServer
-            return _work(replace(state, bundle=bundle), Life.STARTING, how, state.reason)
+            return _work(replace(state, bundle=bundle), Life.STARTING, how)
         case ProvisionFailed(person=True, reason=reason, hint=hint):
             return _rest(state, Life.QUARANTINED, reason, hint), ()
         case ServerStarted():
-            checking, work = _work(state, Life.CHECKING, reason=state.reason)
+            checking, work = _work(state, Life.CHECKING)
             followed = replace(checking, follow=checking.generation)
             return followed, (FollowServer(followed.follow), *work)
         case CheckPassed():
-            ready = replace(state, life=Life.READY, reason="", hint="", wrong=0, ready_at=now)
+            ready = replace(state, life=Life.READY, trouble="", hint="", wrong=0, ready_at=now)
             return replace(ready, generation=ready.generation + 1), (DropOldBundles(),)
         case CheckFailed(wrong=True, reason=reason, hint=hint):
             return _wrong_result(state, reason, hint)
         case RecoveryFinished(server_alive=alive):
             if alive and state.follow:
-                return _work(state, Life.CHECKING, reason=state.reason)
-            return _work(replace(state, follow=0), Life.STARTING, reason=state.reason)
+                return _work(state, Life.CHECKING)
+            return _work(replace(state, follow=0), Life.STARTING)
         case BackedOff():
             life = Life.PROVISIONING if state.identified else Life.IDENTIFYING
-            return _work(state, life, reason=state.reason)
+            return _work(state, life)
         case (
             IdentifyFailed(reason=reason, hint=hint)
             | ProvisionFailed(reason=reason, hint=hint)
@@ -278,24 +285,24 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
 
 def _wrong_result(state: DeviceState, reason: str, hint: str) -> Decision:
     """Wrong numbers: a fresh server first, then a bundle compared by hash, then a person."""
-    seen = replace(state, follow=0, wrong=state.wrong + 1, failures=state.failures + 1)
+    seen = replace(state, follow=0, wrong=state.wrong + 1, failures=state.failures + 1, trouble=reason)
     if seen.wrong > WRONG_RESULTS_TOLERATED:
         return _rest(seen, Life.QUARANTINED, reason, hint or "farm device release NAME, once it is understood"), (
             StopServer(),
         )
-    return _work(seen, Life.STARTING if seen.wrong == 1 else Life.PROVISIONING, reason=reason)
+    return _work(seen, Life.STARTING if seen.wrong == 1 else Life.PROVISIONING)
 
 
 def _retry(state: DeviceState, life: Life, reason: str) -> Decision:
     """Try again from `life`: at once for the first failure, else after a pause."""
-    counted = replace(state, failures=state.failures + 1)
+    counted = replace(state, failures=state.failures + 1, trouble=reason)
     if counted.failures <= IMMEDIATE_RESTARTS:
-        return _work(counted, life, reason=reason)
+        return _work(counted, life)
     return _back_off(counted, reason)
 
 
 def _back_off(state: DeviceState, reason: str, hint: str = "") -> Decision:
-    waiting = replace(state, life=Life.RECOVERING, generation=state.generation + 1, follow=0, reason=reason, hint=hint)
+    waiting = replace(state, life=Life.RECOVERING, generation=state.generation + 1, follow=0, trouble=reason, hint=hint)
     return waiting, (BackOff(waiting.generation, max(1, waiting.failures)),)
 
 
@@ -303,13 +310,10 @@ def _work(
     state: DeviceState,
     life: Life,
     kind: type[StartServer | AdoptServer | Reap] | None = None,
-    reason: str = "",
 ) -> Decision:
     """Enter `life` and ask for its work under the next number."""
     follow = state.follow if life in SERVED else 0
-    entered = replace(
-        state, life=life, generation=state.generation + 1, follow=follow, reason=reason or MEANING[life], hint=""
-    )
+    entered = replace(state, life=life, generation=state.generation + 1, follow=follow)
     number = entered.generation
     work: Work
     if kind is not None:
@@ -327,8 +331,6 @@ def _work(
     return entered, (work,)
 
 
-def _rest(state: DeviceState, life: Life, reason: str = "", hint: str = "") -> DeviceState:
+def _rest(state: DeviceState, life: Life, trouble: str = "", hint: str = "") -> DeviceState:
     """Enter a life in which nothing is awaited: outstanding work and following are over."""
-    return replace(
-        state, life=life, generation=state.generation + 1, follow=0, reason=reason or MEANING[life], hint=hint
-    )
+    return replace(state, life=life, generation=state.generation + 1, follow=0, trouble=trouble, hint=hint)

@@ -142,6 +142,18 @@ def test_a_broken_session_is_reaped_then_checked_again() -> None:
     assert story.state.follow == followed
 
 
+def test_what_broke_is_told_until_it_is_ready_again() -> None:
+    story = Story().until_ready()
+    story.tell(m.ServerDied(story.state.follow, "signal 11"))
+    story.tell(m.ServerStarted(story.number))
+    assert story.state.reason == "signal 11"
+    story.tell(m.CheckPassed(story.number))
+    assert story.state.reason == ""
+    story.tell(m.ServerDied(story.state.follow, "exit 1"))
+    story.tell(m.Unlisted())
+    assert story.state.reason == MEANING[Life.GONE]
+
+
 def test_a_broken_session_whose_server_died_too_starts_another() -> None:
     story = Story().until_ready()
     story.tell(m.SessionBroke("cut"))
