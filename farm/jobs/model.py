@@ -127,6 +127,10 @@ class BenchTask:
         """The task in a spawn message's payload."""
         return TypeAdapter(cls).validate_python(dict(fields))
 
+    def to_wire(self) -> dict[str, Any]:
+        """The payload that `from_wire` reads."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class PhoneResult:
@@ -141,6 +145,8 @@ class PhoneResult:
     identity: Mapping[str, Any] = field(default_factory=dict)
     bundle: str = ""  # hash of the runtime on the phone
     toolchain: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)  # in the toolchain
+    temperature_c: float | None = None  # when the result was written
     report: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, object] | None = None
 
@@ -151,7 +157,7 @@ class PhoneResult:
         for attempt in own["attempts"]:
             for name in ("started_at", "ended_at"):
                 attempt[name] = attempt[name].isoformat() if attempt[name] else None
-        return {**report, **own}
+        return {**report, **own}  # the result's own fields win
 
 
 @dataclass(frozen=True, slots=True)

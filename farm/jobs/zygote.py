@@ -77,6 +77,8 @@ class Zygote:
         self.ended = asyncio.Event()
         self._process = process
         self._link = link
+        # asyncio's kill() may reap the process itself and so hide its exit from asyncio; a pidfd cannot hit another one.
+        self._pidfd = os.pidfd_open(process.pid)
         self._greeting: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._spawning: dict[str, asyncio.Future[int]] = {}
         self._exits: dict[str, asyncio.Future[Exited]] = {}
@@ -176,14 +178,21 @@ class Zygote:
     async def stop(self) -> None:
         """End the zygote and every child."""
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+            self._signal(signal.SIGTERM)
             try:
                 await asyncio.wait_for(self._process.wait(), STOP_LIMIT_S)
             except TimeoutError:
-                self._process.kill()
+                self._signal(signal.SIGKILL)
                 await self._process.wait()
         self._die("it was stopped")
+        await self._process.wait()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _signal(self, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signum)
 
     def _send(self, message: ToZygote) -> None:
         if self.ended.is_set():
@@ -236,9 +245,8 @@ class Zygote:
         self.ended.set()
         asyncio.get_running_loop().remove_reader(self._link.fileno())
         self._link.close()
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        if self._pidfd >= 0:
+            self._signal(signal.SIGKILL)
         # Its children die with it (PR_SET_PDEATHSIG), but not what they started: a linker, say. Their groups are
         # signalled in the same moment, before any of these pids can have been given to another process.
         for pid in self._pids.values():

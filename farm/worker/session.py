@@ -28,7 +28,7 @@ class PhoneSession:
     """A session with a phone's RPC server."""
 
     def __init__(self, session: Any) -> None:
-        self._session = session
+        self.raw = session  # tvm.rpc.RPCSession
 
     def device(self, kind: str) -> Any:
         """The phone's device for a TVM target kind (`llvm`, `opencl`).
@@ -40,7 +40,7 @@ class PhoneSession:
         name = _DEVICES.get(kind)
         if name is None:
             raise TargetError(f"the farm cannot run code for {kind} on a phone")
-        device = self._session.device(name, 0)
+        device = self.raw.device(name, 0)
         if name != "cpu":
             with on_phone(f"looking for {name}"):
                 if not device.exist:
@@ -50,14 +50,14 @@ class PhoneSession:
     def load(self, library: Path, name: str) -> Any:
         """Upload a library under `name` and load it there."""
         with on_phone("uploading the library"):
-            self._session.upload(str(library), name)
+            self.raw.upload(str(library), name)
         with on_phone("loading the library"):
-            return self._session.load_module(name)
+            return self.raw.load_module(name)
 
     def function(self, name: str) -> Any:
         """A global function of the phone's TVM runtime."""
         with on_phone(f"looking for {name}"):
-            return self._session.get_function(name)
+            return self.raw.get_function(name)
 
     def virtual_machine(self, module: Any, device: Any) -> Any:
         """A Relax VM on the phone for an uploaded library."""
@@ -67,7 +67,7 @@ class PhoneSession:
     def close(self) -> None:
         """End the session now; the phone's worker process ends with it."""
         with contextlib.suppress(tvm.error.TVMError, RuntimeError, OSError):  # broken already: ended
-            self._session._sess.get_function("CloseRPCConnection")()  # noqa: SLF001 - the one way to close for certain
+            self.raw._sess.get_function("CloseRPCConnection")()  # noqa: SLF001 - the one way to close for certain
 
 
 @contextlib.contextmanager

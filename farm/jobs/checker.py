@@ -1,0 +1,90 @@
+"""Checks phones for the fleet: golden kernels in a worker of their own per check.
+
+One forked child per check instead of one long-lived checker with threads: it costs a few milliseconds, and a phone that
+hangs takes down its own check only. The child is killed at the time limit like any other worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farm.bundle.manifest import Bundle
+from farm.core.errors import PhoneError
+from farm.fleet.checker import CheckReport
+from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task
+from farm.jobs.bench import Workers
+
+WORKER = "farm.worker.checker"
+CHECK_LIMIT_S = 30.0  # 0.1 s on a healthy phone; a cold GPU driver compiles OpenCL kernels for several seconds
+MOST_AT_ONCE = 8  # a hub of phones comes up at once; more workers than this only share the same cores
+
+
+class CheckTimeoutError(PhoneError):
+    """The golden kernels did not end in time on the phone."""
+
+    code = "check_timeout"
+
+
+@dataclass(slots=True)
+class _Host:
+    """What a check's worker may ask for."""
+
+    device: str
+    key: Callable[[str], str]
+    gate: Callable[[], tuple[str, int]]
+
+    async def open_session(self) -> SessionOffer:
+        host, port = self.gate()
+        return SessionOffer(host, port, self.key(self.device))
+
+    async def abort_session(self, reason: str) -> None:
+        """Nothing to cut: the phone is the fleet's, which acts on the report."""
+
+    def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
+        """Nobody watches a check."""
+
+
+class FarmChecker:
+    """Implements farm.fleet.checker.Checker."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        key: Callable[[str], str],
+        gate: Callable[[], tuple[str, int]],
+        limit_s: float = CHECK_LIMIT_S,
+    ) -> None:
+        """`key`: a match key for a phone that is being checked (Leasing.checking_key). `gate`: the TVM door."""
+        self._workers = workers
+        self._key = key
+        self._gate = gate
+        self._limit_s = limit_s
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._numbers = itertools.count(1)
+
+    async def check(self, device: str, bundle: Bundle) -> CheckReport:
+        """Run the bundle's golden kernels for the CPU on a phone.
+
+        Raises:
+            CheckTimeoutError: the phone hangs.
+            PhoneError: the phone failed in the session.
+            HostError: the worker or its toolchain failed.
+        """
+        async with self._places:
+            started_s = asyncio.get_running_loop().time()
+            number = next(self._numbers)
+            payload = {"device": device, "golden": str(bundle.golden_dir)}
+            task = Task(f"check-{number}", number, WORKER, payload, self._limit_s)
+            try:
+                found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))
+            except AttemptTimeoutError as error:
+                raise CheckTimeoutError(
+                    f"{device} did not finish the golden kernels within {self._limit_s:g} s", evidence=error.message
+                ) from error
+            seconds = asyncio.get_running_loop().time() - started_s
+            return CheckReport(bool(found["ok"]), str(found["detail"]), seconds)
