@@ -26,10 +26,12 @@ from farm.control.bundle_verbs import BundleVerbs
 from farm.control.server import ControlServer
 from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
+from farm.core.adoption import rules_of
 from farm.core.device import DeviceView
 from farm.core.errors import UserError
 from farm.core.events import Event, EventLog
-from farm.fleet.fleet import Fleet
+from farm.fleet.aliases import Aliases
+from farm.fleet.fleet import Fleet, FleetConfig
 from farm.jobs.bench import BenchRunner
 from farm.jobs.checker import FarmChecker
 from farm.jobs.supervisor import Supervisor
@@ -62,9 +64,9 @@ class Daemon:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
         async with contextlib.AsyncExitStack() as stack:
-            watcher = await self._build(stack)
+            fleet = await self._build(stack)
             log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
-            serving = asyncio.create_task(watcher.run(), name="adb-watcher")
+            serving = asyncio.create_task(fleet.run(), name="fleet")
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
             log.info("stopping")
@@ -75,7 +77,7 @@ class Daemon:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    async def _build(self, stack: contextlib.AsyncExitStack) -> DeviceWatcher:
+    async def _build(self, stack: contextlib.AsyncExitStack) -> Fleet:
         """Start every part, bottom floor first; `stack` takes them down."""
         config = self._config
         lock = StateFolderLock(config.state_dir)
@@ -112,15 +114,17 @@ class Daemon:
         def checking_key(device: str) -> str:
             return leasing.checking_key(device)
 
+        watcher = DeviceWatcher(client, server=server, on_news=self._heard(events))
         fleet = Fleet(
-            client=client,
-            store=store,
-            bundle_for=_bundle_for(bundles, config.toolchain),
-            checker=FarmChecker(supervisor, key=checking_key, gate=gate),
-            events=events,
-            adopt=config.adopt,
-            aliases=config.aliases,
+            client,
+            watcher,
+            ConfiguredBundles(bundles, config.toolchain),
+            FarmChecker(supervisor, key=checking_key, gate=gate),
+            store,
+            events,
+            FleetConfig(rules=rules_of(config.adopt)),
         )
+        aliases = Aliases(fleet, store, config.aliases)
         leasing = Leasing(fleet, events, store.epoch, LeasePolicy(unused_s=config.lease.unused_s))
         stack.callback(leasing.close)
         door = TvmDoor(
@@ -137,22 +141,22 @@ class Daemon:
         await door.start()
         stack.push_async_callback(door.stop)
 
-        watcher = DeviceWatcher(client, server=server, on_devices=fleet.devices_changed, on_news=self._heard(events))
-        await fleet.start(watcher)
-        stack.push_async_callback(fleet.stop)
-
         control = ControlServer(config.control_socket, artifacts=artifacts)
         facts = DaemonFacts(__version__, os.getpid(), gate, config.adb_socket, lambda: self._problems(server))
-        FleetVerbs(fleet, leasing, events, facts).register(control)
+        FleetVerbs(fleet, leasing, aliases, events, facts).register(control)
 
-        BundleVerbs(bundles, self._compiler_of, fleet.uses_bundle, fleet.bundles_changed).register(control)
+        def in_use(bundle: Bundle) -> str:
+            names = fleet.bundles_in_use().get(bundle.hash)
+            return f"it is on {', '.join(names)}" if names else ""
+
+        BundleVerbs(bundles, self._compiler_of, in_use, fleet.bundles_changed).register(control)
         runner = BenchRunner(
             leases=leasing, devices=fleet.views, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
         )
         BenchVerbs(runner, store).register(control)
         await control.start()
         stack.push_async_callback(control.stop)
-        return watcher
+        return fleet
 
     def _compiler_of(self, toolchain: str) -> ToolchainGoldenCompiler:
         config = self._config.toolchain.get(toolchain)
@@ -181,20 +185,20 @@ class Daemon:
         return found
 
 
-def _bundle_for(
-    library: BundleLibrary, toolchains: Mapping[str, ToolchainConfig]
-) -> Callable[[str, str], Bundle | None]:
+class ConfiguredBundles:
     """Which bundle a phone gets: the one its ABI's toolchain is configured with, else the one named last."""
-    named = [each.bundle for each in toolchains.values() if each.bundle]
 
-    def choose(abi: str, platform: str) -> Bundle | None:
-        for name in named:
-            bundle = library.get(name)
-            if (bundle.abi, bundle.platform) == (abi, platform):
+    def __init__(self, library: BundleLibrary, toolchains: Mapping[str, ToolchainConfig]) -> None:
+        self._library = library
+        self._named = [each.bundle for each in toolchains.values() if each.bundle]
+
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        """The bundle for a device of that ABI and platform."""
+        for name in self._named:
+            bundle = self._library.get(name)
+            if bundle.abi == abi and platform in (None, bundle.platform):
                 return bundle
-        return library.for_abi(abi, platform)
-
-    return choose
+        return self._library.for_abi(abi, platform)
 
 
 def _toolchain_of(bundles: BundleLibrary) -> Callable[[DeviceView], str]:

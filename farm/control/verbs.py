@@ -19,6 +19,7 @@ from farm.control.server import ControlCall, ControlServer, Role
 from farm.core.device import Service
 from farm.core.errors import UserError
 from farm.core.events import Event, EventLog
+from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
 from farm.leasing import Leasing
 
@@ -138,8 +139,9 @@ def read_fields(call: ControlCall, form: type[T]) -> T:
 class FleetVerbs:
     """Verbs about phones, keys and leases."""
 
-    def __init__(self, fleet: Fleet, leasing: Leasing, events: EventLog, facts: DaemonFacts) -> None:
+    def __init__(self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts) -> None:
         self._fleet = fleet
+        self._aliases = aliases
         self._leasing = leasing
         self._events = events
         self._facts = facts
@@ -198,7 +200,7 @@ class FleetVerbs:
     async def set_device(self, asked: SetDevice) -> Mapping[str, Any]:
         """Change a phone's name, pool or labels."""
         labels = dict(_assignment(text) for text in asked.labels)
-        view = await self._fleet.set_device(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
+        view = await self._fleet.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels)}
 
     async def set_service(self, asked: SetService) -> Mapping[str, Any]:
@@ -223,12 +225,11 @@ class FleetVerbs:
 
     async def add(self, asked: Address) -> Mapping[str, Any]:
         """Add a network phone."""
-        await self._fleet.add_network(asked.address)
-        return {"address": asked.address}
+        return {"address": await self._fleet.add_network(asked.address)}
 
     async def list_aliases(self, _: Nothing) -> Mapping[str, Any]:
         """Every key with its phones."""
-        set_by_hand = self._fleet.configured_aliases()
+        set_by_hand = {alias: str(selector) for alias, selector in self._aliases.selectors().items()}
         devices: dict[str, list[str]] = {alias: [] for alias in set_by_hand}
         for view in self._fleet.views():
             for alias in view.aliases:
@@ -242,12 +243,12 @@ class FleetVerbs:
 
     async def set_alias(self, asked: SetAlias) -> Mapping[str, Any]:
         """Let the phones of a selector answer to a key."""
-        alias = await self._fleet.set_alias(asked.alias, asked.selector)
+        alias = await self._aliases.set(asked.alias, asked.selector)
         return {"alias": alias, "devices": [view.name for view in self._fleet.views() if alias in view.aliases]}
 
     async def remove_alias(self, asked: OneAlias) -> Mapping[str, Any]:
         """Remove a key that was set by hand."""
-        return {"alias": await self._fleet.remove_alias(asked.alias)}
+        return {"alias": await self._aliases.remove(asked.alias)}
 
     async def leases(self, _: Nothing) -> Mapping[str, Any]:
         """Who holds what, and who waits."""

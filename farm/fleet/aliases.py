@@ -1,0 +1,75 @@
+"""Stock TVM keys set by hand: those of the configuration and those of `farm alias set`, kept in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from farm.core.errors import UserError
+from farm.core.labels import normalise
+from farm.core.selector import Selector
+from farm.fleet.fleet import Fleet
+
+
+class AliasBook(Protocol):
+    """What is needed of farm.store.store.Store."""
+
+    def aliases(self) -> dict[str, str]:
+        """Alias -> selector."""
+
+    async def save_alias(self, name: str, selector: str) -> None:
+        """Keep one."""
+
+    async def forget_alias(self, name: str) -> bool:
+        """Remove one; whether there was one."""
+
+
+class Aliases:
+    """Keys set by hand. One of the store wins over one of the same name in the configuration."""
+
+    def __init__(self, fleet: Fleet, book: AliasBook, configured: Mapping[str, str]) -> None:
+        """Tell the fleet what is set.
+
+        Raises:
+            SelectorError: a configured selector does not follow the grammar.
+        """
+        self._fleet = fleet
+        self._book = book
+        self._configured = {normalise(name): Selector.parse(text) for name, text in configured.items()}
+        self._kept = {name: Selector.parse(text) for name, text in book.aliases().items()}
+        fleet.set_aliases(self.selectors())
+
+    def selectors(self) -> dict[str, Selector]:
+        """Every key set by hand, with the phones it means."""
+        return self._configured | self._kept
+
+    async def set(self, name: str, selector: str) -> str:
+        """Set a key; returns it normalised.
+
+        Raises:
+            UserError: nothing of the name survives normalisation, or a device has it.
+            SelectorError: the selector does not follow the grammar.
+        """
+        alias, parsed = normalise(name), Selector.parse(selector)
+        if not alias:
+            raise UserError(f"{name!r} cannot be a key", hint="use letters, digits and . _ -")
+        if any(view.name == alias for view in self._fleet.views()):
+            raise UserError(f"{alias} is a device's name", hint="choose another key, or rename the device")
+        await self._book.save_alias(alias, str(parsed))
+        self._kept[alias] = parsed
+        self._fleet.set_aliases(self.selectors())
+        return alias
+
+    async def remove(self, name: str) -> str:
+        """Remove a key; returns it normalised.
+
+        Raises:
+            UserError: it was not set with `farm alias set`.
+        """
+        alias = normalise(name)
+        if not await self._book.forget_alias(alias):
+            where = "it stands in the configuration file" if alias in self._configured else "see: farm alias list"
+            raise UserError(f"the key {name!r} was not set with `farm alias set`", hint=where)
+        del self._kept[alias]
+        self._fleet.set_aliases(self.selectors())
+        return alias
