@@ -148,8 +148,9 @@ class Agent:
 
     async def farewell(self) -> None:
         """Wait for what was asked of the phone beside work (stop, clean); raises what failed there."""
-        if pending := tuple(self._farewells):
-            await asyncio.gather(*pending)
+        pending = await self._farewells_said()
+        for task in pending:
+            task.result()
 
     async def close(self) -> None:
         """End every task; the phone keeps what it has."""
@@ -181,7 +182,7 @@ class Agent:
 
     async def _do_work(self, work: m.Work) -> None:
         number = work.generation
-        await asyncio.gather(*self._farewells, return_exceptions=True)  # they touch what this work will touch
+        await self._farewells_said()  # they touch what this work will touch
         try:
             event = await self._answer(work)
         except FarmError as error:
@@ -268,6 +269,13 @@ class Agent:
         if number == self.state.follow:
             self._follow = None
             self.tell(event)
+
+    async def _farewells_said(self) -> tuple[asyncio.Task[None], ...]:
+        """Wait for them, however they end; giving up waiting does not end them."""
+        pending = tuple(self._farewells)
+        if pending:
+            await asyncio.wait(pending)
+        return pending
 
     def _say_farewell(self, what: Coroutine[object, object, None]) -> None:
         async def bounded() -> None:
