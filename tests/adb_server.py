@@ -122,3 +122,13 @@ class AdbServer:
         """Serial -> state, as listed now."""
         lines = self.text("devices").splitlines()[1:]
         return {serial: state for serial, _, state in (line.partition("\t") for line in lines) if serial}
+
+    def wait_for_state(self, serial: str, state: str, *, timeout_s: float = 10.0) -> None:
+        """Wait until a phone is listed with that state; an empty one means not listed at all."""
+        deadline = time.monotonic() + timeout_s
+        while (listed := self.states().get(serial, "")) != state:
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"{serial} is {listed or 'not listed'}, not {state or 'gone'}, after {timeout_s} s"
+                )
+            time.sleep(0.01)

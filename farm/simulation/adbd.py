@@ -283,7 +283,11 @@ class DeviceConnection:
             self._send(Command.OKAY, stream, state.remote)
 
     def write(self, stream: int, payload: Buffer) -> None:
-        """Send bytes. `payload` must stay unchanged until the next `WriteAllowed` of that stream."""
+        """Send bytes. `payload` must never change afterwards.
+
+        Not even after the next `WriteAllowed`: adb 36 sends an OKAY too many now and then (measured), so it does not
+        prove that these bytes have left.
+        """
         state = self._streams[stream]
         if not state.may_write or len(payload) > self.max_payload:
             raise ValueError(f"stream {stream} may not write {len(payload)} bytes now")

@@ -231,7 +231,9 @@ async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
             assert task is not None
             clients.add(task)
             try:
-                await serve_control(lab, reader, writer)
+                # asyncio's streams report a cancelled task as an error; the end of the lab is none.
+                with suppress(asyncio.CancelledError):
+                    await serve_control(lab, reader, writer)
             finally:
                 clients.discard(task)
 

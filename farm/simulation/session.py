@@ -71,7 +71,7 @@ class Stream:
             self._session.link.wake()
 
     def write(self, data: Buffer) -> None:
-        """Send bytes, now or when the host asks for more. `data` must not change until `drained`."""
+        """Send bytes, now or when the host asks for more. `data` must never change afterwards."""
         if not self.is_open or not len(data):
             return
         if not self._queue and len(data) <= self.max_payload and self._session.connection.may_write(self.number):

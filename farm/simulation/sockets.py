@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from farm.simulation.packets import Buffer
     from farm.simulation.session import Stream
 
-_FIRST_READ_BYTES = 16 * 1024  # RPC messages are small; a reader that fills its buffer gets a larger one
+_FIRST_READ_BYTES = 16 * 1024  # RPC messages are small; who fills a buffer gets a larger one
+_LARGEST_READ_BYTES = 256 * 1024
 _CONNECT_TIMEOUT_S = 10.0
 _LOOPBACK = "127.0.0.1"
 
@@ -87,7 +88,7 @@ class SocketService:
         self._unsent: memoryview | None = None
         self._reading = False
         self._closed = False
-        self._buffer = bytearray(_FIRST_READ_BYTES)
+        self._read_bytes = _FIRST_READ_BYTES
         if sock.family == socket.AF_INET:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -114,20 +115,18 @@ class SocketService:
 
     def _on_readable(self) -> None:
         try:
-            count = self._socket.recv_into(self._buffer)
+            data = self._socket.recv(self._read_bytes)
         except BlockingIOError:
             return
         except OSError:
-            count = 0
-        if count == 0:
+            data = b""
+        if not data:
             self._end()
             return
-        # The buffer is the stream's until `drained`, so nothing is read before.
-        self._stop_reading()
-        full = count == len(self._buffer)
-        self._stream.write(memoryview(self._buffer)[:count])
-        if full and count < self._stream.max_payload:
-            self._buffer = bytearray(self._stream.max_payload)
+        self._stop_reading()  # until `drained`: what waits, waits in the socket
+        self._stream.write(data)
+        if len(data) == self._read_bytes:
+            self._read_bytes = min(_LARGEST_READ_BYTES, 4 * self._read_bytes, self._stream.max_payload)
 
     def _push_out(self) -> None:
         unsent = self._unsent

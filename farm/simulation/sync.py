@@ -287,8 +287,6 @@ class _Outgoing:
         self._portion_bytes = portion_bytes
         self._regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self._read_bytes = 0
-        # The host may still be reading one portion while the next is prepared.
-        self._buffers = [bytearray(0), bytearray(0)]
         self._ready: tuple[memoryview, bool] | None = None
 
     def send_portion(self, stream: Stream) -> bool:
@@ -311,10 +309,8 @@ class _Outgoing:
     def _prepare(self) -> tuple[memoryview, bool]:
         """The next portion, and whether it is the last."""
         assert self._descriptor is not None
-        self._buffers.reverse()
-        if not self._buffers[0]:
-            self._buffers[0] = bytearray(self._portion_bytes)
-        buffer = self._buffers[0]
+        # No buffer is used twice: adb 36 sometimes asks for the next portion before it has read the last (measured).
+        buffer = bytearray(self._portion_bytes)
         view = memoryview(buffer)
         targets = []
         start = 0

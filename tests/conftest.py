@@ -1,0 +1,56 @@
+"""Fixtures every test may use: a private adb server and virtual phones plugged into it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.adb_server import AdbServer, adb_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from farm.simulation.control import LabClient
+
+
+@pytest.fixture(scope="session")
+def adb_binary() -> str:
+    """The adb program to use where the version does not matter."""
+    binaries = adb_binaries()
+    if not binaries:
+        pytest.skip("no adb program on this machine")
+    return binaries.get("bundled") or next(iter(binaries.values()))
+
+
+@pytest.fixture
+def adb_server(adb_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdbServer]:
+    """An adb server of the test's own: `.socket` is its socket spec, `.run(...)` calls the adb program against it."""
+    server = AdbServer(adb_binary, tmp_path_factory.mktemp("adb"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def lab(adb_server: AdbServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LabClient]]:
+    """Start virtual phones: `lab({"pixel": "oneplus-12"})` returns a LabClient when all are online in `adb_server`."""
+    from farm.simulation.control import running_lab
+
+    with ExitStack() as stack:
+
+        def start(phones: dict[str, str], *, plugged: bool = True, **options: object) -> LabClient:
+            directory = tmp_path_factory.mktemp("lab")
+            client = stack.enter_context(
+                running_lab(directory, phones, adb_socket=adb_server.socket, plugged=plugged, **options)  # type: ignore[arg-type]
+            )
+            if plugged and phones:
+                client.wait("*", "online", timeout_s=30)
+                for phone in client.status().values():
+                    adb_server.wait_for_state(phone.serial, "device")
+            return client
+
+        yield start

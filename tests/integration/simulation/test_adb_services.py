@@ -1,0 +1,276 @@
+"""What the real adb programs (29 and 36) can do with a virtual phone."""
+
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+TMP = "/data/local/tmp"
+
+
+@pytest.fixture(autouse=True)
+def tidy(rig):
+    yield
+    rig.text("shell", f"rm -rf {TMP}/t")
+
+
+def outcome(done: subprocess.CompletedProcess[bytes]) -> tuple[int, bytes, bytes]:
+    return done.returncode, done.stdout, done.stderr
+
+
+def said(done: subprocess.CompletedProcess[bytes]) -> str:
+    """adb 29 reports transfers on stdout, 36 on stderr."""
+    return (done.stdout + done.stderr).decode()
+
+
+def test_it_is_listed_with_its_model(rig):
+    line = next(line for line in rig.adb.text("devices", "-l").splitlines() if line.startswith(rig.serial))
+    assert " device " in line
+    assert "model:PJD110" in line
+
+
+def test_features(rig):
+    features = set(rig.text("features").split())
+    assert {"shell_v2", "cmd", "stat_v2", "ls_v2", "fixed_push_mkdir"} <= features
+
+
+def test_shell_keeps_stdout_stderr_and_exit_code_apart(rig):
+    assert outcome(rig.run("shell", "echo out; echo err >&2; exit 7")) == (7, b"out\n", b"err\n")
+
+
+def test_shell_without_the_protocol_merges_them_and_loses_the_code(rig):
+    assert outcome(rig.run("shell", "-x", "echo out; echo err >&2; exit 7")) == (0, b"out\nerr\n", b"")
+
+
+@pytest.mark.parametrize("code", [0, 1, 126, 127, 255])
+def test_exit_codes(rig, code):
+    assert rig.run("shell", f"exit {code}").returncode == code
+
+
+def test_a_killed_shell_reports_128_and_its_signal(rig):
+    assert rig.run("shell", "kill -9 $$").returncode == 137
+
+
+def test_stdin_reaches_the_command_and_ends(rig):
+    data = os.urandom(300_000)
+    assert rig.run("shell", "wc -c", stdin=data).stdout.split() == [b"300000"]
+
+
+def test_binary_output_is_unchanged(rig):
+    expected = bytes(range(256)) * 16
+    octal = "".join(f"\\0{byte:03o}" for byte in range(256))
+    command = f"for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%b' '{octal}'; done"
+    assert rig.run("exec-out", command).stdout == expected
+    assert rig.run("shell", command).stdout == expected
+
+
+def test_large_output_is_complete(rig):
+    assert len(rig.run("shell", "head -c 8000000 /dev/zero").stdout) == 8_000_000
+
+
+def test_a_closed_pipe_ends_the_writer(rig):
+    assert outcome(rig.run("shell", "yes | head -n 2")) == (0, b"y\ny\n", b"")
+
+
+def test_a_terminal_when_asked_for(rig):
+    assert rig.run("shell", "-tt", "tty").stdout.startswith(b"/dev/pts/")
+    assert rig.run("shell", "tty").returncode != 0
+
+
+def test_a_background_child_with_its_own_descriptors_does_not_hold_the_shell(rig):
+    began = time.monotonic()
+    rig.text("shell", "sleep 20 </dev/null >/dev/null 2>&1 & echo $!")
+    assert time.monotonic() - began < 5
+
+
+def test_shells_see_none_of_the_phones_own_descriptors(rig):
+    links = rig.text("shell", "readlink /proc/self/fd/3 /proc/self/fd/4 /proc/self/fd/5 || true")
+    assert "socket" not in links
+
+
+def test_refusals_of_a_production_build(rig):
+    assert "adbd cannot run as root in production builds" in said(rig.run("root"))
+    assert "not running as root" in said(rig.run("unroot"))
+
+
+def test_an_unknown_service_is_refused(rig):
+    request = f"host:transport:{rig.serial}".encode()
+    with socket.create_connection(("127.0.0.1", rig.adb.port), timeout=5) as connection:
+        connection.sendall(f"{len(request):04x}".encode() + request)
+        assert connection.recv(4) == b"OKAY"
+        connection.sendall(b"0009nonsense:")
+        assert connection.recv(100).startswith(b"FAIL")
+
+
+def test_push_and_pull_of_a_tree(rig, tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "empty").write_bytes(b"")
+    (tree / "a" / "text").write_text("x" * 70_000)
+    (tree / "a" / "b" / "run").write_bytes(os.urandom(200_000))
+    (tree / "a" / "b" / "run").chmod(0o755)
+    for number in range(40):
+        (tree / f"small{number}").write_bytes(b"s" * number)
+    rig.text("shell", f"mkdir -p {TMP}/t")
+    rig.text("push", str(tree), f"{TMP}/t/")
+    rig.text("pull", f"{TMP}/t/tree", str(tmp_path / "back"))
+    assert subprocess.run(["diff", "-r", tree, tmp_path / "back"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0o755, "777"), (0o644, "666"), (0o600, "666"), (0o400, "444")])
+def test_modes_are_copied_from_owner_to_everybody(rig, tmp_path, ours, theirs):
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    file.chmod(ours)
+    rig.text("push", str(file), f"{TMP}/t/new/folders/file")
+    assert rig.text("shell", f"stat -c %a {TMP}/t/new/folders/file").strip() == theirs
+
+
+def test_mtimes_travel_both_ways(rig, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+    rig.text("push", str(file), f"{TMP}/t/file")
+    assert rig.text("shell", f"stat -c %Y {TMP}/t/file").strip() == "1600000000"
+    rig.text("pull", "-a", f"{TMP}/t/file", str(tmp_path / "back"))
+    assert int((tmp_path / "back").stat().st_mtime) == 1_600_000_000
+
+
+def test_a_hundred_megabytes(rig, tmp_path):
+    big = tmp_path / "big"
+    big.write_bytes(os.urandom(1 << 20) * 100)
+    rig.text("push", str(big), f"{TMP}/t/big")
+    assert rig.text("shell", f"stat -c %s {TMP}/t/big").strip() == str(100 << 20)
+    rig.text("pull", f"{TMP}/t/big", str(tmp_path / "back"))
+    assert subprocess.run(["cmp", big, tmp_path / "back"], check=False).returncode == 0
+
+
+def test_an_existing_file_is_replaced(rig, tmp_path):
+    for content in (b"long long long", b"short"):
+        (tmp_path / "file").write_bytes(content)
+        rig.text("push", str(tmp_path / "file"), f"{TMP}/t/file")
+    assert rig.text("shell", f"cat {TMP}/t/file") == "short"
+
+
+def test_errors_are_worded_as_a_phone_does(rig, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 300_000)
+    missing = rig.run("pull", f"{TMP}/t/nothing", str(tmp_path / "back"))
+    assert missing.returncode == 1
+    assert "failed to stat remote object" in said(missing)
+    assert "No such file or directory" in said(missing)
+    refused = rig.run("push", str(file), "/proc/nothing/file")
+    assert refused.returncode == 1
+    assert "remote" in said(refused)
+    rig.text("shell", f"mkdir -p {TMP}/t; echo x > {TMP}/t/file; chmod 000 {TMP}/t/file")
+    below_a_file = rig.run("push", str(file), f"{TMP}/t/file/below")
+    assert below_a_file.returncode == 1
+    assert "Not a directory" in said(below_a_file)
+    # A push that failed leaves the stream in order for the next request.
+    assert rig.run("push", str(file), f"{TMP}/t/good").returncode == 0
+
+
+def test_folders_are_listed(rig):
+    rig.text("shell", f"mkdir -p {TMP}/t/sub; echo hi > {TMP}/t/file; ln -s file {TMP}/t/link")
+    names = {line.split(maxsplit=3)[3] for line in rig.text("ls", f"{TMP}/t").splitlines()}
+    assert names == {".", "..", "sub", "file", "link"}
+
+
+class Echo:
+    """A server on the host that answers what it hears, in capitals."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                while data := connection.recv(65536):
+                    connection.sendall(data.upper())
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(5)
+
+
+@pytest.fixture
+def echo():
+    made = Echo()
+    yield made
+    made.close()
+
+
+def test_reverse_reaches_the_host(rig, echo):
+    port = rig.text("reverse", "tcp:0", f"tcp:{echo.port}").strip()
+    assert f"tcp:{port} tcp:{echo.port}" in rig.text("reverse", "--list")
+    answer = rig.run("shell", f"(echo hello; sleep 0.3) | nc 127.0.0.1 {port}")
+    assert answer.stdout == b"HELLO\n"
+    rig.text("reverse", "--remove", f"tcp:{port}")
+    assert port not in rig.text("reverse", "--list")
+    gone = rig.run("reverse", "--remove", f"tcp:{port}")
+    assert gone.returncode == 1
+    assert "not found" in said(gone)
+
+
+def test_reverse_does_not_rebind_when_told(rig):
+    rig.text("reverse", "tcp:0", "tcp:1")
+    port = rig.text("reverse", "--list").split()[1]
+    kept = rig.run("reverse", "--no-rebind", port, "tcp:2")
+    assert kept.returncode == 1
+    assert "cannot rebind" in said(kept)
+    rig.text("reverse", port, "tcp:3")
+    assert f"{port} tcp:3" in rig.text("reverse", "--list")
+    rig.text("reverse", "--remove-all")
+    assert rig.text("reverse", "--list").strip() == ""
+
+
+def test_forward_carries_a_megabyte_both_ways(rig, echo):
+    # phone -> host through reverse, host -> phone through forward: both directions of a socket stream at once.
+    back = rig.text("reverse", "tcp:0", f"tcp:{echo.port}").strip()
+    local = int(rig.text("forward", "tcp:0", f"tcp:{back}").strip())
+    data = b"abcdefgh" * 131_072
+    received = bytearray()
+    with socket.create_connection(("127.0.0.1", local), timeout=10) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(data,))
+        sender.start()
+        while len(received) < len(data):
+            piece = connection.recv(1 << 20)
+            assert piece, f"closed after {len(received)} bytes"
+            received += piece
+        sender.join(10)
+    assert bytes(received) == data.upper()
+    rig.text("forward", "--remove", f"tcp:{local}")
+    rig.text("reverse", "--remove-all")
+
+
+def test_a_closed_port_ends_at_once(rig):
+    local = int(rig.text("forward", "tcp:0", "tcp:9").strip())
+    with socket.create_connection(("127.0.0.1", local), timeout=10) as connection:
+        assert connection.recv(10) == b""
+    rig.text("forward", "--remove", f"tcp:{local}")
+
+
+def test_many_shells_at_once(rig):
+    runs = [
+        subprocess.Popen(
+            [rig.adb.binary, "-s", rig.serial, "shell", f"echo {number}; exit {number}"],
+            env=rig.adb.environment,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
+        for number in range(20)
+    ]
+    for number, run in enumerate(runs):
+        out, _ = run.communicate(timeout=20)
+        assert (run.returncode, out) == (number, f"{number}\n".encode())

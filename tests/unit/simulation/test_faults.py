@@ -1,0 +1,67 @@
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.errors import UserError
+from farm.simulation.control import LabClient
+from farm.simulation.faults import FAULTS, parse_fault
+from farm.simulation.lab_faults import Saboteur
+from farm.simulation.link import Pace
+
+
+def test_every_fault_is_performed_and_offered():
+    for name in FAULTS:
+        assert callable(getattr(Saboteur, f"_do_{name}")), name
+        assert callable(getattr(LabClient, name)), name
+
+
+def test_defaults_are_filled_in():
+    assert parse_fault("slow", {"bytes_per_s": 1000}) == {"bytes_per_s": 1000.0, "latency_s": 0.0}
+    assert parse_fault("reboot", {}) == {"down_s": None}
+    assert parse_fault("unplug", {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("unplugg", {}, "no such fault: unplugg"),
+        ("unplug", {"hard": True}, "no argument 'hard'"),
+        ("slow", {}, "needs bytes_per_s"),
+        ("slow", {"bytes_per_s": "fast"}, "must be float"),
+        ("slow", {"bytes_per_s": math.nan}, "cannot be nan"),
+        ("battery", {"level": 3.5}, "cannot be 3.5"),
+        ("battery", {"level": 3, "charging": 1}, "must be bool"),
+        ("full_disk", {"free_bytes": -1}, "cannot be negative"),
+        ("offline", {"mode": "dead"}, "no such offline mode"),
+    ],
+)
+def test_what_makes_no_sense(name, arguments, words):
+    with pytest.raises(UserError, match=words):
+        parse_fault(name, arguments)
+
+
+def test_a_typo_is_answered_with_the_nearest_name():
+    with pytest.raises(UserError) as caught:
+        parse_fault("unplugg", {})
+    assert caught.value.hint == "did you mean unplug?"
+
+
+@given(
+    st.sampled_from([*FAULTS, "x"]),
+    st.dictionaries(
+        st.sampled_from(["level", "mode", "bytes_per_s", "skin_c", "x"]),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    ),
+)
+def test_arguments_or_user_error_and_nothing_else(name, given_arguments):
+    with contextlib.suppress(UserError):
+        assert set(parse_fault(name, given_arguments)) == set(FAULTS[name].arguments)
+
+
+@pytest.mark.parametrize(("rate", "latency"), [(0, 0), (-5, 0), (10, -1)])
+def test_impossible_paces(rate, latency):
+    with pytest.raises(UserError):
+        Pace(rate, latency)
