@@ -19,14 +19,14 @@ boot_id() {
     fi
 }
 
-# stat_of PID: sets state, parent, group, ticks (start time in clock ticks). Fails when there is no such process.
+# stat_of PID: sets state, parent, session, ticks (start time in clock ticks). Fails when there is no such process.
 stat_of() {
     { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
     # The name in parentheses may hold anything, blanks and parentheses too: fields count from after the last one.
     # shellcheck disable=SC2086
     set -- ${line##*\) }
     [ $# -ge 20 ] || return 1
-    state=$1 parent=$2 group=$3 ticks=${20}
+    state=$1 parent=$2 session=$4 ticks=${20}
 }
 
 # same_process PID TICKS: alive, and not another process that got the number later.
@@ -34,15 +34,14 @@ same_process() {
     stat_of "$1" && [ "$ticks" = "$2" ] && [ "$state" != Z ] && [ "$state" != X ]
 }
 
-# family LEADER: living members of LEADER's process group and every descendant of them or of it, LEADER itself left out.
-# Sets relatives (pids) and relative_groups (their process groups other than LEADER's).
+# family LEADER: living processes of LEADER's session (it was started with setsid, so also those that made groups of their
+# own, and those it left when it died) and every descendant of it or of them; LEADER itself left out. Sets relatives.
 family() {
-    relatives='' relative_groups=''
-    table=''
+    relatives='' table=''
     for dir in /proc/[0-9]*; do
         stat_of "${dir#/proc/}" || continue
         case $state in Z | X) continue ;; esac
-        table="$table ${dir#/proc/}:$parent:$group"
+        table="$table ${dir#/proc/}:$parent:$session"
     done
     grown=1
     while [ "$grown" = 1 ]; do
@@ -51,30 +50,29 @@ family() {
             pid=${row%%:*} rest=${row#*:}
             [ "$pid" != "$1" ] || continue
             case " $relatives " in *" $pid "*) continue ;; esac
-            if [ "${rest#*:}" = "$1" ] || [ "${rest%:*}" = "$1" ]; then
-                :
-            else
+            if [ "${rest#*:}" != "$1" ] && [ "${rest%:*}" != "$1" ]; then
                 case " $relatives " in *" ${rest%:*} "*) ;; *) continue ;; esac
             fi
             relatives="$relatives $pid"
-            [ "${rest#*:}" = "$1" ] || relative_groups="$relative_groups ${rest#*:}"
             grown=1
         done
     done
 }
 
 # reap_family LEADER: SIGKILL all relatives of LEADER, not LEADER itself, until none is left. Sets reaped (how many).
-# Fails when some do not go: relatives then names them.
+# Each with its process group, if it leads one: what it forks meanwhile goes too. Fails when some do not go: relatives
+# then names them.
 reap_family() {
-    reaped=0 round=0
+    reaped='' round=0
     while [ "$round" -lt "$REAP_ROUNDS" ]; do
         family "$1"
+        if [ "$round" = 0 ]; then
+            # shellcheck disable=SC2034,SC2086  # read by reap.sh
+            reaped=$(count $relatives)
+        fi
         [ -n "$relatives" ] || return 0
         for pid in $relatives; do
-            kill -s KILL "$pid" 2>/dev/null && [ "$round" = 0 ] && reaped=$((reaped + 1))
-        done
-        for each in $relative_groups; do
-            kill -s KILL -- "-$each" 2>/dev/null
+            kill -s KILL -- "-$pid" "$pid" 2>/dev/null || kill -s KILL "$pid" 2>/dev/null
         done
         nap
         round=$((round + 1))
@@ -82,21 +80,18 @@ reap_family() {
     return 1
 }
 
-# kill_group LEADER: SIGKILL the whole process group and its descendants, verified.
+count() {
+    echo $#
+}
+
+# kill_group LEADER: SIGKILL the process group and all relatives, verified.
 kill_group() {
-    family "$1"
     kill -s KILL -- "-$1" 2>/dev/null
-    for pid in $relatives; do
-        kill -s KILL "$pid" 2>/dev/null
-    done
-    for each in $relative_groups; do
-        kill -s KILL -- "-$each" 2>/dev/null
-    done
+    reap_family "$1" || return 1
     round=0
     while stat_of "$1" && [ "$state" != Z ] && [ "$state" != X ]; do
         [ "$round" -lt "$REAP_ROUNDS" ] || return 1
         nap
         round=$((round + 1))
     done
-    reap_family "$1"
 }

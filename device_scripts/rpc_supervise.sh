@@ -159,7 +159,7 @@ stop_all() {
             if same_process "$pid" "${20}"; then
                 kill_group "$pid" || stuck="$stuck $pid"
             else
-                # The server is gone; children it left keep its process group.
+                # The server is gone; what it left is still of its session.
                 reap_family "$pid" || stuck="$stuck $relatives"
             fi
         fi
@@ -260,8 +260,7 @@ status() {
     fi
     family "$s_pid"
     # shellcheck disable=SC2086
-    set -- $relatives
-    echo "sessions=$#"
+    echo "sessions=$(count $relatives)"
     echo "adoptable=yes"
 }
 
