@@ -57,6 +57,7 @@ def hog() -> list[int]:
 async def serve(arguments: argparse.Namespace) -> None:
     if arguments.files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
+    statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
     devices = FakeDevices()
     leasing = Leasing(devices, EventLog(), 1, LeasePolicy())
     for phone in arguments.phone:
@@ -65,10 +66,9 @@ async def serve(arguments: argparse.Namespace) -> None:
     door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
     await door.start()
     delay = LoopDelay()
-    print(json.dumps({"port": door.port}), flush=True)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
+    print(json.dumps({"port": door.port}), flush=True)
     taken: list[int] = []
     while command := (await reader.readline()).strip():
         if command == b"hog":

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from farm.core.device import DeviceView, Life
 
@@ -34,8 +35,20 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
 
 
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descendants(pid: int | None = None) -> list[int]:
+    """Every live process below `pid` (default: us)."""
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
 @contextlib.contextmanager
-def process(arguments: Sequence[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
+def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A child in its own process group; the whole group is gone afterwards."""
     child = subprocess.Popen(
         [sys.executable, *arguments], start_new_session=True, env=environment(), cwd=ROOT, **options
@@ -122,7 +135,7 @@ class FakeDevices:
         self.recover = True  # a broken device is READY again after being RECOVERING and CHECKING
         self._listeners: list[Callable[[DeviceView], None]] = []
 
-    def add(self, name: str, *aliases: str, port: int = 0, secret: str = "", **facts: object) -> DeviceView:
+    def add(self, name: str, *aliases: str, port: int = 0, secret: str = "", **facts: Any) -> DeviceView:
         """A READY device that answers to `aliases` and its name."""
         self.ports[name], self.secrets[name] = port, secret or secrets.token_hex(8)
         labels = {"name": name, **dict.fromkeys(aliases, "yes")}
@@ -135,7 +148,7 @@ class FakeDevices:
         for listener in tuple(self._listeners):
             listener(view)
 
-    def become(self, name: str, life: Life, reason: str = "", **facts: object) -> None:
+    def become(self, name: str, life: Life, reason: str = "", **facts: Any) -> None:
         self.change(replace(self._views[name], life=life, reason=reason, **facts))
 
     def view(self, name: str) -> DeviceView:
@@ -192,7 +205,8 @@ class DoorProcess:
         line = self._child.stdout.readline()
         if not line:
             raise EOFError("the door process has ended")
-        return json.loads(line)
+        state: dict[str, float] = json.loads(line)
+        return state
 
 
 @contextlib.contextmanager

@@ -1,0 +1,209 @@
+"""The farm's tracker beside the stock one, both asked by the unmodified client code of the installed wheel."""
+
+# ruff: noqa: SLF001 (the stock client offers no other way to its socket)
+
+from __future__ import annotations
+
+import resource
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.harness import Context, Figure
+from tests.support.tvm import descendants, farm_door, resident_bytes, stock_tracker
+
+EXCHANGES = 300  # of ours; the stock tracker needs 88 ms for each
+STOCK_EXCHANGES = 15
+CYCLES = 1500
+STOCK_CYCLES = 15
+CLIENTS = 200
+CLIENT_PATIENCE_S = 5.0  # a client that waits this long for an answer counts as refused
+UNKNOWN_KEYS = 100_000
+STOCK_UNKNOWN_KEYS = 10_000  # it keeps them all; the growth is scaled
+KEYS_PER_CONNECTION = 50
+FLAT_BYTES = 2 << 20  # growth that still counts as flat: the allocator's own fluctuation
+STARVED_FILES = 64
+STARVED_WINDOW_S = 1.0
+RECOVERY_LIMIT_S = 10.0
+GOAL_FACTOR = 50
+
+
+def run(context: Context) -> list[Figure]:
+    """All figures; the stock tracker first."""
+    context.say("stock tracker: exchanges and cycles")
+    with stock_tracker() as port:
+        stock_exchange_ms = exchange_ms(port, STOCK_EXCHANGES)
+        stock_cycles = cycles_per_s(port, STOCK_CYCLES)
+    context.say("farm: exchanges and cycles")
+    with farm_door() as door:
+        ours_ms = exchange_ms(door.port, EXCHANGES)
+        cycles = cycles_per_s(door.port, CYCLES)
+        context.say(f"farm: {CLIENTS} clients at once")
+        refused = refused_of(CLIENTS, door.port)
+        context.say(f"farm: {UNKNOWN_KEYS} requests for unknown keys")
+        ask_unknown(door.port, 0, UNKNOWN_KEYS // 10)
+        growth = unknown_growth(door.pid, door.port, UNKNOWN_KEYS, lambda: door.state()["waiting"] == 0)
+    context.say(f"stock tracker: {CLIENTS} clients at once, unknown keys")
+    with stock_tracker() as port:
+        stock_refused = refused_of(CLIENTS, port)
+    with stock_tracker() as port:
+        pid = listener_of(port)
+        ask_unknown(port, 0, 500)
+        stock_growth = unknown_growth(pid, port, STOCK_UNKNOWN_KEYS) * (UNKNOWN_KEYS / STOCK_UNKNOWN_KEYS)
+    context.say("descriptor exhaustion")
+    with farm_door() as door:
+        resource.prlimit(door.pid, resource.RLIMIT_NOFILE, (STARVED_FILES, STARVED_FILES))
+        load, back_s = starve(door.pid, door.port)
+    with stock_tracker() as port:
+        pid = listener_of(port)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (STARVED_FILES, STARVED_FILES))
+        stock_load, stock_back_s = starve(pid, port)
+    faster, more = f"{GOAL_FACTOR} times faster than stock", f"{GOAL_FACTOR} times stock"
+    unknown = f"memory growth, {UNKNOWN_KEYS} unknown keys"
+    alive = f"alive ({RECOVERY_LIMIT_S:g} means never)"
+    fast, many = ours_ms * GOAL_FACTOR <= stock_exchange_ms, cycles >= GOAL_FACTOR * stock_cycles
+    flat, lives = growth < FLAT_BYTES, back_s < RECOVERY_LIMIT_S
+    return [
+        Figure("one exchange, unmodified client", ours_ms, "ms", stock_exchange_ms, faster, fast),
+        Figure("put+request cycles, unmodified clients", cycles, "1/s", stock_cycles, more, many),
+        Figure(f"refused of {CLIENTS} clients at once", refused, "clients", stock_refused, "0", refused == 0),
+        Figure(unknown, growth / 2**20, "MiB", stock_growth / 2**20, "flat (under 2 MiB)", flat),
+        Figure("load while out of descriptors", 100 * load, "% of a core", 100 * stock_load, "under 10", load < 0.1),
+        Figure("back after descriptor exhaustion", back_s, "s", stock_back_s, alive, lives),
+    ]
+
+
+def exchange_ms(port: int, count: int) -> float:
+    """Median of a SUMMARY by the stock client."""
+    from tvm import rpc
+
+    tracker = rpc.connect_tracker("127.0.0.1", port)
+    times = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        tracker.summary()
+        times.append(time.perf_counter() - begun)
+    tracker.close()
+    return 1e3 * statistics.median(times)
+
+
+def cycles_per_s(port: int, count: int) -> float:
+    """A server offers itself, a client takes it: over and over, with the stock functions of both."""
+    from tvm import rpc
+    from tvm.rpc import base
+
+    server, client = rpc.connect_tracker("127.0.0.1", port), rpc.connect_tracker("127.0.0.1", port)
+    begun = time.perf_counter()
+    for number in range(count):
+        key = f"board:{number}"
+        base.sendjson(server._sock, [base.TrackerCode.PUT, "board", (9090, key), None])
+        if base.recvjson(server._sock) != base.TrackerCode.SUCCESS:
+            raise AssertionError("PUT was refused")
+        base.sendjson(client._sock, [base.TrackerCode.REQUEST, "board", "", 1])
+        if base.recvjson(client._sock)[1][2] != key:
+            raise AssertionError("another server was handed out")
+    seconds = time.perf_counter() - begun
+    server.close()
+    client.close()
+    return count / seconds
+
+
+def refused_of(count: int, port: int) -> int:
+    """How many of `count` simultaneous clients get no answer in time."""
+    from tvm.rpc import base
+
+    gate = threading.Barrier(count)
+    served: list[int] = []
+
+    def one() -> None:
+        gate.wait()
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=CLIENT_PATIENCE_S) as sock:
+                sock.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
+                base.recvall(sock, 4)
+                base.sendjson(sock, [base.TrackerCode.SUMMARY])
+                served.append(base.recvjson(sock)[0])
+        except OSError:
+            pass  # counted by its absence
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count - len(served)
+
+
+def ask_unknown(port: int, first: int, count: int) -> None:
+    """`count` requests for keys that nobody has, by clients that leave without waiting."""
+    from tvm.rpc import base
+
+    for start in range(first, first + count, KEYS_PER_CONNECTION):
+        with socket.create_connection(("127.0.0.1", port), timeout=CLIENT_PATIENCE_S) as sock:
+            sock.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
+            base.recvall(sock, 4)
+            for number in range(start, start + KEYS_PER_CONNECTION):
+                base.sendjson(sock, [base.TrackerCode.REQUEST, f"unknown-{number}", "", 1])
+            # An answer to this says that the requests before it were read.
+            base.sendjson(sock, [base.TrackerCode.PING])
+            base.recvjson(sock)
+
+
+def unknown_growth(pid: int, port: int, count: int, settled: Callable[[], bool] = lambda: True) -> int:
+    """Resident bytes that `count` unknown keys leave behind in process `pid`."""
+    before = resident_bytes(pid)
+    ask_unknown(port, 1_000_000, count)
+    while not settled():
+        time.sleep(0.05)
+    return max(0, resident_bytes(pid) - before)
+
+
+def starve(pid: int, port: int) -> tuple[float, float]:
+    """Processor share while out of descriptors, and seconds until a client is served once they are back."""
+    clients = [socket.socket() for _ in range(STARVED_FILES + 20)]
+    for client in clients:
+        client.setblocking(False)  # a stock tracker's short queue would let connect wait for ever ...
+        client.connect_ex(("127.0.0.1", port))
+        time.sleep(0.01)  # ... and needs this to take one after the other
+    time.sleep(0.2)
+    before = cpu_s(pid)
+    time.sleep(STARVED_WINDOW_S)
+    load = (cpu_s(pid) - before) / STARVED_WINDOW_S
+    for client in clients:
+        client.close()
+    begun = time.perf_counter()
+    while (waited_s := time.perf_counter() - begun) < RECOVERY_LIMIT_S:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1.0) as sock:
+                sock.sendall(struct.pack("<i", 0x2F271))
+                if len(sock.recv(4)) == 4:
+                    return load, time.perf_counter() - begun
+        except OSError:
+            time.sleep(0.05)
+    return load, waited_s
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100  # USER_HZ is 100 on Linux
+
+
+def listener_of(port: int) -> int:
+    """The pid that listens on `port`, among our descendants: the stock tracker serves from a grandchild."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[1].endswith(f":{port:04X}") and words[3] == "0A":
+            inode = words[9]
+            for pid in descendants():
+                for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                    try:
+                        if str(descriptor.readlink()) == f"socket:[{inode}]":
+                            return pid
+                    except FileNotFoundError:
+                        continue
+    raise LookupError(f"nobody listens on port {port}")

@@ -1,0 +1,117 @@
+"""What every benchmark shares: figures with goals, the table, the one JSON line, the exit code.
+
+A benchmark is a module `benchmarks/bench_NAME.py` with `def run(context: Context) -> list[Figure]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+
+from farm.core.errors import ExitCode, FarmError
+
+PREFIX = "bench_"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number. `stock` is the rival's from the same run, `goal` what was promised, in words."""
+
+    figure: str
+    value: float
+    unit: str
+    stock: float | None = None
+    goal: str = ""
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a benchmark is given."""
+
+    folder: Path  # empty, its own, deleted afterwards
+    say: Callable[[str], None] = field(default=lambda text: print(f"  {text}", file=sys.stderr, flush=True))
+
+
+def names() -> list[str]:
+    """Every benchmark there is."""
+    folder = Path(__file__).parent
+    return sorted(
+        module.name.removeprefix(PREFIX)
+        for module in pkgutil.iter_modules([str(folder)])
+        if module.name.startswith(PREFIX)
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one benchmark, or all; returns the exit code."""
+    known = names()
+    wanted = list(arguments) or known
+    for name in wanted:
+        if name not in known:
+            print(f"there is no benchmark {name!r}; there are: {', '.join(known)}", file=sys.stderr)
+            return ExitCode.USAGE
+    figures: list[Figure] = []
+    for name in wanted:
+        measured = _run(name)
+        print(_table(name, measured), flush=True)
+        prefix = "" if len(wanted) == 1 else f"{name}: "
+        figures += [replace(each, figure=prefix + each.figure) for each in measured]
+    ok = all(each.ok for each in figures)
+    title = wanted[0] if len(wanted) == 1 else "all"
+    print(json.dumps({"name": title, "ok": ok, "figures": [_as_json(each) for each in figures]}), flush=True)
+    return ExitCode.OK if ok else ExitCode.FAILED
+
+
+def _run(name: str) -> list[Figure]:
+    module: ModuleType = importlib.import_module(f"benchmarks.{PREFIX}{name}")
+    begun = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix=f"farm-bench-{name}-"))
+    try:
+        figures: list[Figure] = module.run(Context(folder))
+    except FarmError as error:
+        # A benchmark that cannot run has not met its goal; the others still run.
+        print(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
+        figures = [Figure("could not run", 0.0, "", goal=error.message, ok=False)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    return figures
+
+
+def _as_json(figure: Figure) -> dict[str, object]:
+    return {key: _rounded(value) for key, value in asdict(figure).items()}
+
+
+def _rounded(value: object) -> object:
+    """Four significant digits: more would be noise."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _table(name: str, figures: Iterable[Figure]) -> str:
+    head = ("figure", "value", "unit", "stock", "goal", "")
+    rows = [
+        (
+            each.figure,
+            f"{each.value:.4g}",
+            each.unit,
+            "-" if each.stock is None else f"{each.stock:.4g}",
+            each.goal,
+            ("ok" if each.goal else "") if each.ok else "MISSED",
+        )
+        for each in figures
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    ]
+    return "\n".join((f"== {name}", lines[0], "-" * len(lines[0]), *lines[1:]))
