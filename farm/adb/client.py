@@ -62,7 +62,8 @@ class AdbClient:
     async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
         """The list now, and again after each change, until the server goes.
 
-        Silent for as long as nothing changes: whoever follows it asks `version()` now and then.
+        Silent for as long as nothing changes, and adb 29 says nothing when a phone becomes `unauthorized`: whoever
+        follows it asks `list_devices()` now and then.
 
         Raises:
             AdbServerUnreachable: no server, or it went away.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice
+from farm.adb.devices import AdbDevice, DeviceState
 from farm.adb.errors import AdbError, AdbServerUnreachable, AdbVersionClash
 from farm.adb.program import socket_holder
 from farm.adb.server import AdbServer
@@ -22,6 +22,8 @@ from farm.core.errors import FarmError, ProtocolError
 
 Snapshot = tuple[AdbDevice, ...]
 _TICK_S = 0.5  # how often network phones and the probe's time are looked at
+# adb 29 tells its followers `offline`, then nothing when that becomes `unauthorized` (docs/facts.md): asked every tick.
+UNSETTLED = frozenset({DeviceState.OFFLINE, DeviceState.AUTHORIZING, DeviceState.CONNECTING, DeviceState.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ class DeviceWatcher:
                     self._publish(following.result())
                     following = asyncio.ensure_future(anext(lists))
                     self._back()
-                if now - probed_at >= self._policy.probe_every_s:
+                unsettled = any(device.state in UNSETTLED for device in self.devices or ())
+                if unsettled or now - probed_at >= self._policy.probe_every_s:
                     lost = 0 if await self._answers() else lost + 1
                     probed_at = time.monotonic()
                 if lost >= self._policy.probes_lost:
@@ -160,13 +163,15 @@ class DeviceWatcher:
         return await self._server.ensure()
 
     async def _answers(self) -> bool:
+        """Asks for the list: proves that the server lives, and finds what its stream kept silent about."""
         if self._server is not None:
             self._server.trim_log()
         try:
             async with asyncio.timeout(self._policy.probe_timeout_s):
-                await self._client.version()
+                devices = await self._client.list_devices()
         except (TimeoutError, AdbServerUnreachable):
             return False
+        self._publish(tuple(devices))
         return True
 
     async def _replace_wedged(self) -> None:

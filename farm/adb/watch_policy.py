@@ -29,7 +29,7 @@ class WatchPolicy:
 
     server: BackOff = BackOff(0.05, 5.0)  # a killed server is back in 0.1 s; a missing binary needs no storm
     network: BackOff = BackOff(1.0, 30.0)  # a phone that left the room; adb itself tries every 3-10 s
-    probe_every_s: float = 5.0  # a silent stream proves nothing: ask the version
+    probe_every_s: float = 5.0  # a silent stream proves nothing: ask for the list
     probe_timeout_s: float = 2.0
     probes_lost: int = 2  # in a row, then the server counts as wedged; one may drown in a burst of plugging
     adb_gives_up_s: float = 70.0  # adb retries a lost network phone for 60 s, then drops it

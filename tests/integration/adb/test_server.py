@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -21,17 +19,11 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
 from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
-from farm.adb.watch import DeviceWatcher, WatchNews
 from farm.adb.watch_policy import BackOff, WatchPolicy
 from tests.adb_server import free_port
+from tests.unit.adb.watching import watching
 
 FAST = WatchPolicy(server=BackOff(0.01, 0.1), probe_every_s=0.1, probe_timeout_s=0.3)
-
-
-async def until_gone(pid: int) -> None:
-    async with asyncio.timeout(10):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
 
 
 async def test_it_answers_on_a_socket_that_others_may_not_open(own_server: AdbServer, folder: Path) -> None:
@@ -55,14 +47,14 @@ async def test_the_farms_key_is_the_servers_only_key(own_server: AdbServer, fold
     before = own_server.key.read_bytes()
     await own_server.restart()
     assert own_server.key.read_bytes() == before
-    assert not [path for path in folder.rglob("adbkey") if path.is_file() and not path.is_symlink()][1:]
+    keys = await asyncio.to_thread(lambda: [path for path in folder.rglob("adbkey") if not path.is_symlink()])
+    assert keys == [own_server.key]
 
 
 async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server: AdbServer) -> None:
     first = own_server.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await until_gone(first)
     assert await own_server.ensure() == 41
     assert own_server.pid not in (None, first)
 
@@ -147,45 +139,24 @@ async def test_whoever_listens_on_the_usual_port_counts(tmp_path: Path) -> None:
         assert other_servers({os.getpid()}, port=port) == other_servers(set(), port=free_port())
 
 
-@contextlib.asynccontextmanager
-async def watching(server: AdbServer, news: list[WatchNews]) -> AsyncIterator[DeviceWatcher]:
-    watcher = DeviceWatcher(server.client, server=server, on_news=news.append, policy=FAST)
-    task = asyncio.create_task(watcher.run())
-    try:
-        yield watcher
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(condition: object, what: str) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(15):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
-    news: list[WatchNews] = []
-    async with watching(own_server, news) as watcher:
-        await until(lambda: watcher.devices == (), "a first list")
+    async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
+        await seen.until(lambda: watcher.devices == ())
         first = own_server.pid
         await AdbClient(own_server.client.address.spec).kill_server()
-        await until(lambda: [item.kind for item in news] == ["adb.lost", "adb.back"], "lost and back")
+        await seen.until(lambda: seen.kinds == ["adb.lost", "adb.back"])
         assert own_server.pid not in (None, first)
         assert await own_server.client.version() == 41
 
 
 async def test_the_watcher_replaces_a_hanging_server(own_server: AdbServer) -> None:
-    news: list[WatchNews] = []
-    async with watching(own_server, news) as watcher:
-        await until(lambda: watcher.devices == (), "a first list")
+    async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
+        await seen.until(lambda: watcher.devices == ())
         first = own_server.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
-        await until(lambda: [item.kind for item in news] == ["adb.lost", "adb.back"], "lost and back")
-        assert "hangs" in news[0].message
+        await seen.until(lambda: seen.kinds == ["adb.lost", "adb.back"])
+        assert "hangs" in seen.news[0].message
         assert own_server.pid not in (None, first)
 
 

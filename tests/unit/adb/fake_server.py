@@ -1,6 +1,7 @@
+# ruff: noqa: ASYNC240 - a fake phone's small files on a local disk
 """A scripted adb server for tests: real smart-socket words over a unix socket, its one phone is a folder on this host.
 
-Shell commands run under the host's sh with every `/data/local/tmp` replaced by that folder; `sync:` and `tcp:` are served too.
+Shell commands run under the host's sh with every `/data/local/tmp` replaced by that folder; `sync:` is served too.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class FakeServer:
                 writer.write(b"OKAY")
                 continue
             if request.startswith("host:transport:"):
-                return _fail(writer, f"device '{request[15:]}' not found")
+                _fail(writer, f"device '{request[15:]}' not found")
+                return
             await self._answer(request, reader, writer)
             await writer.drain()
             return

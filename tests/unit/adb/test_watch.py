@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import given
@@ -11,63 +9,17 @@ from hypothesis import strategies as st
 from farm.adb.client import AdbClient
 from farm.adb.devices import DeviceState
 from farm.adb.errors import AdbVersionClash
-from farm.adb.watch import DeviceWatcher, Snapshot, WatchNews
 from farm.adb.watch_policy import BackOff, NetworkAction, NetworkPhone, Outage, WatchPolicy, network_address
 from farm.core.errors import UserError
 from tests.unit.adb.fake_server import FakeServer
+from tests.unit.adb.watching import watching
 
 FAST = WatchPolicy(server=BackOff(0.01, 0.05), network=BackOff(0.01, 0.05), probe_every_s=0.05, probe_timeout_s=0.1)
 LINE = "FAKE1                  device product:p model:m device:d transport_id:{}\n"
 
 
-class Seen:
-    """What a watcher told, with a way to wait for it."""
-
-    def __init__(self) -> None:
-        self.news: list[WatchNews] = []
-        self.snapshots: list[Snapshot] = []
-        self._more = asyncio.Event()
-
-    def add_news(self, news: WatchNews) -> None:
-        self.news.append(news)
-        self._more.set()
-
-    def add_snapshot(self, snapshot: Snapshot) -> None:
-        self.snapshots.append(snapshot)
-        self._more.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                self._more.clear()
-                await self._more.wait()
-
-    @property
-    def kinds(self) -> list[str]:
-        return [news.kind for news in self.news]
-
-
-@contextlib.asynccontextmanager
-async def watching(client: AdbClient, **options: object) -> AsyncIterator[tuple[DeviceWatcher, Seen]]:
-    seen = Seen()
-    watcher = DeviceWatcher(
-        client,
-        on_devices=seen.add_snapshot,
-        on_news=seen.add_news,
-        policy=FAST,
-        **options,  # type: ignore[arg-type]
-    )
-    task = asyncio.create_task(watcher.run())
-    try:
-        yield watcher, seen
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def test_plug_and_unplug(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client) as (_, seen):
+    async with watching(client, FAST) as (_, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         server.set_devices("")
         await seen.until(lambda: len(seen.snapshots) == 2)
@@ -76,7 +28,7 @@ async def test_plug_and_unplug(server: FakeServer, client: AdbClient) -> None:
 
 
 async def test_a_killed_server_is_told_once_and_survived(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client) as (watcher, seen):
+    async with watching(client, FAST) as (watcher, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         for _ in range(3):
             server.drop_connections()
@@ -87,7 +39,7 @@ async def test_a_killed_server_is_told_once_and_survived(server: FakeServer, cli
 
 async def test_a_server_that_is_not_there_yet(server: FakeServer, client: AdbClient) -> None:
     absent = AdbClient(server.socket + ".later")
-    async with watching(absent) as (_, seen):
+    async with watching(absent, FAST) as (_, seen):
         await seen.until(lambda: seen.kinds == ["adb.lost"])
         later = await asyncio.start_unix_server(server.serve, absent.address.path)
         try:
@@ -99,7 +51,7 @@ async def test_a_server_that_is_not_there_yet(server: FakeServer, client: AdbCli
 
 
 async def test_a_wedged_server_is_noticed_though_its_stream_stays(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client) as (watcher, seen):
+    async with watching(client, FAST) as (watcher, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         server.silent = True
         await seen.until(lambda: seen.kinds == ["adb.lost"])
@@ -112,7 +64,7 @@ async def test_a_wedged_server_is_noticed_though_its_stream_stays(server: FakeSe
 
 async def test_another_version_is_told_once_with_its_owner(server: FakeServer, client: AdbClient) -> None:
     server.version = 40
-    async with watching(client, own_version=41) as (watcher, seen):
+    async with watching(client, FAST, own_version=41) as (watcher, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         server.drop_connections()
         await seen.until(lambda: watcher.devices == ())
@@ -125,7 +77,7 @@ async def test_another_version_is_told_once_with_its_owner(server: FakeServer, c
 
 
 async def test_a_new_transport_drops_what_was_known_of_the_phone(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client) as (_, seen):
+    async with watching(client, FAST) as (_, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         assert "shell_v2" in await client.features("FAKE1")
         server.features = "cmd"
@@ -135,7 +87,7 @@ async def test_a_new_transport_drops_what_was_known_of_the_phone(server: FakeSer
 
 
 async def test_snapshots_as_an_iterator(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client) as (watcher, _):
+    async with watching(client, FAST) as (watcher, _):
         snapshots = watcher.snapshots()
         assert [device.transport_id for device in await anext(snapshots)] == [1]
         server.set_devices(LINE.format(5))
@@ -155,7 +107,7 @@ async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServe
         writer.write(b"OKAY%04x%s" % (len(words), words))
 
     server.services["host:connect:10.0.0.7:5555"] = refuse
-    async with watching(client, network=["10.0.0.7"]) as (watcher, seen):
+    async with watching(client, FAST, network=["10.0.0.7"]) as (watcher, seen):
         await seen.until(lambda: "network.back" in seen.kinds)
         await seen.until(lambda: [d.serial for d in watcher.devices or ()] == ["10.0.0.7:5555"])
         assert seen.kinds == ["network.lost", "network.back"]

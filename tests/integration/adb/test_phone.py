@@ -1,0 +1,308 @@
+"""The client, push, tunnels and tools against a virtual phone behind both real adb servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import statistics
+import time
+from pathlib import Path
+
+import adbutils
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import DeviceState, usable
+from farm.adb.errors import (
+    AdbError,
+    AdbLinkLost,
+    AdbTimeout,
+    DeviceNotFound,
+    DeviceOffline,
+    DeviceUnauthorized,
+    PhonePathRefused,
+    PhonePortClosed,
+    PhoneStorageFull,
+)
+from farm.adb.program import AdbBinary
+from farm.adb.push import PushFile, push_tree
+from farm.adb.server import AdbServer
+from farm.adb.tools import PhoneTools
+from farm.adb.tunnels import Step, Tunnel, TunnelKind, TunnelLedger
+from farm.adb.watch_policy import BackOff, WatchPolicy
+from farm.core.errors import Fault
+from farm.simulation.control import LabClient
+from tests.adb_server import free_port
+from tests.integration.adb.conftest import PHONE, no_phone, usable_serial
+from tests.unit.adb.watching import watching
+
+FOLDER = "/data/local/tmp/farm/b1"
+
+
+def bundle(folder: Path, sizes: dict[str, int]) -> list[PushFile]:
+    files = []
+    for name, size in sizes.items():
+        content = os.urandom(size)
+        local = folder / name
+        local.write_bytes(content)
+        mode = 0o755 if name == "tvm_rpc" else 0o644
+        files.append(PushFile(local, f"{FOLDER}/{name}", mode, hashlib.sha256(content).hexdigest()))
+    return files
+
+
+async def listing(client: AdbClient, serial: str) -> list[str]:
+    result = await client.shell(
+        serial, f"cd {FOLDER} 2>/dev/null && stat -c '%a %n' .[!.]* * 2>/dev/null", timeout_s=10
+    )
+    return sorted(result.text.splitlines())
+
+
+async def test_shell(client: AdbClient, serial: str) -> None:
+    result = await client.shell(serial, "echo out; echo err >&2; cat; exit 7", timeout_s=10)
+    assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 7)
+    big = await client.shell(serial, "head -c 3000000 /dev/zero", timeout_s=20)
+    assert len(big.stdout) == 3_000_000
+
+
+async def test_a_shell_costs_less_than_through_adbutils(own_server: AdbServer, client: AdbClient, serial: str) -> None:
+    ours = []
+    for _ in range(100):
+        begun = time.perf_counter()
+        await client.shell(serial, "true", timeout_s=10)
+        ours.append(time.perf_counter() - begun)
+    tools = PhoneTools(client.address.spec)
+    theirs = []
+
+    def loop(device: adbutils.AdbDevice) -> None:
+        for _ in range(20):
+            begun = time.perf_counter()
+            device.shell("true")
+            theirs.append(time.perf_counter() - begun)
+
+    await tools._call(serial, "shells", loop, 20)
+    tools.close()
+    assert statistics.median(ours) < statistics.median(theirs) / 2
+
+
+async def test_many_shells_at_once(client: AdbClient, serial: str) -> None:
+    results = await asyncio.gather(*(client.shell(serial, f"echo {n}", timeout_s=20) for n in range(100)))
+    assert [int(result.text) for result in results] == list(range(100))
+
+
+async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
+    async with await client.open_shell(serial, "while read line; do echo got $line; done; exit 5") as stream:
+        lines = stream.lines()
+        for word in ("one", "two"):
+            await stream.write_stdin(f"{word}\n".encode())
+            assert await asyncio.wait_for(anext(lines), 10) == f"got {word}"
+        await stream.close_stdin()
+        assert [line async for line in lines] == []
+        assert stream.exit_code == 5
+
+
+async def test_a_pulled_cable_ends_a_stream_with_an_error(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+    async with await client.open_shell(serial, "echo begun; sleep 60") as stream:
+        assert await stream.read(timeout_s=10) == b"begun\n"
+        await asyncio.to_thread(phone_lab.unplug, PHONE)
+        with pytest.raises(AdbLinkLost):
+            await stream.read(timeout_s=10)
+    with pytest.raises((DeviceNotFound, DeviceOffline)):
+        await client.shell(serial, "true", timeout_s=5)
+
+
+async def test_a_silent_phone_is_a_timeout(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+    await client.features(serial)
+    await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
+    with pytest.raises(AdbTimeout) as caught:
+        await client.shell(serial, "true", timeout_s=0.5)
+    assert caught.value.fault is Fault.PHONE
+
+
+async def test_an_unauthorized_phone_waits_for_its_person(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+    await asyncio.to_thread(phone_lab.unauthorized, PHONE)
+    async with watching(client, WatchPolicy()) as (watcher, seen):
+        await seen.until(lambda: [device.state for device in watcher.devices or ()] == [DeviceState.UNAUTHORIZED])
+    with pytest.raises(DeviceUnauthorized, match=serial):
+        await client.shell(serial, "true", timeout_s=5)
+    await asyncio.to_thread(phone_lab.wait, PHONE, "key_shown")
+    await asyncio.to_thread(phone_lab.accept, PHONE)
+    await usable_serial(client)
+    assert (await client.shell(serial, "true", timeout_s=5)).exit_code == 0
+
+
+async def test_a_reboot(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+    boot_id = await client.shell(serial, "echo $$; echo mark > /data/local/tmp/mark", timeout_s=10)
+    assert boot_id.exit_code == 0
+    gone = asyncio.create_task(no_phone(client))
+    await client.reboot(serial)
+    await gone
+    assert await usable_serial(client) == serial
+    assert (await client.shell(serial, "cat /data/local/tmp/mark", timeout_s=10)).text == "mark\n"
+
+
+async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) -> None:
+    async with await client.open_shell(serial, "nc -s 127.0.0.1 -p 5000 -l sh -c 'echo hello; cat'"):
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    stream = await client.open_tcp(serial, 5000, timeout_s=5)
+                    break
+                except PhonePortClosed:
+                    continue
+        with contextlib.closing(stream):
+            payload = os.urandom(1 << 20)
+            got = bytearray()
+
+            async def receive() -> None:
+                while len(got) < len(b"hello\n") + len(payload):
+                    got.extend(await loop.sock_recv(stream, 1 << 16))
+
+            async with asyncio.timeout(20):
+                await asyncio.gather(loop.sock_sendall(stream, payload), receive())
+            assert bytes(got) == b"hello\n" + payload
+    assert await client.list_forwards() == ""
+
+
+async def test_a_closed_port(client: AdbClient, serial: str) -> None:
+    with pytest.raises(PhonePortClosed, match="port 4999"):
+        await client.open_tcp(serial, 4999, timeout_s=5)
+
+
+async def test_push_verify_repeat(client: AdbClient, serial: str, tmp_path: Path) -> None:
+    files = bundle(tmp_path, {"tvm_rpc": 300_000, "libtvm runtime.so": 5_000_000, "empty": 0})
+    report = await push_tree(client, serial, files)
+    assert (report.pushed_files, report.pushed_bytes, report.skipped) == (3, 5_300_000, 0)
+    assert await listing(client, serial) == ["644 empty", "644 libtvm runtime.so", "755 tvm_rpc"]
+    again = await push_tree(client, serial, files)
+    assert (again.pushed_files, again.pushed_bytes, again.skipped) == (0, 0, 3)
+    await client.shell(serial, f"echo rot >> {FOLDER}/tvm_rpc; chmod 600 {FOLDER}/empty", timeout_s=10)
+    third = await push_tree(client, serial, files)
+    assert (third.pushed_files, third.skipped) == (1, 2)
+    assert await listing(client, serial) == ["644 empty", "644 libtvm runtime.so", "755 tvm_rpc"]
+
+
+async def test_an_interrupted_push_leaves_nothing_half_installed(
+    phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path
+) -> None:
+    files = bundle(tmp_path, {"tvm_rpc": 100_000, "libtvm.so": 8_000_000})
+    await asyncio.to_thread(phone_lab.cut_push, PHONE, 3_000_000)
+    with pytest.raises(AdbError) as caught:
+        await push_tree(client, serial, files)
+    assert caught.value.fault is Fault.PHONE
+    await no_phone(client)
+    await asyncio.to_thread(phone_lab.plug, PHONE)
+    await usable_serial(client)
+    assert not [line for line in await listing(client, serial) if "farm-part" not in line]
+    assert (await push_tree(client, serial, files)).pushed_files == 2
+    assert await listing(client, serial) == ["644 libtvm.so", "755 tvm_rpc"]
+
+
+async def test_a_full_disk(phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+    files = bundle(tmp_path, {"tvm_rpc": 3_000_000})
+    await asyncio.to_thread(phone_lab.full_disk, PHONE, 1_000_000)
+    with pytest.raises(PhoneStorageFull):
+        await push_tree(client, serial, files)
+    assert await listing(client, serial) == []
+    await asyncio.to_thread(phone_lab.free_disk, PHONE)
+    assert (await push_tree(client, serial, files)).pushed_files == 1
+
+
+async def test_a_place_that_may_not_be_written(client: AdbClient, serial: str, tmp_path: Path) -> None:
+    (file,) = bundle(tmp_path, {"x": 10})
+    with pytest.raises(PhonePathRefused) as caught:
+        await push_tree(client, serial, [PushFile(file.local, "/system/farm/x", 0o644, file.sha256)])
+    assert caught.value.evidence
+
+
+async def test_kill_server_is_survived_and_the_phone_is_back(
+    phone_lab: LabClient, own_server: AdbServer, client: AdbClient, serial: str
+) -> None:
+    policy = WatchPolicy(server=BackOff(0.01, 0.1))
+    async with watching(client, policy, server=own_server) as (watcher, seen):
+        await seen.until(lambda: bool(usable(watcher.devices or ())))
+        await AdbClient(client.address.spec).kill_server()
+        await seen.until(lambda: () in seen.snapshots)
+        await seen.until(lambda: bool(usable(watcher.devices or ())))
+        assert seen.kinds == ["adb.lost", "adb.back"]
+        assert (await client.shell(serial, "true", timeout_s=10)).exit_code == 0
+
+
+async def test_tunnels_come_back_after_a_replug(
+    phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path
+) -> None:
+    ledger = TunnelLedger(tmp_path / "tunnels.json")
+    mine = Tunnel(TunnelKind.FORWARD, serial, f"tcp:{free_port()}", "tcp:5000")
+    back = Tunnel(TunnelKind.REVERSE, serial, "tcp:9190", f"tcp:{free_port()}")
+    ledger.own(mine)
+    ledger.own(back)
+    foreign = f"tcp:{free_port()}"
+    await client.add_forward(serial, foreign, "tcp:1")
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.ADD, Step.ADD]
+    assert await ledger.reconcile(client, {serial}) == []
+    assert back.dial in await client.list_reverses(serial)
+
+    await asyncio.to_thread(phone_lab.unplug, PHONE)
+    await no_phone(client)
+    assert [planned.step for planned in await ledger.reconcile(client, set())] == [Step.WAIT, Step.WAIT]
+    await asyncio.to_thread(phone_lab.plug, PHONE)
+    await usable_serial(client)
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.ADD, Step.ADD]
+
+    await client.add_forward(serial, foreign, "tcp:1")
+    ledger.release(mine)
+    ledger.release(back)
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.REMOVE, Step.WAIT]
+    ledger.release(back, dialler_stopped=True)
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.REMOVE]
+    assert (await client.list_forwards()).split() == [serial, foreign, "tcp:1"]
+    assert ledger.entries == ()
+    assert await client.version() == 41
+
+
+async def test_a_forward_on_a_taken_port_is_a_conflict(client: AdbClient, serial: str, tmp_path: Path) -> None:
+    ledger = TunnelLedger(tmp_path / "tunnels.json")
+    stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    async with stranger:
+        ledger.own(Tunnel(TunnelKind.FORWARD, serial, f"tcp:{stranger.sockets[0].getsockname()[1]}", "tcp:5000"))
+        (planned,) = await ledger.reconcile(client, {serial})
+    assert planned.step is Step.CONFLICT
+    assert "ddress already in use" in planned.reason
+
+
+async def test_tools(binary: AdbBinary, client: AdbClient, serial: str, tmp_path: Path) -> None:
+    tools = PhoneTools(client.address.spec)
+    try:
+        facts = await tools.facts(serial)
+        assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
+        assert "shell_v2" in facts.features
+        await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=20)
+        assert await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log") == 3_000_000
+        theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=20)).text.split()[0]
+        assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == theirs
+        with pytest.raises(AdbError):
+            await tools.pull(serial, "/data/local/tmp/none", tmp_path / "none")
+        assert os.listdir(tmp_path) == ["log"]  # noqa: PTH208 - a blocking pathlib call in async code is ASYNC240
+        package = tmp_path / "a.apk"
+        package.write_bytes(b"not a package")
+        with pytest.raises(AdbError) as refused:
+            await tools.install(serial, package)
+        assert refused.value.evidence
+        with pytest.raises(DeviceNotFound):
+            await tools.facts("nope")
+    finally:
+        tools.close()
+
+
+async def test_tools_give_up_in_time(phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+    tools = PhoneTools(client.address.spec)
+    try:
+        await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
+        begun = time.monotonic()
+        with pytest.raises(AdbTimeout):
+            await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log", timeout_s=0.5)
+        assert time.monotonic() - begun < 5
+    finally:
+        tools.close()

@@ -1,0 +1,59 @@
+"""A running watcher and everything it told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from farm.adb.client import AdbClient
+from farm.adb.watch import DeviceWatcher, Snapshot, WatchNews
+from farm.adb.watch_policy import WatchPolicy
+
+
+class Seen:
+    """What a watcher told, with a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.news: list[WatchNews] = []
+        self.snapshots: list[Snapshot] = []
+        self._more = asyncio.Event()
+
+    def add_news(self, news: WatchNews) -> None:
+        self.news.append(news)
+        self._more.set()
+
+    def add_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+        self._more.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self._more.clear()
+                await self._more.wait()
+
+    @property
+    def kinds(self) -> list[str]:
+        return [news.kind for news in self.news]
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    client: AdbClient, policy: WatchPolicy, **options: object
+) -> AsyncIterator[tuple[DeviceWatcher, Seen]]:
+    seen = Seen()
+    watcher = DeviceWatcher(
+        client,
+        on_devices=seen.add_snapshot,
+        on_news=seen.add_news,
+        policy=policy,
+        **options,  # type: ignore[arg-type]
+    )
+    task = asyncio.create_task(watcher.run())
+    try:
+        yield watcher, seen
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
