@@ -1,6 +1,6 @@
 """The asyncio client of an adb server: farm's hot paths, without the adb program and without threads.
 
-A command costs 1.2-1.5 ms on a virtual phone (adbutils: 22-27 ms, the adb program: 3-6 ms; docs/facts.md). Each call
+A command costs 1.1-1.4 ms on a virtual phone (docs/facts.md; through adbutils 22-27 ms). Each call
 opens its own connection: the protocol has no other way. Every call takes a timeout: a wedged phone stays `device`.
 """
 
@@ -28,7 +28,7 @@ from farm.core.errors import ProtocolError
 
 HOST_TIMEOUT_S = 5.0  # what the server answers without asking a phone takes it well below 0.1 s
 OPEN_TIMEOUT_S = 10.0  # a service on a phone: one round trip over USB, or Wi-Fi on a bad day
-CONNECT_TIMEOUT_S = 20.0  # `connect` to a dead address: the server itself gives up after about 10 s
+CONNECT_TIMEOUT_S = 20.0  # `connect` to a dead address: the server gives up first, with the reason
 LISTEN_BACKLOG = 4  # adb's listen(); a TCP connect beyond it is dropped and comes 1 s later (measured: 500 at once)
 _EVIDENCE_BYTES = 2000
 

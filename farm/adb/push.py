@@ -4,7 +4,7 @@ How: one shell round trip asks the phone for the hashes, modes and free space; o
 temporary name beside its place; a second round trip hashes those; a third renames them all (`mv` within one folder is
 atomic). Whatever goes wrong before that leaves every destination as it was.
 
-Verification, best first, by what the phone has: `sha256sum` (Android 6 and later), `md5sum` or toolbox' `md5`; without
+Verification, best first, by what the phone has: `sha256sum` (toybox), `md5sum` or toolbox' `md5`; without
 any, the file is read back and hashed on the host: exact too, but every byte crosses the link twice.
 
 adb's own words are not trusted: a failed push may be followed by "1 file pushed" (tests/data/adb/errors).
@@ -29,7 +29,7 @@ from farm.core.errors import UserError
 
 RESERVE_BYTES = 16 << 20  # stays free on the phone beyond the push; Android misbehaves on a full /data
 SCRIPT_TIMEOUT_S = 60.0  # for one batch of hashes
-HASH_BYTES_PER_S = 20 << 20  # the slowest phones' sha256sum; the timeout grows with the bytes to hash
+HASH_BYTES_PER_S = 20 << 20  # assumed of the slowest phones; the timeout grows with the bytes to hash
 CLEANUP_TIMEOUT_S = 5.0
 
 

@@ -1,6 +1,6 @@
 """What a push says to the phone's shell and how it reads the answers: pure text.
 
-POSIX sh, as mksh with toybox (Android 6 and later) or toolbox runs it.
+POSIX sh, as mksh with toybox or, on old phones, toolbox runs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-LONG_REQUEST_BYTES = 24 << 10  # adbd of Android 7 and later takes a service of 256 KiB; the server's request ends at 64
+LONG_REQUEST_BYTES = 24 << 10  # phones with shell,v2 take more; the server's request ends at 64 KiB
 SHORT_REQUEST_BYTES = 3 << 10  # older ones: 4096 with everything
 _PART_SUFFIX = ".farm-part"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -74,7 +74,7 @@ def split_paths(paths: Sequence[str], limit_bytes: int) -> Iterator[Sequence[str
 def inspect(paths: Sequence[str]) -> str:
     """A script that prints which paths are files, their modes and hashes, and the free space where the first belongs.
 
-    Few processes, since each costs a phone 2-10 ms: one `stat` and one hash program for all paths together.
+    Few processes, since each costs a phone milliseconds: one `stat` and one hash program for all paths together.
     """
     quoted = " ".join(shlex.quote(path) for path in paths)
     return (

@@ -22,7 +22,7 @@ from farm.adb.connection import ServerAddress
 from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
 from farm.adb.failures import failure
 
-STALL_TIMEOUT_S = 30.0  # between two bytes; `pm install` of a big package says nothing for about 20 s
+STALL_TIMEOUT_S = 30.0  # between two bytes; a phone that hangs is told well before the caller's own timeout
 INSTALL_TIMEOUT_S = 300.0
 PULL_TIMEOUT_S = 600.0
 SCREENSHOT_TIMEOUT_S = 30.0
