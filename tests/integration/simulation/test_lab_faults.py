@@ -53,6 +53,8 @@ def test_what_runs_detached_survives_an_unplug_and_a_shell_does_not(rig):
     )
     assert following.stdout is not None
     shell = following.stdout.readline().decode().strip()
+    # mksh forgets a SIGHUP that comes just before it starts a child.
+    until(lambda: "sleep 61" in rig.text("shell", "ps -A -o ARGS").splitlines())
     rig.lab.unplug(PHONE)
     following.wait(10)
     following.stdout.close()
