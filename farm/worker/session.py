@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tvm
 from tvm import relax, rpc
 
 from farm.core.errors import FarmError, PhoneError
@@ -50,7 +49,7 @@ class PhoneSession:
     def load(self, library: Path, name: str) -> Any:
         """Upload a library under `name` and load it there."""
         with on_phone("uploading the library"):
-            self.raw.upload(str(library), name)
+            self.raw.upload(bytearray(library.read_bytes()), name)  # by path, TVM never closes the file
         with on_phone("loading the library"):
             return self.raw.load_module(name)
 
@@ -66,7 +65,7 @@ class PhoneSession:
 
     def close(self) -> None:
         """End the session now; the phone's worker process ends with it."""
-        with contextlib.suppress(tvm.error.TVMError, RuntimeError, OSError):  # broken already: ended
+        with contextlib.suppress(RuntimeError, OSError):  # broken already: ended
             self.raw._sess.get_function("CloseRPCConnection")()  # noqa: SLF001 - the one way to close for certain
 
 

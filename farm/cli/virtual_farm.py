@@ -1,0 +1,220 @@
+"""A whole farm without a phone: the daemon in a process of its own, a real adb server, virtual phones.
+
+Everything lives in a temporary folder, on loopback, on ports the kernel chose, and is gone when the context ends. The
+demo, the end-to-end tests and the benchmarks use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.control.client import ControlClient
+from farm.core.errors import HostError, UserError
+
+if TYPE_CHECKING:
+    from farm.simulation.control import LabClient
+
+START_TIMEOUT_S = 60.0  # daemon up, on a loaded host
+READY_TIMEOUT_S = 120.0  # every phone identified, provisioned and checked; a cold import of TVM alone may take 10 s
+STOP_TIMEOUT_S = 20.0  # the daemon ends sessions, workers and its adb server
+
+CONFIG = """\
+[[adopt]]
+match = "virtual=yes"
+pool = "virtual"
+[tvm]
+port = 0
+[adb]
+usb = false
+"""
+
+Tell = Callable[[str], None]
+
+
+def _silent(_line: str) -> None:
+    return
+
+
+class DaemonProcess:
+    """`farm serve` in a process of its own; may be killed and started again on the same state."""
+
+    def __init__(self, folder: Path, config: str = "") -> None:
+        self.folder = folder
+        self.runtime = folder / "run"
+        self.log = folder / "daemon.log"
+        self._config = folder / "farm.toml"
+        self._config.write_text(CONFIG + config, encoding="utf-8")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> ControlClient:
+        """Start it and wait until it answers; returns a client of it.
+
+        Raises:
+            HostError: it did not come up; evidence is the end of its log.
+        """
+        command = [sys.executable, "-m", "farm", "serve", "--config", str(self._config)]
+        command += ["--state-dir", str(self.folder / "state"), "--runtime-dir", str(self.runtime)]
+        with self.log.open("ab") as out:
+            process = self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        client = ControlClient(self.runtime / "control.sock")
+        try:
+            client.wait_until_up(START_TIMEOUT_S, alive=lambda: process.poll() is None)
+        except HostError as error:
+            client.close()
+            self.stop()
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
+            raise HostError("the daemon did not come up", hint="see the evidence", evidence=tail) from error
+        return client
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut or the OOM killer does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that does not help."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class VirtualFarm:
+    """A running daemon with virtual phones."""
+
+    def __init__(self, daemon: DaemonProcess, client: ControlClient, lab: LabClient, adb: Path) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.lab = lab
+        self.folder = daemon.folder
+        self._adb = adb
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's control socket."""
+        return self.client.path
+
+    def status(self) -> dict[str, Any]:
+        """The answer of `farm status`."""
+        return self.client.call("status")
+
+    def tracker(self) -> tuple[str, int]:
+        """Where stock TVM clients connect."""
+        tracker = self.status()["tracker"]
+        return tracker["host"], tracker["port"]
+
+    def events(self, since: int = 0, *, timeout_s: float = READY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
+        """Events after `since` as they happen.
+
+        Raises:
+            TimeoutError: `timeout_s` has passed when one more arrives, or the daemon is silent that long.
+        """
+        deadline = time.monotonic() + timeout_s
+        with ControlClient(self.socket) as client:
+            for event in client.stream("events", since=since):
+                yield event
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not seen within {timeout_s:g} s; the last event was {event}")
+
+    def wait_ready(self, count: int, tell: Tell = _silent) -> None:
+        """Return when `count` phones are ready; `tell` hears each step.
+
+        Raises:
+            HostError: they did not become ready in time.
+        """
+        ready: set[str] = set()
+        try:
+            for event in self.events():
+                if event["kind"].startswith("device."):
+                    reason = event["data"].get("reason") or ""
+                    tell(f"  {event['subject']}: {event['kind'].removeprefix('device.')} {reason}".rstrip())
+                    (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
+                if len(ready) >= count:
+                    return
+        except TimeoutError as error:
+            raise HostError(f"only {len(ready)} of {count} phones became ready", evidence=str(error)) from error
+
+    def run(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a program that knows this farm: its adb server, its daemon."""
+        environment = {
+            **os.environ,
+            "ADB_SERVER_SOCKET": self.status()["adb"]["socket"],
+            "FARM_SOCKET": str(self.socket),
+        }
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+    def adb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the real adb against the farm's server."""
+        return self.run(str(self._adb), *arguments)
+
+    def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a `farm` command."""
+        return self.run(sys.executable, "-m", "farm", *arguments, timeout_s=timeout_s)
+
+
+def phones_of(profiles: Iterable[str]) -> dict[str, str]:
+    """A virtual phone's name in the lab for each profile.
+
+    Raises:
+        UserError: there is no such profile.
+    """
+    from farm.simulation.profiles import list_profiles
+
+    phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
+    unknown = sorted(set(phones.values()) - set(list_profiles()))
+    if unknown:
+        raise UserError(f"there is no profile {unknown[0]!r}", hint=f"profiles: {', '.join(list_profiles())}")
+    return phones
+
+
+@contextlib.contextmanager
+def virtual_farm(
+    phones: Mapping[str, str], *, config: str = "", plugged: bool = True, tell: Tell = _silent
+) -> Iterator[VirtualFarm]:
+    """A daemon with virtual phones, plugged in and on their way to ready.
+
+    Args:
+        phones: name in the lab -> profile (`phones_of`).
+        config: further TOML for the daemon.
+        plugged: whether the phones are plugged in at once.
+        tell: hears what is being done, a line at a time.
+
+    Raises:
+        HostError: TVM is missing, or the daemon or the lab did not come up.
+    """
+    from farm.adb.program import find_adb
+    from farm.simulation.control import running_lab
+    from farm.simulation.runtime import build_bundle_folder, is_launcher
+
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
+        tell("building the virtual phones' runtime bundle (compiles tvm_rpc.cc once) ...")
+        bundle = build_bundle_folder(folder / "bundle")
+        tell("starting the daemon ...")
+        daemon = DaemonProcess(folder, config)
+        stack.callback(daemon.stop)
+        client = daemon.start()
+        stack.callback(client.close)
+        tell("checking the bundle and compiling its golden kernels ...")
+        client.call("bundle.add", folder=str(bundle), name="virtual")
+        tell(f"booting {len(phones)} virtual phones ...")
+        lab = running_lab(
+            folder / "lab",
+            phones,
+            adb_socket=client.call("status")["adb"]["socket"],
+            expose_python=is_launcher(bundle / "tvm_rpc"),
+            plugged=plugged,
+        )
+        yield VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)

@@ -1,0 +1,72 @@
+"""The main job in one path: real adb, virtual phones of three makes, the daemon, stock clients, a model benchmarked."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from farm.cli.virtual_farm import phones_of, virtual_farm
+
+PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with virtual_farm(phones_of(PROFILES)) as farm:
+        farm.wait_ready(len(PROFILES))
+        yield farm
+
+
+def test_phones_are_known_for_what_they_are(farm):
+    devices = {device["soc"]: device for device in farm.status()["devices"]}
+    assert {soc: device["gpu"] for soc, device in devices.items()} == {
+        "SM8650": "Adreno 750",
+        "SM8250": "Adreno 650",
+        "MT6895": "Mali-G610",
+    }
+    assert {device["state"] for device in devices.values()} == {"ready"}
+    assert len({device["bundle"] for device in devices.values()}) == 1
+
+
+def test_the_stock_query_lists_every_key(farm):
+    host, port = farm.tracker()
+    query = farm.run(sys.executable, "-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port))
+    assert query.returncode == 0, query.stderr
+    rows = dict(line.split(maxsplit=1) for line in query.stdout.splitlines() if line.count(" ") > 2 and ":" not in line)
+    assert rows["android"].split() == ["3", "3", "0"]
+    assert rows["adreno-750"].split() == ["1", "1", "0"]
+    assert rows["sm8250"].split() == ["1", "1", "0"]
+
+
+def test_an_unmodified_client_computes_on_the_phone_it_asked_for(farm):
+    from tvm import rpc
+
+    tracker = rpc.connect_tracker(*farm.tracker())
+    session = tracker.request("mali-g610", session_timeout=30)
+    holders = {device["soc"]: device["holder"] for device in farm.status()["devices"] if device["holder"]}
+    values = np.arange(1000, dtype="float32")
+    from tvm.runtime import tensor
+
+    remote = tensor(values, session.cpu(0))
+    assert (remote.numpy() == values).all()
+    assert list(holders) == ["MT6895"]
+    del remote
+    session._sess.get_function("CloseRPCConnection")()
+    for event in farm.events():
+        if event["kind"] == "lease.released":
+            return
+
+
+def test_a_model_is_benchmarked_on_every_phone(farm, tmp_path):
+    model = tmp_path / "small_cnn.onnx"
+    assert farm.run(sys.executable, "-m", "farm.worker.small_cnn", str(model)).returncode == 0
+    bench = farm.farm("bench", str(model), "--on", "android", "--repeat", "10", "--json", timeout_s=100)
+    assert bench.returncode == 0, bench.stderr
+    results = json.loads(bench.stdout)["results"]
+    assert sorted(result["gpu"] for result in results) == ["Adreno 650", "Adreno 750", "Mali-G610"]
+    for result in results:
+        assert len(result["samples_s"]) == 10
+        assert 0 < result["latency"]["min_ms"] <= result["latency"]["median_ms"] <= result["latency"]["max_ms"]
+        assert result["latency"]["low_ms"] <= result["latency"]["median_ms"] <= result["latency"]["high_ms"]
+        assert result["max_abs_error"] < 1e-5
