@@ -1,6 +1,7 @@
 """A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
 
-`python -m tests.support.door_process [--files N] [--phone NAME:PORT:SECRET ...]` prints {"port": P}. Each line on stdin
+`python -m tests.support.door_process [--files N] [--adb SPEC] [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port.
+A phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. Each line on stdin
 is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the line "hog" first takes every free
 descriptor, "unhog" gives them back. Ends when stdin is closed.
 """
@@ -13,8 +14,10 @@ import gc
 import json
 import os
 import resource
+import socket
 import sys
 
+from farm.adb.client import AdbClient
 from farm.core.events import EventLog
 from farm.leasing import LeasePolicy, Leasing
 from farm.tracker.door import DoorPolicy, TvmDoor
@@ -44,6 +47,27 @@ class LoopDelay:
         return worst
 
 
+class AdbDevices(FakeDevices):
+    """Devices that may be behind an adb server."""
+
+    def __init__(self, adb_socket: str) -> None:
+        super().__init__()
+        self._adb = AdbClient(adb_socket) if adb_socket else None
+        self._serials: dict[str, str] = {}
+
+    def add_phone(self, name: str, port: str, secret: str, serial: str = "") -> None:
+        if serial:
+            self._serials[name] = serial
+        self.add(name, "android", port=int(port), secret=secret)
+
+    async def dial(self, name: str, timeout_s: float) -> tuple[socket.socket, str]:
+        serial = self._serials.get(name)
+        if serial is None or self._adb is None:
+            return await super().dial(name, timeout_s)
+        sock = await self._adb.open_tcp(serial, self.ports[name], timeout_s=timeout_s)
+        return sock, self.secrets[name]
+
+
 def hog() -> list[int]:
     """Every descriptor there is."""
     taken = []
@@ -58,11 +82,10 @@ async def serve(arguments: argparse.Namespace) -> None:
     if arguments.files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
     statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
-    devices = FakeDevices()
+    devices = AdbDevices(arguments.adb)
     leasing = Leasing(devices, EventLog(), 1, LeasePolicy())
     for phone in arguments.phone:
-        name, port, secret = phone.split(":")
-        devices.add(name, "android", port=int(port), secret=secret)
+        devices.add_phone(*phone.split(":", 3))
     door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
     await door.start()
     delay = LoopDelay()
@@ -92,5 +115,6 @@ async def serve(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--adb", default="")
     parser.add_argument("--phone", action="append", default=[])
     asyncio.run(serve(parser.parse_args()))

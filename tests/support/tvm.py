@@ -210,9 +210,13 @@ class DoorProcess:
 
 
 @contextlib.contextmanager
-def farm_door(*phones: str, files: int = 0) -> Iterator[DoorProcess]:
-    """A farm door in its own process. `phones` are NAME:PORT:SECRET; `files` limits its descriptors."""
-    arguments = ["-m", "tests.support.door_process", "--files", str(files)]
+def farm_door(*phones: str, files: int = 0, adb: str = "") -> Iterator[DoorProcess]:
+    """A farm door in its own process.
+
+    `phones` are NAME:PORT:SECRET or NAME:PORT:SECRET:SERIAL (then `adb` is the server's spec); `files` limits its
+    descriptors.
+    """
+    arguments = ["-m", "tests.support.door_process", "--files", str(files), "--adb", adb]
     for phone in phones:
         arguments += ["--phone", phone]
     with process(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
