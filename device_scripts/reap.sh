@@ -25,7 +25,8 @@ if ! reap_family "$server"; then
     echo "failed processes do not die:$said (stuck in a driver: only a reboot helps)"
     exit 1
 fi
-if same_process "$server" "$started_ticks"; then
+# A stopped server takes connections and answers nobody: to its users it is dead.
+if same_process "$server" "$started_ticks" && [ "$state" != T ]; then
     echo "reaped=$reaped server=alive"
 else
     echo "reaped=$reaped server=dead"

@@ -121,6 +121,7 @@ class DeviceState:
     follow: int = 0  # number of the server being followed, 0 for none
     failures: int = 0  # in a row, since it was last ready for STABLE_S
     wrong: int = 0  # wrong golden results in a row
+    suspect: bool = False  # a check failed on the server: it is replaced, never taken over
     bundle: str = ""  # hash of the bundle verified on it
     trouble: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
     hint: str = ""  # what a person can do about it
@@ -253,19 +254,21 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
                 return _rest(known, Life.NEW, hint="farm device adopt NAME"), ()
             return _work(known, Life.PROVISIONING)
         case Provisioned(bundle=bundle, adoptable=adoptable):
-            how = AdoptServer if adoptable else StartServer
+            how = AdoptServer if adoptable and not state.suspect else StartServer
             return _work(replace(state, bundle=bundle), Life.STARTING, how)
         case ProvisionFailed(person=True, reason=reason, hint=hint):
             return _rest(state, Life.QUARANTINED, reason, hint), ()
         case ServerStarted():
             checking, work = _work(state, Life.CHECKING)
-            followed = replace(checking, follow=checking.generation)
+            followed = replace(checking, follow=checking.generation, suspect=False)
             return followed, (FollowServer(followed.follow), *work)
         case CheckPassed():
             ready = replace(state, life=Life.READY, trouble="", hint="", wrong=0, ready_at=now)
             return replace(ready, generation=ready.generation + 1), (DropOldBundles(),)
         case CheckFailed(wrong=True, reason=reason, hint=hint):
             return _wrong_result(state, reason, hint)
+        case CheckFailed(reason=reason, hint=hint):
+            return _retry(replace(state, follow=0, suspect=True), Life.STARTING, reason, hint)
         case RecoveryFinished(server_alive=alive):
             if alive and state.follow:
                 return _work(state, Life.CHECKING)
@@ -277,7 +280,6 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
             IdentifyFailed(reason=reason, hint=hint)
             | ProvisionFailed(reason=reason, hint=hint)
             | StartFailed(reason=reason, hint=hint)
-            | CheckFailed(reason=reason, hint=hint)
             | RecoveryFailed(reason=reason, hint=hint)
         ):
             return _back_off(replace(state, follow=0, failures=state.failures + 1), reason, hint)
@@ -285,7 +287,7 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
 
 def _wrong_result(state: DeviceState, reason: str, hint: str) -> Decision:
     """Wrong numbers: a fresh server first, then a bundle compared by hash, then a person."""
-    seen = replace(state, follow=0, wrong=state.wrong + 1, failures=state.failures + 1, trouble=reason)
+    seen = replace(state, follow=0, wrong=state.wrong + 1, failures=state.failures + 1, suspect=True, trouble=reason)
     if seen.wrong > WRONG_RESULTS_TOLERATED:
         return _rest(seen, Life.QUARANTINED, reason, hint or "farm device release NAME, once it is understood"), (
             StopServer(),
@@ -293,12 +295,12 @@ def _wrong_result(state: DeviceState, reason: str, hint: str) -> Decision:
     return _work(seen, Life.STARTING if seen.wrong == 1 else Life.PROVISIONING)
 
 
-def _retry(state: DeviceState, life: Life, reason: str) -> Decision:
+def _retry(state: DeviceState, life: Life, reason: str, hint: str = "") -> Decision:
     """Try again from `life`: at once for the first failure, else after a pause."""
-    counted = replace(state, failures=state.failures + 1, trouble=reason)
+    counted = replace(state, failures=state.failures + 1, trouble=reason, hint=hint)
     if counted.failures <= IMMEDIATE_RESTARTS:
         return _work(counted, life)
-    return _back_off(counted, reason)
+    return _back_off(counted, reason, hint)
 
 
 def _back_off(state: DeviceState, reason: str, hint: str = "") -> Decision:

@@ -35,7 +35,7 @@ from farm.fleet.rpc_server import RpcServer, RunningServer
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
 # Before attempt n after a failure: 0.5 s, 1 s, 2 s ... with jitter, so that a hub that came back is not stormed.
-RESTART_WAIT = tenacity.wait_exponential_jitter(initial=0.5, max=60.0, jitter=0.5)
+RESTART_WAIT = tenacity.wait_exponential(multiplier=0.5, max=60.0) + tenacity.wait_random(0.0, 0.5)
 
 log = logging.getLogger(__name__)
 

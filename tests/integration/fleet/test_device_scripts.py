@@ -215,6 +215,12 @@ def test_reap_ends_sessions_that_ignore_sigterm_and_spares_the_server(phone: Pho
     assert alive(int(phone.state()["pid"]))
 
 
+def test_reap_calls_a_stopped_server_dead(phone: PhoneFolder) -> None:
+    phone.start()
+    os.kill(int(phone.state()["pid"]), signal.SIGSTOP)
+    assert phone.run(script="reap.sh") == (0, "reaped=0 server=dead\n")
+
+
 def test_reap_says_that_there_is_no_server(phone: PhoneFolder) -> None:
     assert phone.run(script="reap.sh") == (0, "reaped=0 server=dead\n")
     phone.start()

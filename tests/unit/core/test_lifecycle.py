@@ -142,6 +142,19 @@ def test_a_broken_session_is_reaped_then_checked_again() -> None:
     assert story.state.follow == followed
 
 
+def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:
+    story = Story().until_ready()
+    story.tell(m.SessionBroke("cut"))
+    story.tell(m.RecoveryFinished(story.number, server_alive=True))
+    assert isinstance(story.tell(m.CheckFailed(story.number, "timeout"))[0], m.StartServer)
+    story.tell(m.ServerStarted(story.number))
+    assert isinstance(story.tell(m.CheckFailed(story.number, "timeout"))[0], m.BackOff)
+    story.tell(m.Unlisted())
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=True))
+    assert isinstance(story.tell(m.Provisioned(story.number, "b", adoptable=True))[0], m.StartServer)
+
+
 def test_what_broke_is_told_until_it_is_ready_again() -> None:
     story = Story().until_ready()
     story.tell(m.ServerDied(story.state.follow, "signal 11"))

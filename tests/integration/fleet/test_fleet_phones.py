@@ -1,0 +1,293 @@
+"""The fleet over virtual phones: a real adb server, real pushes, the real device scripts and RPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from farm.bundle.manifest import Bundle
+from farm.core.device import Life, Service
+from farm.core.errors import NoPhoneError, PhoneError, UserError
+from farm.core.selector import Selector
+from farm.fleet.agent import ServerGoneError
+from farm.fleet.checker import CheckReport
+from tests.integration.fleet.conftest import RPC_MAGIC, Shelf, handshake, make_bundle
+
+UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
+
+
+def tail(kinds: list[str], expected: list[str]) -> list[str]:
+    return kinds[-len(expected) :]
+
+
+async def test_a_plugged_phone_becomes_ready_and_can_be_dialled(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        assert tail(r.heard(), UP) == UP
+        assert view.leasable
+        assert view.pool == "lab"
+        assert {"android", view.name} <= set(view.aliases)
+        assert view.bundle == r.shelf.bundle.hash
+        code, close = await handshake(r.fleet, view.name)
+        assert code == RPC_MAGIC
+        close()
+        assert (await r.until_view(lambda v: v.temperature_c is not None)).name == view.name
+
+
+async def test_a_replugged_phone_keeps_its_server_and_gets_no_byte(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        pid = await r.server_pid(view.serial)
+        mark = r.mark()
+        r.phones.unplug("one")
+        await r.until(Life.GONE)
+        with pytest.raises(ServerGoneError):
+            await r.fleet.dial(view.name, 1.0)
+        r.phones.plug("one")
+        again = await r.until(Life.READY)
+        assert again.name == view.name
+        assert await r.server_pid(view.serial) == pid
+        assert "device.pushing" not in [event.kind for event in r.events.since(mark)]
+
+
+async def test_an_orphaned_session_is_killed_when_its_server_is_taken_over(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        status = "sh /data/local/tmp/farm/bin/rpc_supervise.sh status | grep ^sessions="
+        _, close = await handshake(r.fleet, view.name)
+        r.phones.ignore_sigterm("one")
+        try:
+            r.phones.unplug("one")
+            await r.until(Life.GONE)
+            r.phones.plug("one")
+            await r.until(Life.READY)
+            assert await r.shell(view.serial, status) in ("sessions=0\n", "sessions=1\n")  # 1: the check's, just ending
+        finally:
+            close()
+
+
+async def test_a_crashed_server_is_replaced(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        pid, mark = await r.server_pid(view.serial), r.mark()
+        assert r.phones.server_crash("one") >= 1
+        await r.until_view(lambda v: v.life is not Life.READY)
+        view = await r.until(Life.READY)
+        assert r.heard(mark) == ["device.starting", "device.checking", "device.ready"]
+        assert await r.server_pid(view.serial) != pid
+
+
+async def test_a_broken_session_leaves_ready_at_once_and_its_process_goes(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        pid = await r.server_pid(view.serial)
+        sock, secret = await r.fleet.dial(view.name, 5.0)
+        with sock:
+            key = f"client:{secret}".encode()
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, RPC_MAGIC.to_bytes(4, "little") + len(key).to_bytes(4, "little") + key)
+            await loop.sock_recv(sock, 4)
+            r.fleet.report_broken_session(view.name, "cut: longer than 10 s")
+            gone = r.fleet.view(view.name)
+            assert (gone.life, gone.reason, gone.leasable) == (Life.RECOVERING, "cut: longer than 10 s", False)
+            await r.until(Life.READY)
+            async with asyncio.timeout(5.0):
+                while await loop.sock_recv(sock, 4096):
+                    pass  # the server's key, then the end: its process is dead
+        assert await r.server_pid(view.serial) == pid
+
+
+async def test_a_stopped_server_is_replaced_when_a_session_breaks(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        pid = await r.server_pid(view.serial)
+        r.phones.server_hang("one")
+        r.fleet.report_broken_session(view.name, "no answer")
+        await r.until(Life.READY)
+        assert await r.server_pid(view.serial) != pid
+
+
+async def test_a_rebooted_phone_comes_back_with_a_fresh_server(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        mark = r.mark()
+        await r.fleet.reboot(view.name)
+        await r.until_view(lambda v: v.life is not Life.READY)
+        await r.until(Life.READY)
+        assert tail(r.heard(mark), UP) == UP
+        assert "device.pushing" not in [event.kind for event in r.events.since(mark)]
+
+
+async def test_a_killed_adb_server_costs_no_rpc_server(rig, adb_server) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        pid = await r.server_pid(view.serial)
+        adb_server.stop()
+        await r.until(Life.GONE)
+        adb_server.start()
+        r.phones.plug("one")
+        await r.until(Life.READY)
+        assert await r.server_pid(view.serial) == pid
+
+
+async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
+    async with rig(rules=()) as r:
+        view = await r.until(Life.NEW)
+        assert not view.adopted
+        assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
+        with pytest.raises(UserError, match="cannot be a name"):
+            await r.fleet.adopt(view.name, rename="::")
+        await r.fleet.adopt(view.name, pool="Desk 1", rename="left one")
+        ready = await r.until(Life.READY)
+        assert (ready.name, ready.pool, ready.leasable) == ("left-one", "desk-1", True)
+        assert r.store.devices()[0].name == "left-one"
+
+
+async def test_an_unauthorized_phone_says_what_to_do(rig) -> None:
+    async with rig(plugged=False) as r:
+        r.phones.unauthorized("one")
+        r.phones.plug("one")
+        view = await r.until(Life.UNAUTHORIZED)
+        assert "adb key" in view.reason
+        said = [event for event in r.events.since() if event.kind == "device.unauthorized"][-1]
+        assert "accept" in str(said.data["hint"])
+        await asyncio.to_thread(r.phones.wait, "one", "key_shown")
+        r.phones.accept("one")
+        await r.until(Life.READY)
+
+
+async def test_a_cut_push_leaves_nothing_half_installed_and_goes_on(rig, bundle: Bundle) -> None:
+    async with rig(plugged=False) as r:
+        r.phones.cut_push("one", bundle.size_bytes // 2)
+        r.phones.plug("one")
+        await r.until(Life.PROVISIONING)
+        await r.until(Life.GONE)
+        r.phones.plug("one")
+        view = await r.until(Life.READY)
+        assert await r.shell(view.serial, "ls -A /data/local/tmp/farm/bundles") == f"{bundle.hash}\n"
+
+
+async def test_a_full_phone_says_what_is_needed_and_free_and_heals(rig) -> None:
+    async with rig(plugged=False, data_bytes=96 << 20) as r:
+        r.phones.full_disk("one", 1 << 20)
+        r.phones.plug("one")
+        view = await r.until(Life.RECOVERING)
+        assert "MiB free" in view.reason
+        assert "are needed" in view.reason
+        r.phones.free_disk("one")
+        await r.until(Life.READY)
+
+
+async def test_no_bundle_quarantines_until_there_is_one(rig, bundle: Bundle) -> None:
+    async with rig(shelf=Shelf(None)) as r:
+        view = await r.until(Life.QUARANTINED)
+        assert "no runtime bundle for x86_64" in view.reason
+        r.shelf.bundle = bundle
+        r.fleet.bundles_changed()
+        await r.until(Life.READY)
+        assert r.fleet.bundles_in_use() == {bundle.hash: (view.name,)}
+
+
+async def test_wrong_numbers_are_never_handed_out(rig) -> None:
+    async with rig(plugged=False) as r:
+        r.checker.verdicts = [CheckReport(False, "off by 3", 0.0)] * 3
+        ready: list[str] = []
+        r.fleet.subscribe(lambda view: ready.append(view.name) if view.life is Life.READY else None)
+        r.phones.plug("one")
+        view = await r.until(Life.QUARANTINED)
+        assert (view.reason, ready, len(r.checker.checked)) == ("off by 3", [], 3)
+        await r.fleet.set_service(view.name, Service.IN)
+        await r.until(Life.READY)
+
+
+async def test_a_check_that_cannot_run_is_tried_again(rig) -> None:
+    async with rig(plugged=False) as r:
+        r.checker.verdicts = [PhoneError("no session"), RuntimeError("a bug")]
+        r.phones.plug("one")
+        await r.until(Life.READY)
+        assert len(r.checker.checked) == 3
+
+
+async def test_another_bundle_replaces_the_old_one(rig, runtime_folder: Path, tmp_path: Path) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        other = tmp_path / "other"
+        shutil.copytree(runtime_folder, other)
+        (other / "notes.txt").write_text("the next one\n")
+        r.shelf.bundle = make_bundle(other)
+        r.phones.unplug("one")
+        await r.until(Life.GONE)
+        r.phones.plug("one")
+        await r.until_view(lambda v: v.life is Life.READY and v.bundle == r.shelf.bundle.hash)
+        # The old one goes beside everything else, once the new one is ready.
+        folder = "/data/local/tmp/farm/bundles"
+        gone = f"while [ -e {folder}/{view.bundle} ]; do sleep 0.01; done; ls -A {folder}"
+        assert await r.shell(view.serial, gone) == f"{r.shelf.bundle.hash}\n"
+
+
+async def test_a_damaged_bundle_is_repaired(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        folder = f"/data/local/tmp/farm/bundles/{view.bundle}"
+        await r.shell(view.serial, f"rm {folder}/libtvm_ffi.so")
+        r.phones.unplug("one")
+        await r.until(Life.GONE)
+        r.phones.plug("one")
+        await r.until(Life.READY)
+        assert "libtvm_ffi.so" in await r.shell(view.serial, f"ls {folder}")
+
+
+async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
+    async with rig({"one": "oneplus-12", "two": "galaxy-s9"}) as r:
+        first = await r.until(Life.READY, count=2)
+        await r.fleet.forget(first.name, clean=True)
+        left = r.fleet.view(first.name)
+        assert (left.life, left.adopted) == (Life.NEW, False)
+        second = next(view.name for view in r.fleet.views() if view.name != first.name)
+        assert await r.fleet.uninstall() == ((second,), {})
+        for view in r.fleet.views():
+            assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
+            assert "tvm_rpc" not in await r.shell(view.serial, "ps -A -o ARGS")
+        assert r.store.devices() == ()
+
+
+async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        r.phones.unplug("one")
+        await r.until(Life.GONE)
+        with pytest.raises(PhoneError, match="cannot be cleaned"):
+            await r.fleet.forget(view.name, clean=True)
+        assert r.fleet.view(view.name).adopted
+        await r.fleet.forget(view.name)
+        assert r.fleet.views() == ()
+        with pytest.raises(NoPhoneError):
+            r.fleet.view(view.name)
+
+
+async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        changed = await r.fleet.change(view.name, rename="Bench 1", pool="Cold Room", labels={"rack": "A 3"})
+        assert (changed.name, changed.pool, changed.labels["rack"]) == ("bench-1", "cold-room", "a-3")
+        assert "bench-1" in changed.aliases
+        r.fleet.set_aliases({"fast": Selector.parse("rack=a-3")})
+        assert "fast" in r.fleet.view("bench-1").aliases
+        drained = await r.fleet.set_service("bench-1", Service.DRAINING)
+        assert not drained.leasable
+        with pytest.raises(NoPhoneError) as caught:
+            r.fleet.view("bench-2")
+        assert "bench-1" in caught.value.hint
+
+
+async def test_the_fleet_remembers_its_phones(rig) -> None:
+    async with rig() as r:
+        name = (await r.until(Life.READY)).name
+        await r.fleet.change(name, rename="kept")
+        record = r.store.devices()[0]
+    assert (record.name, record.adopted, bool(record.hardware_serial)) == ("kept", True, True)
+    assert dataclasses.replace(record, service="draining").service == "draining"
