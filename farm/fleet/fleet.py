@@ -32,10 +32,9 @@ from farm.fleet.agent import Agent, BundleSource, Means
 from farm.fleet.checker import Checker
 from farm.fleet.links import listed
 from farm.fleet.registry import DeviceBook, Registry
-from farm.fleet.vitals import read_vitals
+from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.store import DeviceRecord
 
-VITALS_EVERY_S = 30.0  # per device, spread over that time: 100 phones are about three short shells a second
 PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see no more, the log keeps less
 DISCONNECT_TIMEOUT_S = 5.0
 
@@ -83,7 +82,7 @@ class Fleet:
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
         self._events = events
-        self._vitals_every_s = config.vitals_every_s
+        self._vitals = VitalsRound(client, lambda: tuple(self._agents.values()), self.changed, config.vitals_every_s)
         self._means = Means(client, bundles, checker, self)
         self._agents: dict[str, Agent] = {}  # by serial
         self._views: dict[str, DeviceView] = {}  # by serial
@@ -103,7 +102,7 @@ class Fleet:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watcher.run(), name="adb watcher")
                 group.create_task(self._follow_list(), name="fleet list")
-                group.create_task(self._read_vitals(), name="fleet vitals")
+                group.create_task(self._vitals.run(), name="fleet vitals")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
@@ -127,25 +126,6 @@ class Fleet:
                 agent.tell(m.Unlisted())  # gone and back between two lists: its streams are dead
             agent.device = device
             agent.tell(listed(device))
-
-    async def _read_vitals(self) -> None:
-        """One device after the other, evenly spread: never two of these shells at once."""
-        while True:
-            serials = tuple(self._agents) or ("",)
-            for serial in serials:
-                await asyncio.sleep(self._vitals_every_s / len(serials))
-                agent = self._agents.get(serial)
-                if agent is not None and agent.state.life in {Life.READY, Life.QUARANTINED}:
-                    await self._read_one(agent)
-
-    async def _read_one(self, agent: Agent) -> None:
-        try:
-            vitals = await read_vitals(self._client, agent.serial)
-        except FarmError as error:
-            log.debug("%s: no vitals: %s", agent.name, error)  # the follower or the list will tell what is wrong
-            return
-        agent.temperature_c = vitals.temperature_c
-        self.changed(agent)
 
     # -- looking --
 
@@ -340,7 +320,7 @@ class Fleet:
                 f"device.{view.life}", view.name, serial=view.serial, reason=view.reason, hint=agent.state.hint
             )
             if view.life is Life.READY and agent.temperature_c is None:
-                self._spawn(self._read_one(agent), f"first vitals {agent.name}")
+                self._spawn(self._vitals.read(agent), f"first vitals {agent.name}")
         self._show(view)
 
     def pushing(self, agent: Agent, progress: PushProgress) -> None:

@@ -1,0 +1,55 @@
+"""Reads every ready device's vitals in turn, evenly spread, so that no two of these shells run at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from farm.adb.client import AdbClient
+from farm.core.device import Life
+from farm.core.errors import FarmError
+from farm.fleet.agent import Agent
+from farm.fleet.vitals import read_vitals
+
+VITALS_EVERY_S = 30.0  # per device: 100 phones are about three short shells a second
+_WORTH_READING = frozenset({Life.READY, Life.QUARANTINED})
+
+log = logging.getLogger(__name__)
+
+
+class VitalsRound:
+    """Keeps the temperature of each agent fresh."""
+
+    def __init__(
+        self,
+        client: AdbClient,
+        agents: Callable[[], tuple[Agent, ...]],
+        changed: Callable[[Agent], None],
+        every_s: float,
+    ) -> None:
+        self._client = client
+        self._agents = agents
+        self._changed = changed
+        self._every_s = every_s
+
+    async def run(self) -> None:
+        """Go round until cancelled."""
+        while True:
+            agents = self._agents()
+            if not agents:
+                await asyncio.sleep(self._every_s)
+            for agent in agents:
+                await asyncio.sleep(self._every_s / len(agents))
+                if agent.device is not None and agent.state.life in _WORTH_READING:
+                    await self.read(agent)
+
+    async def read(self, agent: Agent) -> None:
+        """Read one device now."""
+        try:
+            vitals = await read_vitals(self._client, agent.serial)
+        except FarmError as error:
+            log.debug("%s: no vitals: %s", agent.name, error)  # the follower or the list will tell what is wrong
+            return
+        agent.temperature_c = vitals.temperature_c
+        self._changed(agent)

@@ -1,0 +1,106 @@
+"""Records and names: what a device is called, and what outlives a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.core.adoption import AdoptionRule
+from farm.core.errors import HostError, UserError
+from farm.core.identity import DeviceIdentity, Gpu, Soc
+from farm.core.selector import Selector
+from farm.fleet.registry import Registry
+from farm.store.store import DeviceRecord
+
+PIXEL = DeviceIdentity(
+    hardware_serial="HW1", vendor="Google", model="Pixel 7", soc=Soc("GS201"), gpu=Gpu("mali", "Mali-G710")
+)
+
+
+class Book:
+    """A store in memory."""
+
+    def __init__(self, *records: DeviceRecord) -> None:
+        self.kept = {record.serial: record for record in records}
+        self.full = False
+
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        return tuple(self.kept.values())
+
+    async def save_device(self, record: DeviceRecord) -> None:
+        if self.full:
+            raise HostError("disk full")
+        self.kept[record.serial] = record
+
+    async def forget_device(self, serial: str) -> None:
+        self.kept.pop(serial, None)
+
+
+def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
+    registry = Registry(Book(), ())
+    assert registry.name_for("R5CT", None, ()) == "r5ct"
+    assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7"
+    assert registry.name_for("R5CT", PIXEL, {"pixel-7"}) == "pixel-7-2"
+    registry.set_aliases({"pixel-7": Selector.parse("gpu=mali-g710")})
+    assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7-2"
+
+
+def test_a_rule_names_and_pools_once() -> None:
+    registry = Registry(Book(), (AdoptionRule.parse("vendor=google", pool="Desk", name="{soc}-{serial}"),))
+    record = registry.adopted_by_rule("R5CT", PIXEL, ())
+    assert record == DeviceRecord("R5CT", "gs201-r5ct", "HW1", "desk", adopted=True)
+    assert registry.adopted_by_rule("R5CT", DeviceIdentity(vendor="LG"), ()) is None
+
+
+async def test_a_network_phones_address_is_no_name_to_keep() -> None:
+    book = Book(DeviceRecord("10.0.0.7:5555", "10.0.0.7-5555", address="10.0.0.7:5555"))
+    registry = Registry(book, (AdoptionRule.parse("vendor=google"),))
+    registry.load()
+    record = registry.adopted_by_rule("10.0.0.7:5555", PIXEL, ())
+    assert record is not None
+    assert (record.name, record.address) == ("pixel-7", "10.0.0.7:5555")
+
+
+def test_hand_set_labels_and_aliases_count() -> None:
+    registry = Registry(Book(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
+    registry.load()
+    registry.set_aliases({"fast": Selector.parse("rack=3"), "slow": Selector.parse("rack=4")})
+    called = registry.called("R5CT", "left", PIXEL)
+    assert called.pool == "desk"
+    assert called.labels["rack"] == "3"
+    assert "fast" in called.aliases
+    assert "slow" not in called.aliases
+
+
+@pytest.mark.parametrize(("wanted", "said"), [("::", "cannot be a name"), ("Taken", "taken"), ("fast", "taken")])
+def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
+    registry = Registry(Book(), ())
+    registry.set_aliases({"fast": Selector.parse("rack=3")})
+    with pytest.raises(UserError, match=said) as caught:
+        registry.checked_name(wanted, {"taken"})
+    assert caught.value.hint
+
+
+async def test_what_is_believed_is_kept_and_replaces() -> None:
+    book = Book(DeviceRecord("old", "left"))
+    registry = Registry(book, ())
+    registry.load()
+    registry.save_soon(DeviceRecord("new", "left"), instead_of="old")
+    assert registry.get("old") is None
+    assert registry.get("new") is not None
+    await registry.close()
+    assert set(book.kept) == {"new"}
+
+
+async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    book = Book(DeviceRecord("s", "left"))
+    registry = Registry(book, ())
+    registry.load()
+    book.full = True
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("s", "right"))
+    kept = registry.get("s")
+    assert kept is not None
+    assert kept.name == "left"
+    registry.save_soon(DeviceRecord("s", "right"))
+    await registry.close()
+    assert "could not be kept" in caplog.text
