@@ -56,6 +56,8 @@ class WorkerDoor:
 
     def admit(self, attempt: str, fence: int, verbs: Verbs) -> str:
         """Let the worker of `attempt` in from now on; returns the token it must show."""
+        if attempt in self._admitted:
+            raise ValueError(f"attempt {attempt} runs already")
         token = secrets.token_urlsafe(TOKEN_BYTES)
         self._admitted[attempt] = _Admitted(fence, token, verbs)
         return token

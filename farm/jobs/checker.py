@@ -7,7 +7,7 @@ hangs takes down its own check only. The child is killed at the time limit like 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +65,6 @@ class FarmChecker:
         self._gate = gate
         self._limit_s = limit_s
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
-        self._numbers = itertools.count(1)
 
     async def check(self, device: str, bundle: Bundle) -> CheckReport:
         """Run the bundle's golden kernels for the CPU on a phone.
@@ -77,9 +76,8 @@ class FarmChecker:
         """
         async with self._places:
             started_s = asyncio.get_running_loop().time()
-            number = next(self._numbers)
             payload = {"device": device, "golden": str(bundle.golden_dir)}
-            task = Task(f"check-{number}", number, WORKER, payload, self._limit_s)
+            task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
             try:
                 found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))
             except AttemptTimeoutError as error:

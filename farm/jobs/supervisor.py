@@ -26,6 +26,7 @@ from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, Z
 
 TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
 KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
+LOOK_S = 1.0  # a word from the worker can bring the next limit nearer
 LEAVE_LIMIT_S = 3.0  # from a worker's result to its exit
 CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under the time limit
 DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
@@ -124,7 +125,7 @@ class Supervisor:
                 if problem is not None:
                     problem.evidence = _tail(folder / "log")
                     raise problem
-                wait_s = max(0.0, next_look_s(attempt.watch, task.timeout_s) - now_s)
+                wait_s = min(LOOK_S, max(0.0, next_look_s(attempt.watch, task.timeout_s) - now_s))
                 await asyncio.wait((attempt.result, exited), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.result.done():
                     return attempt.result.result()

@@ -77,7 +77,7 @@ class Zygote:
         self.ended = asyncio.Event()
         self._process = process
         self._link = link
-        # asyncio's kill() may reap the process itself and so hide its exit from asyncio; a pidfd cannot hit another one.
+        # asyncio's kill() may reap the process and so hide its exit from asyncio; a pidfd cannot hit another process.
         self._pidfd = os.pidfd_open(process.pid)
         self._greeting: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._spawning: dict[str, asyncio.Future[int]] = {}
