@@ -42,9 +42,12 @@ class Line:
         """Send a message of 1 byte to 64 KiB; the caller's copy of the socket may be closed afterwards.
 
         Raises:
+            ValueError: the message is empty or too long for the receiver.
             BlockingIOError: the other end does not read.
             OSError: it is gone.
         """
+        if not 0 < len(message) <= MESSAGE_LIMIT_BYTES:
+            raise ValueError(f"a message of {len(message)} bytes; 1 to {MESSAGE_LIMIT_BYTES} go through")
         if connection is None:
             self._end.send(message)
         else:

@@ -229,6 +229,7 @@ def _link_folders(root: Path) -> None:
 
 def make_fifo(path: Path) -> int:
     """A pipe with a name that everybody may write to; returns a descriptor that never sees end of file."""
+    path.unlink(missing_ok=True)
     os.mkfifo(path)
     path.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -84,7 +84,9 @@ class PhonePlan:
 def run_hardware(plan: PhonePlan, control: socket.socket, main: AdbdMain, lab: int) -> NoReturn:
     """Boot the phone whenever asked through `control`, and tell when it ends; end with the lab."""
     try:
-        namespaces.die_with_parent(lab)
+        if plan.isolation is not Isolation.NONE:
+            # Without a pid namespace a kill would end us alone; there, the closed control socket tells us to sweep.
+            namespaces.die_with_parent(lab)
         _leave_lab(plan, keep=control.fileno())
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         namespaces.set_process_name("phone-hardware")

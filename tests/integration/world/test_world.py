@@ -1,0 +1,256 @@
+"""The machine under a virtual phone: what a shell sees, what a reboot keeps, what is left afterwards."""
+
+import ctypes
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farm.core.errors import HostError, UserError
+from farm.simulation.isolation import Isolation, detect_isolation
+from farm.simulation.profiles import load_profile
+from farm.simulation.sensors import apply_state
+from farm.simulation.state import PhoneState, read_state, state_folder
+from farm.simulation.world import ExitCode, PhoneEvent, WorldSpec, boot
+
+from .conftest import needs_namespaces, run_commands, shell
+
+LEVELS = [
+    pytest.param(Isolation.FULL, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
+    pytest.param(Isolation.USER, marks=needs_namespaces),
+    Isolation.NONE,
+]
+
+
+@pytest.fixture(params=LEVELS, ids=str)
+def level(request):
+    if request.param is not Isolation.NONE and detect_isolation() is Isolation.NONE:
+        pytest.skip("no namespaces here")
+    return request.param
+
+
+def test_a_phone_says_who_it_is(phones, level):
+    phone = phones(profile="galaxy-s9", isolation=level)
+    assert shell(phone, "getprop ro.product.model")[1] == "SM-G9600\n"
+    assert shell(phone, "getprop farm.virtual.abi")[1] == "x86_64\n"
+    assert shell(phone, "getprop ro.serialno")[1].strip() == phone.spec.serial
+    assert shell(phone, "cat /sys/class/kgsl/kgsl-3d0/gpu_model")[1] == "Adreno630v2\n"
+    assert shell(phone, "grep -c ^processor /proc/cpuinfo")[1] == "8\n"
+    assert shell(phone, "cat /proc/meminfo")[1] == load_profile("galaxy-s9").meminfo
+    assert "level: 85" in shell(phone, "dumpsys battery")[1]
+    assert "Thermal Status: 0" in shell(phone, "dumpsys thermalservice")[1]
+
+
+def test_getprop_prints_the_genuine_list(phones, level):
+    phone = phones(isolation=level)
+    listed = shell(phone, "getprop")[1]
+    assert "[persist.sys.boot.reason.history]: [reboot,factory_reset,1735660874\nreboot,54421524]\n" in listed
+    assert shell(phone, "getprop no.such.thing fallback")[1] == "fallback\n"
+    assert shell(phone, "getprop persist.sys.boot.reason.history")[1].count("\n") == 2
+
+
+def test_setprop_lasts_as_long_as_on_a_phone(phones, level):
+    phone = phones(isolation=level)
+    assert shell(phone, "setprop debug.x one && setprop persist.y two && getprop debug.x && getprop persist.y") == (
+        0,
+        "one\ntwo\n",
+        "",
+    )
+    assert "[debug.x]: [one]\n[persist.y]: [two]\n" in shell(phone, "getprop")[1]
+    code, _, error = shell(phone, "setprop ro.product.model Other")
+    assert (code, "failed to set property" in error) == (1, True)
+    phone.reboot()
+    assert shell(phone, "getprop debug.x; getprop persist.y")[1] == "\ntwo\n"
+
+
+def test_a_reboot_keeps_data_and_ends_everything_else(phones, level):
+    phone = phones(isolation=level)
+    boot_id = shell(phone, "cat /proc/sys/kernel/random/boot_id")[1]
+    shell(phone, "echo kept > /data/local/tmp/kept; setsid sleep 1000 >/dev/null 2>&1 & ")
+    until(lambda: sleepers(os.getpid()))
+    old = phone.pid
+    phone.reboot()
+    assert phone.pid != old
+    assert not sleepers(os.getpid())
+    assert shell(phone, "cat /data/local/tmp/kept")[1] == "kept\n"
+    assert shell(phone, "cat /proc/sys/kernel/random/boot_id")[1] not in ("", boot_id)
+    assert read_state(state_folder(phone.spec.directory)).boot_id != boot_id.strip()
+
+
+def test_sensors_and_services_follow_the_state(phones, level):
+    phone = phones(isolation=level)
+    hot = PhoneState(battery_level=5, temps_c={"cpu": 90.0, "gpu": 80.0, "skin": 46.0, "battery": 44.0})
+    apply_state(phone.spec.directory, load_profile("oneplus-12"), hot)
+    assert shell(phone, "cat /sys/class/kgsl/kgsl-3d0/temp")[1] == "80000\n"
+    assert "  level: 5\n" in shell(phone, "dumpsys battery")[1]
+
+
+def test_reboot_on_the_phone_is_reported(phones, level):
+    phone = phones(isolation=level)
+    phone.line.send(b"reboot; sleep 100")
+    assert select.select([phone], [], [], 10)[0]
+    assert phone.read_event() is PhoneEvent.DOWN
+    assert (phone.running, phone.exit_code) == (False, ExitCode.REBOOT)
+    with socket.socket() as connection, pytest.raises(HostError, match="is off"):
+        phone.pass_connection(connection)
+    phone.start()
+    assert shell(phone, "echo back")[1] == "back\n"
+
+
+@needs_namespaces
+def test_the_shell_is_a_phones(phones):
+    phone = phones()
+    uid = "uid=2000(shell) gid=2000(shell)" if os.geteuid() == 0 else "uid=0(root)"
+    assert shell(phone, "id")[1].startswith(uid)
+    code, _, error = shell(phone, "no-such-program")
+    assert (code, "inaccessible or not found" in error) == (127, True)
+    assert shell(phone, "su")[0] == 127
+    assert shell(phone, "command -v python3 gcc bash")[1] == ""
+    assert shell(phone, "touch /new")[2] == "touch: '/new': Read-only file system\n"
+    assert "Read-only file system" in shell(phone, "echo 1 > /sys/class/thermal/thermal_zone0/temp")[2]
+    assert shell(phone, "cat /proc/1/comm /proc/2/comm")[1] == "init\nadbd\n"
+    assert "LOOPBACK" in shell(phone, "ifconfig")[1]
+    assert shell(phone, "cat /proc/net/dev | wc -l")[1] == "3\n"  # two header lines and lo
+    assert shell(phone, "ls /system/lib64")[1].split().count("libstdc++.so.6") == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="in a user namespace the shell is root")
+def test_a_user_build_denies(phones):
+    phone = phones()
+    assert "Permission denied" in shell(phone, "touch /data/x")[2]
+    assert shell(phone, "kill -9 1")[0] != 0
+    assert shell(phone, "echo $((1 + 1))")[1] == "2\n"
+
+
+@needs_namespaces
+def test_a_small_disk_is_really_full_and_survives_a_reboot(phones):
+    phone = phones(data_bytes=4 * 1024 * 1024)
+    assert shell(phone, "df /data")[1].splitlines()[1].split()[1] == "4096"
+    code, _, error = shell(phone, "head -c 9000000 /dev/zero > /data/local/tmp/big")
+    assert (code, "No space left on device" in error) == (1, True)
+    phone.reboot()
+    assert shell(phone, "ls /data/local/tmp")[1] == "big\n"
+
+
+@needs_namespaces
+def test_two_phones_listen_on_the_same_port(phones):
+    first, second = phones("a"), phones("b", "realme-gt-neo3")
+    for phone, word in ((first, "one"), (second, "two")):
+        shell(phone, f"(echo {word} | toybox nc -l -p 5000 >/dev/null 2>&1 &) ; echo")
+    for phone, word in ((first, "one"), (second, "two")):
+        # The listener was started in the background: ask until it is there.
+        answer = shell(phone, "until toybox nc 127.0.0.1 5000 </dev/null; do :; done")
+        assert answer[1] == f"{word}\n"
+
+
+@needs_namespaces
+def test_a_connection_made_on_the_host_ends_in_the_phone(phones):
+    phone = phones()
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            phone.pass_connection(theirs)
+        ours.settimeout(10)
+        assert ours.makefile().read() == f"hello from {phone.spec.serial}\n"
+
+
+def test_nothing_is_left_when_the_lab_is_killed(folder, level):
+    code = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from tests.integration.world.conftest import run_commands, shell\n"
+        "from farm.simulation.world import *\n"
+        "from pathlib import Path\n"
+        "phone = boot(WorldSpec('a', Path(sys.argv[2]), 'galaxy-s9', Isolation(sys.argv[3])), run_commands)\n"
+        "shell(phone, 'setsid sleep 1000 >/dev/null 2>&1 &')\n"
+        "print(phone.pid, flush=True); time.sleep(1000)\n"
+    )
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", code, root, str(folder / "a"), str(level)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as lab:
+        try:
+            assert lab.stdout is not None
+            assert lab.stdout.readline().strip().isdecimal()
+            until(lambda: sleepers(lab.pid))
+            pids = descendants(lab.pid)
+        finally:
+            lab.kill()
+    until(lambda: not any(map(is_alive, pids)))
+
+
+@needs_namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops root to try it")
+def test_a_person_without_rights_can_boot_phones(folder):
+    """In a forked child that is nobody: a user namespace of its own."""
+    folder.chmod(0o777)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as any program such a person starts
+            phone = boot(WorldSpec("n", folder / "n", "galaxy-s9", Isolation.USER), run_commands)
+            answer = shell(phone, "id -u; getprop ro.product.model")
+            phone.close()
+            os.write(writer, json.dumps(answer).encode())
+        except BaseException as error:
+            os.write(writer, json.dumps(repr(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        answer = json.load(pipe)
+    os.waitpid(child, 0)
+    assert answer == [0, "0\nSM-G9600\n", ""]
+
+
+def test_an_unknown_profile_is_the_users_mistake(folder):
+    with pytest.raises(UserError, match="no such profile"):
+        boot(WorldSpec("a", folder / "a", "nokia"), run_commands)
+
+
+def descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return found  # it ended while we looked
+    for child in children:
+        found += [int(child), *descendants(int(child))]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def sleepers(pid: int) -> list[int]:
+    """Processes below `pid` that sleep for 1000 seconds."""
+    return [child for child in descendants(pid) if b"1000" in arguments_of(child)]
+
+
+def arguments_of(pid: int) -> list[bytes]:
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return arguments if b"sleep" in arguments[0] or b"sleep" in arguments[1:2] else []
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, at most ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
