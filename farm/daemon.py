@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from farm import __version__
 from farm.adb.client import AdbClient
 from farm.adb.program import find_adb, other_servers
 from farm.adb.server import AdbServer
+from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher, WatchNews
 from farm.bundle.golden import ToolchainGoldenCompiler
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
@@ -24,6 +25,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.bench_verbs import BenchVerbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.server import ControlServer
+from farm.control.tunnel_verbs import TunnelVerbs
 from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
 from farm.core.adoption import rules_of
@@ -32,6 +34,7 @@ from farm.core.errors import UserError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet, FleetConfig
+from farm.fleet.tunnels import TunnelKeeper
 from farm.jobs.bench import BenchRunner
 from farm.jobs.checker import FarmChecker
 from farm.jobs.supervisor import Supervisor
@@ -64,21 +67,20 @@ class Daemon:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
         async with contextlib.AsyncExitStack() as stack:
-            fleet = await self._build(stack)
+            parts = [asyncio.create_task(part) for part in await self._build(stack)]
             log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
-            serving = asyncio.create_task(fleet.run(), name="fleet")
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            tasks = [*parts, asyncio.create_task(stop.wait())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             log.info("stopping")
-            for task in (serving, stopping):
+            for task in tasks:
                 task.cancel()
-            ended = await asyncio.gather(serving, stopping, return_exceptions=True)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in ended:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    async def _build(self, stack: contextlib.AsyncExitStack) -> Fleet:
-        """Start every part, bottom floor first; `stack` takes them down."""
+    async def _build(self, stack: contextlib.AsyncExitStack) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Start every part, bottom floor first; `stack` takes them down. Returns what is to run meanwhile."""
         config = self._config
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
@@ -125,6 +127,7 @@ class Daemon:
             FleetConfig(rules=rules_of(config.adopt)),
         )
         aliases = Aliases(fleet, store, config.aliases)
+        tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
         leasing = Leasing(fleet, events, store.epoch, LeasePolicy(unused_s=config.lease.unused_s))
         stack.callback(leasing.close)
         door = TvmDoor(
@@ -154,9 +157,10 @@ class Daemon:
             leases=leasing, devices=fleet.views, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
         )
         BenchVerbs(runner, store).register(control)
+        TunnelVerbs(fleet, tunnels).register(control)
         await control.start()
         stack.push_async_callback(control.stop)
-        return fleet
+        return fleet.run(), tunnels.run()
 
     def _compiler_of(self, toolchain: str) -> ToolchainGoldenCompiler:
         config = self._config.toolchain.get(toolchain)

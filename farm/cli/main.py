@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from farm import __version__
-from farm.cli import alias, bench, bundle, demo, device, doctor, explain, lease, serve, status, uninstall
+from farm.cli import alias, bench, bundle, demo, device, doctor, explain, forward, lease, serve, status, uninstall
 from farm.cli.context import report
 from farm.core.errors import FarmError
 
@@ -45,7 +45,7 @@ def options(
 
 for module in (serve, demo, status, bench, explain, doctor, uninstall):
     module.register(app)
-for group, name in ((device, "device"), (bundle, "bundle"), (alias, "alias"), (lease, "lease")):
+for group, name in ((device, "device"), (bundle, "bundle"), (alias, "alias"), (lease, "lease"), (forward, "forward")):
     app.add_typer(group.app, name=name, no_args_is_help=True)
 
 

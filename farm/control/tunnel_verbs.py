@@ -1,0 +1,85 @@
+"""Verbs about `adb forward` and `adb reverse` entries that farm keeps for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.dataclasses import dataclass as checked
+
+from farm.adb.tunnels import Tunnel, TunnelKind
+from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.verbs import STRICT, Nothing, read_fields
+from farm.core.errors import UserError
+from farm.fleet.fleet import Fleet
+from farm.fleet.tunnels import TunnelKeeper
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class AddTunnel:
+    """`forward.add`: adb's socket specs, `tcp:9000`."""
+
+    device: str
+    listen: str
+    dial: str
+    reverse: bool = False
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class RemoveTunnel:
+    """`forward.remove`."""
+
+    device: str
+    listen: str
+    dialler_stopped: bool = False
+
+
+class TunnelVerbs:
+    """Verbs about tunnels."""
+
+    def __init__(self, fleet: Fleet, keeper: TunnelKeeper) -> None:
+        self._fleet = fleet
+        self._keeper = keeper
+
+    def register(self, server: ControlServer) -> None:
+        """Add every verb to the door."""
+        server.register("forward.add", self.add, Role.OPERATOR)
+        server.register("forward.list", self.list, Role.VIEWER)
+        server.register("forward.remove", self.remove, Role.OPERATOR)
+
+    async def add(self, call: ControlCall) -> Mapping[str, Any]:
+        """Own a tunnel and set it up; it comes back after every replug, reboot and restart."""
+        asked = read_fields(call, AddTunnel)
+        kind = TunnelKind.REVERSE if asked.reverse else TunnelKind.FORWARD
+        view = self._fleet.view(asked.device)
+        if not view.adopted:
+            raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
+        await self._keeper.add(Tunnel(kind, view.serial, asked.listen, asked.dial))
+        return {"device": view.name, "listen": asked.listen, "dial": asked.dial, "kind": kind.value}
+
+    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+        """Every tunnel farm owns."""
+        read_fields(call, Nothing)
+        names = {view.serial: view.name for view in self._fleet.views()}
+        return {
+            "tunnels": [
+                {
+                    "device": names.get(tunnel.serial, tunnel.serial),
+                    "kind": tunnel.kind.value,
+                    "listen": tunnel.listen,
+                    "dial": tunnel.dial,
+                    "problem": problem,
+                }
+                for tunnel, problem in self._keeper.listed()
+            ]
+        }
+
+    async def remove(self, call: ControlCall) -> Mapping[str, Any]:
+        """Give a tunnel up."""
+        asked = read_fields(call, RemoveTunnel)
+        view = self._fleet.view(asked.device)
+        tunnel = self._keeper.find(view.serial, asked.listen)
+        if tunnel is None:
+            raise UserError(f"farm keeps no tunnel {asked.listen} of {view.name}", hint="farm forward list")
+        waits = await self._keeper.remove(tunnel, dialler_stopped=asked.dialler_stopped)
+        return {"device": view.name, "listen": asked.listen, "waits": waits}

@@ -1,0 +1,82 @@
+"""`farm forward`: entries survive what makes adb forget them, and foreign entries are left alone."""
+
+import json
+import socket
+
+import pytest
+
+from farm.cli.virtual_farm import phones_of, virtual_farm
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with virtual_farm(phones_of(["galaxy-s9"])) as farm:
+        farm.wait_ready(1)
+        yield farm
+
+
+@pytest.fixture
+def device(farm):
+    return farm.status()["devices"][0]["name"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def forwards(farm):
+    return [tuple(line.split()[1:]) for line in farm.adb("forward", "--list").stdout.splitlines() if line]
+
+
+def test_a_forward_comes_back_after_a_replug_and_goes_when_given_up(farm, device):
+    listen = f"tcp:{free_port()}"
+    assert farm.farm("forward", "add", device, listen, "tcp:5000").returncode == 0
+    assert forwards(farm) == [(listen, "tcp:5000")]
+    farm.lab.unplug("virtual-1")
+    *_, gone = until(farm, 0, "device.gone")
+    assert forwards(farm) == []
+    farm.lab.plug("virtual-1")
+    *_, ready = until(farm, gone["seq"], "device.ready")
+    assert ready["kind"] == "device.ready"
+    assert forwards(farm) == [(listen, "tcp:5000")]
+    assert farm.farm("forward", "remove", device, listen).returncode == 0
+    assert forwards(farm) == []
+    assert json.loads(farm.farm("forward", "list", "--json").stdout) == []
+
+
+def until(farm, since, kind):
+    for event in farm.events(since):
+        yield event
+        if event["kind"] == kind:
+            return
+
+
+def test_somebody_elses_forward_is_named_and_left_alone(farm, device):
+    listen = f"tcp:{free_port()}"
+    assert farm.adb("forward", listen, "tcp:7777").returncode == 0
+    refused = farm.farm("forward", "add", device, listen, "tcp:5000")
+    assert refused.returncode == 1
+    assert f"{listen} is taken" in refused.stderr
+    assert forwards(farm) == [(listen, "tcp:7777")]
+    assert farm.adb("forward", "--remove", listen).returncode == 0
+
+
+def test_a_reverse_is_removed_only_once_nothing_dials_it(farm, device):
+    host = f"tcp:{free_port()}"
+    assert farm.farm("forward", "add", device, "tcp:6100", host, "--reverse").returncode == 0
+    assert "tcp:6100" in farm.adb("reverse", "--list").stdout
+    waits = farm.farm("forward", "remove", device, "tcp:6100")
+    assert "may still dial it" in waits.stdout
+    assert "tcp:6100" in farm.adb("reverse", "--list").stdout
+    assert farm.farm("forward", "remove", device, "tcp:6100", "--dialler-stopped").returncode == 0
+    assert "tcp:6100" not in farm.adb("reverse", "--list").stdout
+
+
+@pytest.mark.parametrize("listen", ["tcp:5555", "9000", "tcp:99999"])
+def test_a_port_that_must_not_be_is_refused(farm, device, listen):
+    refused = farm.farm("forward", "add", device, listen, "tcp:5000")
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+    assert forwards(farm) == []
