@@ -182,9 +182,10 @@ class Supervisor:
             started_s = time.monotonic()
             try:
                 zygote = await Zygote.start(slot.toolchain, self._folder)
-            except ToolchainError as error:
-                logger.warning("%s", error)
-                await _change(slot, None, error)
+            except (FarmError, OSError) as error:  # OSError: the daemon itself is out of descriptors, processes ...
+                problem = error if isinstance(error, FarmError) else ToolchainError(f"cannot start a zygote: {error}")
+                logger.warning("%s", problem)
+                await _change(slot, None, problem)
             else:
                 await _change(slot, zygote, None)
                 try:

@@ -78,7 +78,7 @@ class Zygote:
         self._process = process
         self._link = link
         # asyncio's kill() may reap the process and so hide its exit from asyncio; a pidfd cannot hit another process.
-        self._pidfd = os.pidfd_open(process.pid)
+        self._pidfd = _pidfd(process.pid)
         self._greeting: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._spawning: dict[str, asyncio.Future[int]] = {}
         self._exits: dict[str, asyncio.Future[Exited]] = {}
@@ -191,6 +191,8 @@ class Zygote:
             self._pidfd = -1
 
     def _signal(self, signum: int) -> None:
+        if self._pidfd < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signum)
 
@@ -245,8 +247,7 @@ class Zygote:
         self.ended.set()
         asyncio.get_running_loop().remove_reader(self._link.fileno())
         self._link.close()
-        if self._pidfd >= 0:
-            self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         # Its children die with it (PR_SET_PDEATHSIG), but not what they started: a linker, say. Their groups are
         # signalled in the same moment, before any of these pids can have been given to another process.
         for pid in self._pids.values():
@@ -259,6 +260,14 @@ class Zygote:
             _fail(spawning, error)
         for exiting in self._exits.values():
             _fail(exiting, error)
+
+
+def _pidfd(pid: int) -> int:
+    """A handle on a child; -1 when it has ended and asyncio has reaped it already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1
 
 
 def _set(future: asyncio.Future[T] | None, value: T) -> None:

@@ -226,7 +226,11 @@ async def test_a_toolchain_that_cannot_be_used_says_why(tmp_path):
     without_tvm = tmp_path / "python-without-tvm"
     without_tvm.write_text("#!/bin/sh\necho 'No module named tvm' >&2\nexit 1\n")
     without_tvm.chmod(0o755)
-    toolchains = (Toolchain("missing", tmp_path / "no-python"), Toolchain("bare", without_tvm))
+    toolchains = (
+        Toolchain("missing", tmp_path / "no-python"),
+        Toolchain("bare", without_tvm),
+        *(Toolchain(f"instant-{i}", Path("/bin/true")) for i in range(8)),  # gone before anybody looks
+    )
     async with lab_in(tmp_path, toolchains) as lab:
         with pytest.raises(ToolchainError, match="cannot run") as caught:
             await lab.run("answer", toolchain="missing")
@@ -234,6 +238,9 @@ async def test_a_toolchain_that_cannot_be_used_says_why(tmp_path):
         with pytest.raises(ToolchainError, match="did not become a worker host") as caught:
             await lab.run("answer", toolchain="bare")
         assert "No module named tvm" in caught.value.evidence
+        for i in range(8):
+            with pytest.raises(ToolchainError, match="did not become a worker host"):
+                await lab.run("answer", toolchain=f"instant-{i}")
         with pytest.raises(UserError, match="no toolchain 'other'"):
             await lab.run("answer", toolchain="other")
 
