@@ -145,7 +145,14 @@ class Daemon:
         stack.push_async_callback(door.stop)
 
         control = ControlServer(config.control_socket, artifacts=artifacts)
-        facts = DaemonFacts(__version__, os.getpid(), gate, config.adb_socket, lambda: self._problems(server))
+        facts = DaemonFacts(
+            __version__,
+            os.getpid(),
+            gate,
+            config.adb_socket,
+            config.state_dir / "adb" / "adbkey",
+            lambda: self._problems(server),
+        )
         FleetVerbs(fleet, leasing, aliases, events, facts).register(control)
 
         def in_use(bundle: Bundle) -> str:

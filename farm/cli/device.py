@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -40,10 +41,33 @@ def show(name: Name, json: JsonFlag = False) -> None:
     if json:
         print_json(device)
         return
-    rows = [(key, value) for key, value in device.items() if key not in {"labels", "targets", "raw"}]
-    rows += [(f"label {key}", value) for key, value in device["labels"].items()]
-    rows += [(f"target {key}", value) for key, value in device["targets"].items()]
-    print_table(("FACT", "VALUE"), rows)
+    print_table(("FACT", "VALUE"), _facts(device))
+
+
+def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a person wants to know of a device, with where each fact of its hardware comes from."""
+    for name in ("name", "serial", "state", "reason", "pool", "holder", "bundle", "since"):
+        if device[name]:
+            yield name, str(device[name])
+    if device["temperature_c"] is not None:
+        yield "temperature", f"{device['temperature_c']:.1f}C"
+    yield "keys", ", ".join(device["aliases"])
+    identity = device["identity"]
+    if identity:
+        yield "model", f"{identity['vendor']} {identity['model']}"
+        yield "android", f"{identity['android_release']} (SDK {identity['sdk']}), {identity['fingerprint']}"
+        yield "abi", f"{identity['abi']} (claims {', '.join(identity['abis'])})"
+        for part in ("soc", "gpu"):
+            fact = identity[part]
+            said = " ".join(filter(None, (fact["model"], fact.get("name"))))
+            yield part, f"{said} ({fact['confidence']}, from {fact['source']})" if said else "unknown"
+        for cluster in identity["cpu"]:
+            clock = f" at {cluster['max_khz'] / 1e6:.2f} GHz" if cluster["max_khz"] else ""
+            yield "cpu", f"{cluster['cores']} x {cluster['name'] or 'unknown'}{clock}, LLVM {cluster['mcpu'] or '-'}"
+    for name, value in device["labels"].items():
+        yield f"label {name}", value
+    for name, value in device["targets"].items():
+        yield f"target {name}", str(value)
 
 
 @app.command()

@@ -51,7 +51,8 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Check this host: adb, TVM, linkers, folders, the daemon. Exit code 1 when something must be fixed."""
-    findings = [finding for check in CHECKS for finding in check(load(config))]
+    told = load(config)
+    findings = [finding for check in CHECKS for finding in check(told)]
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -68,19 +69,13 @@ def _python(_config: FarmConfig) -> Iterator[Finding]:
 
 
 def _adb(config: FarmConfig) -> Iterator[Finding]:
-    from farm.adb.program import find_adb, other_servers
-    from farm.adb.server import default_socket
+    from farm.adb.program import find_adb
 
     try:
         binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
         yield Finding("adb", Verdict.OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
     except FarmError as error:
         yield Finding("adb", Verdict.FAIL, error.message, error.hint)
-    spec = config.adb_socket or default_socket(config.runtime_dir)
-    for server in other_servers(()):
-        if spec not in server.command:
-            fix = f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={spec}"
-            yield Finding("other adb server", Verdict.WARN, f"{server} may hold USB phones", fix)
 
 
 def _toolchains(config: FarmConfig) -> Iterator[Finding]:
@@ -119,15 +114,28 @@ def _folders(config: FarmConfig) -> Iterator[Finding]:
         )
 
 
-def _daemon(_config: FarmConfig) -> Iterator[Finding]:
+def _daemon(config: FarmConfig) -> Iterator[Finding]:
+    socket = config.adb_socket
     try:
         status = call("status")
     except DaemonUnreachableError as error:
         yield Finding("daemon", Verdict.WARN, error.message, error.hint)
-        return
-    yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
-    for problem in status["problems"]:
-        yield Finding("daemon", Verdict.WARN, problem)
+    else:
+        socket = status["adb"]["socket"]
+        yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
+        for problem in status["problems"]:
+            yield Finding("daemon", Verdict.WARN, problem)
+    yield from _other_adb(socket)
+
+
+def _other_adb(socket: str) -> Iterator[Finding]:
+    """Adb servers besides the farm's, which listens on `socket`."""
+    from farm.adb.program import other_servers
+
+    for server in other_servers(()):
+        if socket not in server.command:
+            fix = f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={socket}"
+            yield Finding("other adb server", Verdict.WARN, f"{server} may hold USB phones", fix)
 
 
 CHECKS: tuple[Callable[[FarmConfig], Iterator[Finding]], ...] = (

@@ -138,8 +138,7 @@ class VirtualFarm:
         try:
             for event in self.events():
                 if event["kind"].startswith("device."):
-                    reason = event["data"].get("reason") or ""
-                    tell(f"  {event['subject']}: {event['kind'].removeprefix('device.')} {reason}".rstrip())
+                    tell(f"  {event['subject']}: {_step(event)}")
                     (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
                 if len(ready) >= count:
                     return
@@ -162,6 +161,13 @@ class VirtualFarm:
     def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a `farm` command."""
         return self.run(sys.executable, "-m", "farm", *arguments, timeout_s=timeout_s)
+
+
+def _step(event: Mapping[str, Any]) -> str:
+    step, data = event["kind"].removeprefix("device."), event["data"]
+    if step == "pushing":
+        return f"pushing {data['sent_bytes'] / data['total_bytes']:.0%}"
+    return f"{step}: {data['reason']}" if data.get("reason") else step
 
 
 def phones_of(profiles: Iterable[str]) -> dict[str, str]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
+from farm.adb.server import authorization_steps
 from farm.control.render import device_details, device_row
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
-from farm.core.device import Service
+from farm.core.device import Life, Service
 from farm.core.errors import UserError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
@@ -25,6 +27,7 @@ from farm.leasing import Leasing
 
 T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid")
+LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -119,6 +122,7 @@ class DaemonFacts:
     pid: int
     tracker: Callable[[], tuple[str, int]]  # where stock clients on this host connect
     adb_socket: str
+    adb_key: Path  # farm's private key; a phone's owner accepts its public half
     problems: Callable[[], list[str]]
 
 
@@ -200,6 +204,8 @@ class FleetVerbs:
     async def set_device(self, asked: SetDevice) -> Mapping[str, Any]:
         """Change a phone's name, pool or labels."""
         labels = dict(_assignment(text) for text in asked.labels)
+        if asked.rename is not None:
+            self._free(asked.device)  # a lease knows its device by name
         view = await self._fleet.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels)}
 
@@ -210,12 +216,9 @@ class FleetVerbs:
 
     async def reboot(self, asked: OneDevice) -> Mapping[str, Any]:
         """Reboot a phone that nobody holds."""
-        view = self._fleet.view(asked.device)
-        holder = self._holders().get(view.name)
-        if holder:
-            raise UserError(f"{holder} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
-        await self._fleet.reboot(view.name)
-        return {"name": view.name}
+        name = self._free(asked.device)
+        await self._fleet.reboot(name)
+        return {"name": name}
 
     async def forget(self, asked: Forget) -> Mapping[str, Any]:
         """Remove a phone from the farm."""
@@ -286,9 +289,10 @@ class FleetVerbs:
     async def explain(self, asked: Explain) -> Mapping[str, Any]:
         """Why a device is not handed out, or a key waits, in sentences."""
         if asked.what == "device":
-            subject = self._fleet.view(asked.name).name
+            view = self._fleet.view(asked.name)
+            subject = view.name
         elif asked.what == "key":
-            subject = asked.name
+            view, subject = None, asked.name
         else:
             raise UserError(f"explain does not know {asked.what!r}", hint="device or key")
         explanation = self._leasing.explain(subject)
@@ -296,7 +300,13 @@ class FleetVerbs:
         for each in explanation.waiting:
             wanted = each.request.key or str(each.request.selector)
             lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s")
-        return {"subject": subject, "lines": lines or [f"no phone answers to {subject}, and nobody waits for it"]}
+        if not lines:
+            lines.append(f"no phone answers to {subject}, and nobody waits for it")
+        if view is not None and view.life is Life.UNAUTHORIZED:
+            lines += ["", *authorization_steps(view.serial, self._facts.adb_key).splitlines()]
+        elif view is not None:
+            lines += ["", "lately:", *self._lately(subject)]
+        return {"subject": subject, "lines": lines}
 
     async def uninstall(self, _: Nothing) -> Mapping[str, Any]:
         """Remove farm from every phone."""
@@ -320,6 +330,27 @@ class FleetVerbs:
             return {}
         finally:
             stop()
+
+    def _lately(self, name: str) -> list[str]:
+        steps = [
+            event for event in self._events.since() if event.subject == name and event.data.get("reason") is not None
+        ]
+        return [
+            f"  {each.at:%H:%M:%S} {each.kind.partition('.')[2]} {each.data['reason']}".rstrip()
+            for each in steps[-LATEST_STEPS:]
+        ]
+
+    def _free(self, name: str) -> str:
+        """The device's own name, unless somebody holds it.
+
+        Raises:
+            UserError: somebody holds it.
+        """
+        view = self._fleet.view(name)
+        holder = self._holders().get(view.name)
+        if holder:
+            raise UserError(f"{holder} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
+        return view.name
 
     def _holders(self) -> dict[str, str]:
         return {

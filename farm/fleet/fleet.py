@@ -315,6 +315,8 @@ class Fleet:
         if view == before:
             return
         self._views[agent.serial] = view
+        if before is not None and before.name != view.name:  # nobody answers to the old name any more
+            self._show(replace(before, life=Life.GONE, adopted=False, reason=f"it is called {view.name} now"))
         if before is None or before.life is not view.life:
             self._events.publish(
                 f"device.{view.life}", view.name, serial=view.serial, reason=view.reason, hint=agent.state.hint
