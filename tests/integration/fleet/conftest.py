@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import shutil
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from farm.core.events import Event, EventLog
 from farm.fleet.checker import CheckReport
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.simulation.control import LabClient
-from farm.store.store import Store
+from farm.store.store import DeviceRecord, Store
 from tests.adb_server import AdbServer
 
 RPC_MAGIC = 0xFF271
@@ -164,12 +164,16 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
         rules: tuple[AdoptionRule, ...] = ADOPT_ALL,
         shelf: Shelf | None = None,
         plugged: bool = True,
+        phones_at: LabClient | None = None,
+        remembered: Callable[[str], Sequence[DeviceRecord]] = lambda _: (),
         **options: object,
     ) -> AsyncIterator[Rig]:
-        control = await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **options)
+        control = phones_at or await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **options)
         client = AdbClient(adb_server.socket)
         events, store, checker = EventLog(), Store(tmp_path / "farm.db"), HandshakeChecker()
         shelf = shelf or Shelf(bundle)
+        for record in remembered(control.phone("one").hardware_serial):
+            await store.save_device(record)
         fleet = Fleet(client, DeviceWatcher(client), shelf, checker, store, events, FleetConfig(rules=rules))
         checker.fleet = fleet
         running = asyncio.create_task(fleet.run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import shutil
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from farm.core.errors import NoPhoneError, PhoneError, UserError
 from farm.core.selector import Selector
 from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
+from farm.simulation.control import LabClient, running_lab
+from farm.store.store import DeviceRecord
 from tests.integration.fleet.conftest import RPC_MAGIC, Shelf, handshake, make_bundle
 
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
@@ -284,10 +285,43 @@ async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> 
         assert "bench-1" in caught.value.hint
 
 
+async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
+    def remembered(hardware_serial: str) -> list[DeviceRecord]:
+        return [DeviceRecord("emulator-1", "old-friend", hardware_serial, "desk", adopted=True, service="draining")]
+
+    async with rig(rules=(), remembered=remembered, plugged=False) as r:
+        away = await r.until(Life.GONE)
+        assert (away.name, away.serial, away.adopted) == ("old-friend", "emulator-1", True)
+        r.phones.plug("one")
+        view = await r.until(Life.READY)
+        assert (view.name, view.pool, view.service) == ("old-friend", "desk", Service.DRAINING)
+        assert view.serial == r.phones.phone("one").serial
+        assert len(r.fleet.views()) == 1
+
+
+async def test_a_network_phone_is_connected_kept_and_forgotten(rig, tmp_path: Path) -> None:
+    with running_lab(tmp_path / "lab", {"one": "oneplus-12"}) as wireless:
+        await _network_phone(rig, wireless)
+
+
+async def _network_phone(rig, wireless: LabClient) -> None:
+    async with rig(phones_at=wireless, plugged=False) as r:
+        address = r.phones.phone("one").address
+        serial = await r.fleet.add_network(address)
+        view = await r.until(Life.READY)
+        assert view.serial == serial
+        await r.client.disconnect(serial)
+        await r.until(Life.GONE)
+        await r.until(Life.READY)
+        assert r.store.devices()[0].address == serial
+        await r.fleet.forget(view.name, clean=True)
+        assert r.store.devices() == ()
+        assert [device.serial for device in await r.client.list_devices()] == []
+
+
 async def test_the_fleet_remembers_its_phones(rig) -> None:
     async with rig() as r:
         name = (await r.until(Life.READY)).name
         await r.fleet.change(name, rename="kept")
         record = r.store.devices()[0]
     assert (record.name, record.adopted, bool(record.hardware_serial)) == ("kept", True, True)
-    assert dataclasses.replace(record, service="draining").service == "draining"
