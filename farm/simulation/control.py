@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 CONTROL_SOCKET = "control.sock"
 EVERY_PHONE = "*"
+READY_LINE = "lab ready"
 DEFAULT_TIMEOUT_S = 30.0
 BOOT_TIMEOUT_S = 120.0  # a hundred phones on two loaded cores
 STOP_TIMEOUT_S = 20.0
 _ANSWER_MARGIN_S = 5.0  # beyond what the lab itself was told to wait
-_POLL_S = 0.01
 
 
 class LabUnreachableError(HostError):
@@ -263,14 +263,19 @@ def running_lab(
     if not plugged:
         command.append("--unplugged")
     log_path = directory / "lab.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment())
+    with log_path.open("ab") as log:
+        began = log.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=_environment()
+        )
     try:
-        client = _connect(process, directory, log_path, boot_timeout_s)
-        try:
+        if not _said_ready(process, boot_timeout_s):
+            _stop(process)
+            with log_path.open("rb") as log:
+                log.seek(began)
+                raise _start_error(process.returncode, log.read().decode("utf-8", "replace").strip())
+        with LabClient(directory) as client:
             yield client
-        finally:
-            client.close()
     finally:
         _stop(process)
 
@@ -281,27 +286,23 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-def _connect(process: subprocess.Popen[bytes], directory: Path, log_path: Path, timeout_s: float) -> LabClient:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        if process.poll() is not None:
-            said = log_path.read_text("utf-8", "replace").strip()
-            first = next((line for line in said.splitlines() if line.startswith("error: ")), "")
-            if process.returncode == ExitCode.USAGE and first:
-                raise UserError(first.removeprefix("error: "), evidence=said)
-            raise LabUnreachableError(
-                first.removeprefix("error: ") or f"the lab ended with {process.returncode}", evidence=said
-            )
-        try:
-            return LabClient(directory)
-        except LabUnreachableError as error:
-            if time.monotonic() > deadline:
-                said = log_path.read_text("utf-8", "replace").strip()
-                raise LabUnreachableError(f"the lab did not come up in {timeout_s:.0f} s", evidence=said) from error
-        time.sleep(_POLL_S)
+def _said_ready(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the line that says all phones are up; False when it ended or took too long."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    return bool(ready) and process.stdout.readline().strip() == READY_LINE.encode()
+
+
+def _start_error(exit_code: int, said: str) -> FarmError:
+    first = next((line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")), "")
+    if exit_code == ExitCode.USAGE and first:
+        return UserError(first, evidence=said)
+    return LabUnreachableError(first or f"the lab did not come up (exit code {exit_code})", evidence=said)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.stdout is not None:
+        process.stdout.close()
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:

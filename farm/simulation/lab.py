@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import gc
 import json
 import os
 import signal
+import socket
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.adb.client import AdbClient
 from farm.core.errors import ExitCode, FarmError, HostError, UserError
-from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE
+from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE, READY_LINE
 from farm.simulation.faults import FAULTS
 from farm.simulation.isolation import Isolation
 from farm.simulation.lab_faults import Saboteur
@@ -33,9 +35,8 @@ from farm.simulation.profiles import load_profile
 from farm.simulation.world import WorldSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-READY_LINE = "lab ready"
 MAX_LINE_BYTES = 1024 * 1024
 _MAX_SOCKET_PATH_BYTES = 107  # sun_path
 _PIECE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -211,9 +212,6 @@ async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
     Raises:
         FarmError: a phone cannot be booted, or the control socket cannot be made.
     """
-    path = lab.directory / CONTROL_SOCKET
-    if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
-        raise UserError(f"{path} is too long for a socket", hint="choose a shorter --dir")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lab.done.set)
@@ -223,22 +221,27 @@ async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
             await asyncio.sleep(0)  # the ones that are up may go online meanwhile
             if lab.done.is_set():
                 return
-        path.unlink(missing_ok=True)
-        clients: set[asyncio.Task[None]] = set()
+        await _serve_until_done(lab)
+    finally:
+        await lab.close()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            clients.add(task)
-            try:
-                # asyncio's streams report a cancelled task as an error; the end of the lab is none.
-                with suppress(asyncio.CancelledError):
-                    await serve_control(lab, reader, writer)
-            finally:
-                clients.discard(task)
 
-        server = await asyncio.start_unix_server(serve, path, limit=MAX_LINE_BYTES)
-        path.chmod(0o600)
+async def _serve_until_done(lab: Lab) -> None:
+    clients: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        clients.add(task)
+        try:
+            # asyncio's streams report a cancelled task as an error; the end of the lab is none.
+            with suppress(asyncio.CancelledError):
+                await serve_control(lab, reader, writer)
+        finally:
+            clients.discard(task)
+
+    with _control_socket(lab.directory) as sock:
+        server = await asyncio.start_unix_server(serve, sock=sock, limit=MAX_LINE_BYTES)
         sys.stdout.write(READY_LINE + "\n")
         sys.stdout.flush()
         await lab.done.wait()
@@ -246,9 +249,40 @@ async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
         for task in clients:
             task.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-    finally:
-        path.unlink(missing_ok=True)
-        await lab.close()
+
+
+@contextmanager
+def _control_socket(directory: Path) -> Iterator[socket.socket]:
+    """The listening control socket, for this user only."""
+    path = directory / CONTROL_SOCKET
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
+        raise UserError(f"{path} is too long for a socket", hint="choose a shorter --dir")
+    path.unlink(missing_ok=True)  # of a lab that was killed: the folder's lock is ours
+    with socket.socket(socket.AF_UNIX) as sock:
+        before = os.umask(0o177)
+        try:
+            sock.bind(os.fspath(path))
+        finally:
+            os.umask(before)
+        try:
+            yield sock
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_lab_in(directory: Path) -> Iterator[None]:
+    """Keep a second lab out of the same folder; the kernel lets go of the lock when this process ends.
+
+    Raises:
+        UserError: there is another lab.
+    """
+    with (directory / "lab.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another lab runs in {directory}", hint="choose another --dir") from error
+        yield
 
 
 def parse_phone(text: str) -> tuple[str, str]:
@@ -277,7 +311,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         phones = [parse_phone(text) for text in options.phone]
         options.dir.mkdir(parents=True, exist_ok=True)
-        asyncio.run(_main(options, phones))
+        with only_lab_in(options.dir):
+            asyncio.run(_main(options, phones))
     except FarmError as error:
         detail = f" ({error.evidence})" if error.evidence else ""
         sys.stderr.write(f"error: {error.message}{detail}\n" + (f"  {error.hint}\n" if error.hint else ""))

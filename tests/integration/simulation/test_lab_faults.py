@@ -3,7 +3,9 @@
 import os
 import socket
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from farm.simulation.control import LabClient, LabUnreachableError, running_lab
 from tests.integration.simulation.conftest import PHONE, PROFILE
 
 TMP = "/data/local/tmp"
+ROOT = Path(__file__).parents[3]
 
 
 def until(condition, *, timeout_s: float = 10.0):
@@ -276,17 +279,54 @@ def test_no_lab_and_a_lab_that_cannot_start(tmp_path):
         pass
 
 
-def test_a_lab_without_namespaces(tmp_path_factory, adb_server):
-    with running_lab(
-        tmp_path_factory.mktemp("lab"), {"a": PROFILE}, adb_socket=adb_server.socket, isolation="none"
-    ) as lab:
-        serial = lab.phone("a").serial
-        adb_server.wait_for_state(serial, "device")
-        assert adb_server.run("shell", "echo hi; exit 3", serial=serial).returncode == 3
-        adb_server.text("shell", "mkdir -p /data/local/tmp/t", serial=serial)
-        assert adb_server.run("push", __file__, "/data/local/tmp/t/file", serial=serial).returncode == 0
-        assert "PJD110" in adb_server.text("shell", "getprop ro.product.model", serial=serial)
-        assert adb_server.text("shell", "ls /data/local/tmp/t", serial=serial) == "file\n"
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [("segfault", "segfault"), ("ignore_sigterm", "ignore_sigterm"), ("wrong_numbers", "wrong_numbers")],
+)
+def test_kernel_faults_reach_the_phone(rig, fault, word):
+    read = "cat $FARM_VIRTUAL_STATE/kernel_fault"
+    getattr(rig.lab, fault)(PHONE)
+    assert rig.text("shell", read) == f"{word}\n"
+    rig.lab.good_kernels(PHONE)
+    assert rig.text("shell", read) == "none\n"
+
+
+def test_a_second_lab_in_the_same_folder_is_refused(rig):
+    with pytest.raises(UserError, match="another lab"), running_lab(rig.lab.directory, {}):
+        pass
+    assert rig.lab.phone(PHONE).online
+
+
+def test_a_lab_without_namespaces(lab, adb_server):
+    serial = lab({"a": PROFILE}, isolation="none").phone("a").serial
+    assert adb_server.run("shell", "echo hi; exit 3", serial=serial).returncode == 3
+    adb_server.text("shell", "mkdir -p /data/local/tmp/t", serial=serial)
+    assert adb_server.run("push", __file__, "/data/local/tmp/t/file", serial=serial).returncode == 0
+    assert "PJD110" in adb_server.text("shell", "getprop ro.product.model", serial=serial)
+    assert adb_server.text("shell", "ls /data/local/tmp/t", serial=serial) == "file\n"
+
+
+def test_a_killed_lab_takes_its_phones_with_it(tmp_path):
+    command = [sys.executable, "-m", "farm.simulation.lab", "--dir", str(tmp_path), "--phone", f"a={PROFILE}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
+    try:
+        until(lambda: "lab ready" in (tmp_path / "log").read_text())
+        with LabClient(tmp_path) as client:
+            phone = client.phone("a").pid
+        os.kill(phone, 0)
+    finally:
+        process.kill()
+        process.wait(10)
+    until(lambda: not _alive(phone))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_a_small_data_partition_is_full_for_shells_too(tmp_path_factory, adb_server):
