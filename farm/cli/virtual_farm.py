@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,14 +118,15 @@ class VirtualFarm:
         """Events after `since` as they happen.
 
         Raises:
-            TimeoutError: `timeout_s` has passed when one more arrives, or the daemon is silent that long.
+            TimeoutError: `timeout_s` has passed; says what the last event was.
         """
-        deadline = time.monotonic() + timeout_s
+        event = None
         with ControlClient(self.socket) as client:
-            for event in client.stream("events", since=since):
-                yield event
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"not seen within {timeout_s:g} s; the last event was {event}")
+            try:
+                for event in client.stream("events", limit_s=timeout_s, since=since):
+                    yield event
+            except TimeoutError as error:
+                raise TimeoutError(f"not seen within {timeout_s:g} s; the last event was {event}") from error
 
     def wait_ready(self, count: int, tell: Tell = _silent) -> None:
         """Return when `count` phones are ready; `tell` hears each step.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import secrets
 import socket
@@ -67,12 +68,14 @@ class ControlClient:
         """
         return dict(self._ask(kind, fields, frames, on_progress).fields)
 
-    def stream(self, kind: str, /, **fields: Any) -> Iterator[dict[str, Any]]:
+    def stream(self, kind: str, /, *, limit_s: float = math.inf, **fields: Any) -> Iterator[dict[str, Any]]:
         """Ask, and yield what comes ahead of the answer, then the answer itself.
 
-        Raises: as `call`.
+        Raises:
+            TimeoutError: the answer is not there after `limit_s`, although the daemon lives.
+            DaemonUnreachableError, FarmError: as `call`.
         """
-        for reply in self._replies(kind, fields, ()):
+        for reply in self._replies(kind, fields, (), limit_s):
             yield dict(reply.fields)
 
     def wait_until_up(self, timeout_s: float, *, alive: Callable[[], bool] = lambda: True) -> None:
@@ -140,16 +143,22 @@ class ControlClient:
                 on_progress(dict(reply.fields))
         raise ProtocolError("the daemon's answer ended early")
 
-    def _replies(self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...]) -> Iterator[Reply]:
+    def _replies(
+        self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...], limit_s: float = math.inf
+    ) -> Iterator[Reply]:
         request = Request(secrets.token_hex(8), kind, fields, frames, **self._credentials)  # type: ignore[arg-type]
         message = encode_request(request)
         connection = self._connected()
         connection.send_multipart(message)
         silence_s = FIRST_SIGN_S
         deadline = time.monotonic() + silence_s
+        latest = time.monotonic() + limit_s
         while True:
-            if not connection.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+            # Replies that are here already count, however late; a poll of 0 ms still takes them.
+            if not connection.poll(max(0, int((min(deadline, latest) - time.monotonic()) * 1000))):
                 self.close()
+                if latest < deadline:
+                    raise TimeoutError(f"{kind!r} had no answer within {limit_s:g} s")
                 raise DaemonUnreachableError(
                     f"the farm daemon did not answer for {silence_s:.0f} s",
                     hint=f"it holds {self.path} but is stuck: systemctl status farm",

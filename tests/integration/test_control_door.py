@@ -123,6 +123,17 @@ async def test_signs_of_work_are_not_progress(door):
     assert seen == []
 
 
+async def test_a_stream_that_says_nothing_ends_at_its_limit(door):
+    def stream():
+        with ControlClient(door.path) as client:
+            return list(client.stream("never", limit_s=0.7))  # the daemon's own sign of work comes before
+
+    with pytest.raises(TimeoutError, match="'never' had no answer within 0.7 s"):
+        await asyncio.to_thread(stream)
+    async with asyncio.timeout(5.0):
+        await door.cancelled.wait()
+
+
 async def test_errors_arrive_as_they_were_raised(door):
     with pytest.raises(PhoneError, match="on fire") as caught:
         await door.call("fails")
