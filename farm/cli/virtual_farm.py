@@ -123,7 +123,7 @@ class VirtualFarm:
         event = None
         with ControlClient(self.socket) as client:
             try:
-                for event in client.stream("events", limit_s=timeout_s, since=since):
+                for event in client.stream("events", timeout_s, since=since):
                     yield event
             except TimeoutError as error:
                 raise TimeoutError(f"not seen within {timeout_s:g} s; the last event was {event}") from error

@@ -68,7 +68,7 @@ class ControlClient:
         """
         return dict(self._ask(kind, fields, frames, on_progress).fields)
 
-    def stream(self, kind: str, /, *, limit_s: float = math.inf, **fields: Any) -> Iterator[dict[str, Any]]:
+    def stream(self, kind: str, limit_s: float = math.inf, /, **fields: Any) -> Iterator[dict[str, Any]]:
         """Ask, and yield what comes ahead of the answer, then the answer itself.
 
         Raises:

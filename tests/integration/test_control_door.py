@@ -126,7 +126,7 @@ async def test_signs_of_work_are_not_progress(door):
 async def test_a_stream_that_says_nothing_ends_at_its_limit(door):
     def stream():
         with ControlClient(door.path) as client:
-            return list(client.stream("never", limit_s=0.7))  # the daemon's own sign of work comes before
+            return list(client.stream("never", 0.7))  # the daemon's own sign of work comes before
 
     with pytest.raises(TimeoutError, match="'never' had no answer within 0.7 s"):
         await asyncio.to_thread(stream)
