@@ -10,10 +10,9 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
@@ -30,8 +29,9 @@ from farm.core.lifecycle import LINK_DOWN, DeviceState
 from farm.core.selector import Selector, nearest
 from farm.fleet.agent import Agent, BundleSource, Means
 from farm.fleet.checker import Checker
-from farm.fleet.links import listed
+from farm.fleet.links import Watcher, listed
 from farm.fleet.registry import DeviceBook, Registry
+from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.store import DeviceRecord
 
@@ -41,28 +41,13 @@ DISCONNECT_TIMEOUT_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
-    """What the fleet needs of farm.adb.watch.DeviceWatcher."""
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-
-    def snapshots(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
-        """The list now, and again whenever it changed."""
-
-    def add_network(self, address: str) -> str:
-        """Keep a network phone connected for ever; returns its serial."""
-
-    def remove_network(self, address: str) -> None:
-        """Stop doing so."""
-
-
 @dataclass(frozen=True, slots=True)
 class FleetConfig:
     """What operators configured about devices."""
 
     rules: Sequence[AdoptionRule] = ()  # the first that matches adopts
     vitals_every_s: float = VITALS_EVERY_S
+    vitals_timeout_s: float = READ_TIMEOUT_S
 
 
 class Fleet:
@@ -82,7 +67,13 @@ class Fleet:
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
         self._events = events
-        self._vitals = VitalsRound(client, lambda: tuple(self._agents.values()), self.changed, config.vitals_every_s)
+        self._vitals = VitalsRound(
+            client,
+            lambda: tuple(self._agents.values()),
+            self.changed,
+            every_s=config.vitals_every_s,
+            timeout_s=config.vitals_timeout_s,
+        )
         self._means = Means(client, bundles, checker, self)
         self._agents: dict[str, Agent] = {}  # by serial
         self._views: dict[str, DeviceView] = {}  # by serial

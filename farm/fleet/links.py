@@ -1,6 +1,9 @@
-"""What adb's list means for a device's life: the reason in farm's words, and what a person can do about it."""
+"""What adb's list means for a device's life: the reason in farm's words, what a person can do, and who watches it."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 from farm.adb.devices import AdbDevice, DeviceState
 from farm.core.lifecycle_messages import Link, Listed
@@ -15,7 +18,7 @@ _WORDS: dict[DeviceState, tuple[str, str]] = {
     DeviceState.CONNECTING: ("adb is connecting", ""),
     DeviceState.NO_PERMISSIONS: (
         "the adb server may not open its USB node",
-        "install the udev rules (docs/usb.md) and replug it",
+        "install udev rules for Android (Debian: android-sdk-platform-tools-common), then replug it",
     ),
     DeviceState.RECOVERY: ("it is in recovery mode", "reboot it: adb reboot"),
     DeviceState.SIDELOAD: ("it waits for a sideload", "reboot it"),
@@ -23,6 +26,22 @@ _WORDS: dict[DeviceState, tuple[str, str]] = {
     DeviceState.BOOTLOADER: ("it is in its bootloader", "reboot it: fastboot reboot"),
     DeviceState.DETACHED: ("somebody detached it from the adb server", "adb attach, or replug it"),
 }
+
+
+class Watcher(Protocol):
+    """What the fleet needs of farm.adb.watch.DeviceWatcher."""
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+
+    def snapshots(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
+        """The list now, and again whenever it changed."""
+
+    def add_network(self, address: str) -> str:
+        """Keep a network phone connected for ever; returns its serial."""
+
+    def remove_network(self, address: str) -> None:
+        """Stop doing so."""
 
 
 def listed(device: AdbDevice) -> Listed:

@@ -7,12 +7,15 @@ import logging
 from collections.abc import Callable
 
 from farm.adb.client import AdbClient
+from farm.adb.errors import AdbTimeout
+from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.errors import FarmError
 from farm.fleet.agent import Agent
-from farm.fleet.vitals import read_vitals
+from farm.fleet.vitals import READ_TIMEOUT_S, read_vitals
 
 VITALS_EVERY_S = 30.0  # per device: 100 phones are about three short shells a second
+ANSWER_TIMEOUT_S = 5.0  # for a command that does nothing; a phone under full load takes tenths of a second
 _WORTH_READING = frozenset({Life.READY, Life.QUARANTINED})
 
 log = logging.getLogger(__name__)
@@ -26,12 +29,15 @@ class VitalsRound:
         client: AdbClient,
         agents: Callable[[], tuple[Agent, ...]],
         changed: Callable[[Agent], None],
-        every_s: float,
+        *,
+        every_s: float = VITALS_EVERY_S,
+        timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
         self._client = client
         self._agents = agents
         self._changed = changed
         self._every_s = every_s
+        self._timeout_s = timeout_s
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -45,11 +51,24 @@ class VitalsRound:
                     await self.read(agent)
 
     async def read(self, agent: Agent) -> None:
-        """Read one device now."""
+        """Read one device now. One that answers no command at all is reported lost: adb goes on listing it."""
         try:
-            vitals = await read_vitals(self._client, agent.serial)
+            vitals = await read_vitals(self._client, agent.serial, timeout_s=self._timeout_s)
+        except AdbTimeout:
+            if not await self._answers(agent):
+                agent.tell(m.LinkLost(agent.state.follow, "it answers no command, though adb lists it"))
         except FarmError as error:
             log.debug("%s: no vitals: %s", agent.name, error)  # the follower or the list will tell what is wrong
-            return
-        agent.temperature_c = vitals.temperature_c
-        self._changed(agent)
+        else:
+            agent.temperature_c = vitals.temperature_c
+            self._changed(agent)
+
+    async def _answers(self, agent: Agent) -> bool:
+        """Whether the phone runs a command at all; a slow `dumpsys` alone must not end anybody's session."""
+        try:
+            await self._client.shell(agent.serial, "true", timeout_s=min(ANSWER_TIMEOUT_S, self._timeout_s))
+        except AdbTimeout:
+            return False
+        except FarmError as error:
+            log.debug("%s: %s", agent.name, error)
+        return True

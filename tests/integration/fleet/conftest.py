@@ -164,6 +164,7 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
         rules: tuple[AdoptionRule, ...] = ADOPT_ALL,
         shelf: Shelf | None = None,
         plugged: bool = True,
+        config: FleetConfig | None = None,
         phones_at: LabClient | None = None,
         remembered: Callable[[str], Sequence[DeviceRecord]] = lambda _: (),
         **options: object,
@@ -174,7 +175,7 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
         shelf = shelf or Shelf(bundle)
         for record in remembered(control.phone("one").hardware_serial):
             await store.save_device(record)
-        fleet = Fleet(client, DeviceWatcher(client), shelf, checker, store, events, FleetConfig(rules=rules))
+        fleet = Fleet(client, DeviceWatcher(client), shelf, checker, store, events, config or FleetConfig(rules=rules))
         checker.fleet = fleet
         running = asyncio.create_task(fleet.run())
         made = Rig(fleet, client, checker, shelf, events, store, control)

@@ -14,9 +14,10 @@ from farm.core.errors import NoPhoneError, PhoneError, UserError
 from farm.core.selector import Selector
 from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
+from farm.fleet.fleet import FleetConfig
 from farm.simulation.control import LabClient, running_lab
 from farm.store.store import DeviceRecord
-from tests.integration.fleet.conftest import RPC_MAGIC, Shelf, handshake, make_bundle
+from tests.integration.fleet.conftest import ADOPT_ALL, RPC_MAGIC, Shelf, handshake, make_bundle
 
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
 
@@ -133,6 +134,16 @@ async def test_a_killed_adb_server_costs_no_rpc_server(rig, adb_server) -> None:
         r.phones.plug("one")
         await r.until(Life.READY)
         assert await r.server_pid(view.serial) == pid
+
+
+async def test_a_phone_that_answers_nothing_though_adb_lists_it_is_not_handed_out(rig) -> None:
+    async with rig(config=FleetConfig(ADOPT_ALL, vitals_every_s=0.2, vitals_timeout_s=1.0)) as r:
+        await r.until(Life.READY)
+        r.phones.offline("one", "silent")
+        view = await r.until_view(lambda v: v.life is not Life.READY)
+        assert view.reason == "it answers no command, though adb lists it"
+        r.phones.plug("one")
+        await r.until(Life.READY)
 
 
 async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
