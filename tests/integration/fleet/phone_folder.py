@@ -176,9 +176,9 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
     return phone
 
 
-def kill_everything_below(root: Path) -> list[int]:
-    """SIGKILL every process that runs something of this folder; returns their pids (a test's net, not its means)."""
-    killed = []
+def processes_below(root: Path) -> list[int]:
+    """Living processes that run something of this folder."""
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -186,6 +186,16 @@ def kill_everything_below(root: Path) -> list[int]:
             except OSError:
                 continue
             if os.fsencode(root) in command and alive(int(entry.name)):
-                os.kill(int(entry.name), 9)
-                killed.append(int(entry.name))
-    return killed
+                found.append(int(entry.name))
+    return found
+
+
+def end(phone: PhoneFolder) -> None:
+    """Stop the phone's server; its supervisor ends right after. What is left in the end is killed, and a failure."""
+    phone.run("stop")
+    folder = phone.root.parent
+    try:
+        wait_for(lambda: not processes_below(folder), "every process of the phone ends")
+    finally:
+        for pid in processes_below(folder):
+            os.kill(pid, 9)

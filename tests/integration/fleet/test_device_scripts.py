@@ -17,7 +17,7 @@ from tests.integration.fleet.phone_folder import (
     SCRIPTS,
     PhoneFolder,
     alive,
-    kill_everything_below,
+    end,
     make_phone,
     sha,
     wait_for,
@@ -33,16 +33,14 @@ def phone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PhoneFolde
         pytest.skip(f"{request.param} (with toybox) is not installed")
     made = make_phone(tmp_path, request.param)
     yield made
-    made.run("stop")
-    assert kill_everything_below(tmp_path) == []
+    end(made)
 
 
 @pytest.fixture
 def phone_without_flock(tmp_path: Path) -> Iterator[PhoneFolder]:
     made = make_phone(tmp_path, "dash", without="flock")
     yield made
-    made.run("stop")
-    assert kill_everything_below(tmp_path) == []
+    end(made)
 
 
 def last_word(follower: subprocess.Popen[str]) -> str:
