@@ -245,14 +245,14 @@ def running_lab(
     plugged: bool = True,
     boot_timeout_s: float = BOOT_TIMEOUT_S,
 ) -> Iterator[LabClient]:
-    """Start a lab process with `phones` (name -> profile), yield a client, end the process.
+    """Start a lab process with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
 
     Raises:
         LabUnreachableError: it did not come up; evidence is what it said.
         UserError: an argument of ours made no sense to it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "farm.simulation.lab", "--dir", os.fspath(directory)]
+    command = [sys.executable, "-m", "farm.simulation.lab", "--lifeline", "--dir", os.fspath(directory)]
     for name, profile in phones.items():
         command += ["--phone", f"{name}={profile}"]
     for option, value in (("--adb-socket", adb_socket), ("--isolation", isolation), ("--data-bytes", data_bytes)):
@@ -266,7 +266,7 @@ def running_lab(
     with log_path.open("ab") as log:
         began = log.tell()
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=_environment()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_environment()
         )
     try:
         if not _said_ready(process, boot_timeout_s):
@@ -301,8 +301,9 @@ def _start_error(exit_code: int, said: str) -> FarmError:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.stdout is not None:
-        process.stdout.close()
+    for pipe in (process.stdout, process.stdin):
+        if pipe is not None:
+            pipe.close()
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:

@@ -306,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--isolation", choices=[level.value for level in Isolation], help="default: the best possible")
     parser.add_argument("--data-bytes", type=int, help="/data as a file system of that size, so that it can fill up")
     parser.add_argument("--expose-python", action="store_true", help="phones see the host's Python (launcher bundles)")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input does: with who started it")
     parser.add_argument("--unplugged", action="store_true", help="phones wait for `plug`")
     options = parser.parse_args(arguments)
     try:
@@ -333,6 +334,8 @@ async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str]]) 
         expose_python=options.expose_python,
         plugged=not options.unplugged,
     )
+    if options.lifeline:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lab.done.set)
     await run_lab(lab, phones)
 
 

@@ -197,10 +197,10 @@ def test_processes_named_tvm_rpc_are_killed_and_stopped(rig, tmp_path):
     program.chmod(0o755)
     rig.text("push", str(program), f"{TMP}/t/tvm_rpc")
     pid = rig.text("shell", f"{TMP}/t/tvm_rpc </dev/null >/dev/null 2>&1 & echo $!").strip()
-    until(lambda: rig.lab.server_hang(PHONE) == 1)
+    until(lambda: rig.lab.server_hang(PHONE) >= 1)  # 2 when it was just forking
     until(lambda: rig.text("shell", f"cut -d' ' -f3 /proc/{pid}/stat").strip() == "T")
-    assert rig.lab.server_resume(PHONE) == 1
-    assert rig.lab.server_crash(PHONE) == 1
+    assert rig.lab.server_resume(PHONE) >= 1
+    assert rig.lab.server_crash(PHONE) >= 1
     until(lambda: rig.run("shell", f"kill -0 {pid}").returncode != 0)
 
 
@@ -289,6 +289,18 @@ def test_kernel_faults_reach_the_phone(rig, fault, word):
     assert rig.text("shell", read) == f"{word}\n"
     rig.lab.good_kernels(PHONE)
     assert rig.text("shell", read) == "none\n"
+
+
+def test_a_lab_ends_with_the_process_that_started_it(tmp_path):
+    starter = (
+        "import os, sys; from pathlib import Path; from farm.simulation.control import running_lab\n"
+        f"with running_lab(Path(sys.argv[1]), {{'a': '{PROFILE}'}}) as lab:\n"
+        "    print(lab.phone('a').pid, flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", starter, str(tmp_path)]
+    died = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    assert died.returncode == -9, died.stderr
+    until(lambda: not _alive(int(died.stdout)))
 
 
 def test_a_second_lab_in_the_same_folder_is_refused(rig):
