@@ -245,7 +245,7 @@ def running_lab(
     plugged: bool = True,
     boot_timeout_s: float = BOOT_TIMEOUT_S,
 ) -> Iterator[LabClient]:
-    """Start a lab process with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
+    """Start a lab with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
 
     Raises:
         LabUnreachableError: it did not come up; evidence is what it said.
