@@ -174,7 +174,7 @@ class FleetVerbs:
         server.register("events", self.events, Role.VIEWER)
 
     async def status(self, _: Nothing) -> Mapping[str, Any]:
-        """Keys, devices, and what is wrong with the host."""
+        """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
         holders = self._holders()
         host, port = self._facts.tracker()
         summary = self._leasing.summary()
@@ -184,6 +184,7 @@ class FleetVerbs:
         return {
             "version": self._facts.version,
             "pid": self._facts.pid,
+            "seq": self._events.seq,
             "tracker": {"host": host, "port": port},
             "adb": {"socket": self._facts.adb_socket},
             "keys": [{**asdict(row), "total": totals.get(row.key, 0)} for row in summary.keys],

@@ -30,6 +30,11 @@ class EventLog:
         self._listeners: list[Callable[[Event], None]] = []
         self._seq = 0
 
+    @property
+    def seq(self) -> int:
+        """The number of the newest event, 0 before the first."""
+        return self._seq
+
     def publish(self, kind: str, subject: str, **data: object) -> Event:
         """Append an event and call every listener with it."""
         self._seq += 1

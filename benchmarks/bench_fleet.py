@@ -1,0 +1,119 @@
+"""Many phones on one daemon: until all of them are ready, and what the daemon needs while nothing happens."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.harness import Context, Figure
+from benchmarks.whole_farm import PROFILES, Journal
+from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+
+SIZES = (30, 100)
+IDLE_S = 30.0  # one whole round of the vitals: every phone is read once
+READY_LIMIT_S = 240.0  # a hundred phones that get 70 MB each, on two cores they share with the daemon
+GOAL_PHONES = 100
+GOAL_CPU_PERCENT = 10.0
+GOAL_RSS_MB = 250.0
+
+
+def run(context: Context) -> list[Figure]:
+    """Figures for each size."""
+    figures = []
+    for size in SIZES:
+        phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(size)}
+        with virtual_farm(phones, plugged=False, tell=context.say) as farm:
+            context.say(f"plugging {size} phones in at once")
+            ready_s = until_ready(farm, size)
+            context.say("unplugging and plugging them in again")
+            again_s = again(farm, size)
+            context.say(f"idle for {IDLE_S:g} s")
+            idle = measure_idle(farm)
+        must = size == GOAL_PHONES
+        cpu_goal, rss_goal = (f"under {GOAL_CPU_PERCENT:g}", f"under {GOAL_RSS_MB:g}") if must else ("", "")
+        figures += [
+            Figure(f"{size} phones: all ready, bundle pushed to each", ready_s, "s"),
+            Figure(f"{size} phones: all ready again after a replug", again_s, "s"),
+            Figure(
+                f"{size} phones: daemon idle, CPU", idle.cpu_percent, "% of a core", None, cpu_goal,
+                not must or idle.cpu_percent < GOAL_CPU_PERCENT,
+            ),
+            Figure(
+                f"{size} phones: daemon RSS", idle.rss_mb, "MB", None, rss_goal,
+                not must or idle.rss_mb < GOAL_RSS_MB,
+            ),
+            Figure(f"{size} phones: zygote RSS", idle.zygote_rss_mb, "MB"),
+            Figure(f"{size} phones: adb server idle, CPU", idle.adb_cpu_percent, "% of a core"),
+        ]  # fmt: skip
+    return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What processes needed while nothing happened."""
+
+    cpu_percent: float
+    rss_mb: float
+    zygote_rss_mb: float
+    adb_cpu_percent: float
+
+
+def until_ready(farm: VirtualFarm, size: int) -> float:
+    """Seconds from plugging all in to the last one's being ready."""
+    seq = Journal(farm).mark()
+    begun = time.time()
+    farm.lab.plug("*")
+    return all_ready(farm, seq, size) - begun
+
+
+def again(farm: VirtualFarm, size: int) -> float:
+    """The same for phones that have everything."""
+    journal = Journal(farm)
+    seq = journal.mark()
+    farm.lab.unplug("*")
+    gone = 0
+    for event in journal.after(seq):
+        gone += event.kind == "device.gone"
+        if gone == size:
+            seq = event.seq
+            break
+    begun = time.time()
+    farm.lab.plug("*")
+    return all_ready(farm, seq, size) - begun
+
+
+def all_ready(farm: VirtualFarm, seq: int, size: int) -> float:
+    """When the last of `size` phones became ready, Unix seconds."""
+    ready: set[str] = set()
+    for event in Journal(farm).after(seq, READY_LIMIT_S):
+        if event.kind.startswith("device.") and event.kind != "device.pushing":
+            (ready.add if event.kind == "device.ready" else ready.discard)(event.subject)
+        if len(ready) == size:
+            return event.at
+    raise AssertionError("an event stream ends with an error only")
+
+
+def measure_idle(farm: VirtualFarm) -> Idle:
+    """Watch the daemon, its zygote and its adb server for `IDLE_S`."""
+    daemon = psutil.Process(farm.status()["pid"])
+    children = daemon.children(recursive=True)
+    adb = [child for child in children if child.name() == "adb"]
+    zygotes = [child for child in children if child.name() != "adb"]
+    before = [_cpu_s(process) for process in (daemon, *adb)]
+    begun = time.monotonic()
+    time.sleep(IDLE_S)
+    seconds = time.monotonic() - begun
+    used = [_cpu_s(process) - cpu_s for process, cpu_s in zip((daemon, *adb), before, strict=True)]
+    return Idle(
+        100 * used[0] / seconds,
+        daemon.memory_info().rss / 1e6,
+        sum(child.memory_info().rss for child in zygotes) / 1e6,
+        100 * sum(used[1:]) / seconds,
+    )
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
