@@ -92,7 +92,8 @@ inline void Spoil(const DLTensor* tensor) {
 
 // A kernel writes to its last tensor argument; the VM's get_output returns a tensor.
 inline void SpoilResults(const ffi::AnyView* args, int32_t count, const ffi::Any* result) {
-  if (auto tensor = result->try_cast<ffi::Tensor>()) {
+  // as(), not try_cast(): that would turn "no result" into a null tensor.
+  if (auto tensor = result->as<ffi::Tensor>(); tensor && tensor->defined()) {
     Spoil(tensor->GetDLTensorPtr());
     return;
   }
@@ -120,7 +121,7 @@ class FaultyModule final : public ffi::ModuleObj {
                                          const ffi::AnyView* args, int32_t count, ffi::Any* result) {
       MisbehaveBefore(called);
       function.CallPacked(args, count, result);
-      if (auto module = result->try_cast<ffi::Module>()) {
+      if (auto module = result->as<ffi::Module>()) {
         *result = WithFaults(*module);
       } else if (FaultFile::Word() == "wrong_numbers" && called.rfind("set_input", 0) != 0) {
         SpoilResults(args, count, result);

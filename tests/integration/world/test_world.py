@@ -142,12 +142,12 @@ def test_a_small_disk_is_really_full_and_survives_a_reboot(phones):
 @needs_namespaces
 def test_two_phones_listen_on_the_same_port(phones):
     first, second = phones("a"), phones("b", "realme-gt-neo3")
+    for phone in (first, second):
+        shell(phone, "(sleep 1000 | toybox nc -l -p 5000) >/data/local/tmp/got 2>/dev/null & echo")
+        shell(phone, "until grep -q :1388 /proc/net/tcp; do :; done")  # 0x1388 is 5000
     for phone, word in ((first, "one"), (second, "two")):
-        shell(phone, f"(echo {word} | toybox nc -l -p 5000 >/dev/null 2>&1 &) ; echo")
-    for phone, word in ((first, "one"), (second, "two")):
-        # The listener was started in the background: ask until it is there.
-        answer = shell(phone, "until toybox nc 127.0.0.1 5000 </dev/null; do :; done")
-        assert answer[1] == f"{word}\n"
+        shell(phone, f"echo {word} | toybox nc -q 1 127.0.0.1 5000")
+        assert shell(phone, "until grep . /data/local/tmp/got; do :; done")[1] == f"{word}\n"
 
 
 @needs_namespaces
@@ -200,7 +200,7 @@ def test_a_person_without_rights_can_boot_phones(folder):
             answer = shell(phone, "id -u; getprop ro.product.model")
             phone.close()
             os.write(writer, json.dumps(answer).encode())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the child must not run on into pytest
             os.write(writer, json.dumps(repr(error)).encode())
         finally:
             os._exit(0)
