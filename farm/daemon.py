@@ -15,6 +15,7 @@ from farm import __version__
 from farm.adb.client import AdbClient
 from farm.adb.program import find_adb, other_servers
 from farm.adb.server import AdbServer
+from farm.adb.tools import PhoneTools
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher, WatchNews
 from farm.bundle.golden import ToolchainGoldenCompiler
@@ -25,6 +26,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.bench_verbs import BenchVerbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.server import ControlServer
+from farm.control.tool_verbs import ToolVerbs
 from farm.control.tunnel_verbs import TunnelVerbs
 from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
@@ -99,6 +101,7 @@ class Daemon:
         client = AdbClient(config.adb_socket)
         bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
         artifacts = ArtifactFolder(config.state_dir / "artifacts")
+        await asyncio.to_thread(artifacts.drop_abandoned)
 
         worker_door = WorkerDoor(config.runtime_dir / "worker.sock", artifacts)
         await worker_door.start()
@@ -165,6 +168,9 @@ class Daemon:
         )
         BenchVerbs(runner, store).register(control)
         TunnelVerbs(fleet, tunnels).register(control)
+        tools = PhoneTools(config.adb_socket)
+        stack.callback(tools.close)
+        ToolVerbs(fleet, tools, artifacts).register(control)
         await control.start()
         stack.push_async_callback(control.stop)
         return fleet.run(), tunnels.run()

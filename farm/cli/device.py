@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table
 from farm.cli.status import print_devices
 
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
@@ -133,3 +134,43 @@ def forget(
 ) -> None:
     """Remove a phone from the farm."""
     _act("device.forget", "forgot {name}", json, device=name, clean=clean)
+
+
+@app.command()
+def screenshot(name: Name, out: Annotated[Path, typer.Argument(help="The PNG file to write.")]) -> None:
+    """Save a phone's screen as PNG."""
+    with connect() as client:
+        answer = client.call("device.screenshot", device=name)
+        out.write_bytes(client.get_artifact(answer["artifact"]))
+    typer.echo(f"wrote {out}: {answer['width']} x {answer['height']}")
+
+
+@app.command()
+def pull(
+    name: Name,
+    path: Annotated[str, typer.Argument(help="A file on the phone.")],
+    out: Annotated[Path, typer.Argument(help="The file to write.")],
+) -> None:
+    """Copy a file from a phone."""
+    with connect() as client:
+        answer = client.call("device.pull", device=name, path=path)
+        out.write_bytes(client.get_artifact(answer["artifact"]))
+    typer.echo(f"wrote {out}: {answer['size_bytes']} bytes")
+
+
+@app.command()
+def install(name: Name, package: Annotated[Path, typer.Argument(help="An .apk file.")]) -> None:
+    """Install or replace an app on a phone."""
+    with connect() as client:
+        client.call("device.install", device=name, package=client.put_artifact(package), name=package.name)
+    typer.echo(f"installed {package.name} on {name}")
+
+
+@app.command("adb")
+def adb_facts(name: Name, json: JsonFlag = False) -> None:
+    """What adb says of a phone: transport, features, USB path."""
+    facts = call("device.adb", device=name)
+    if json:
+        print_json(facts)
+    else:
+        print_table(("FACT", "VALUE"), facts.items())

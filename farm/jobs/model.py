@@ -62,16 +62,6 @@ class BenchSpec:
             raise BadSpecError(f"bench option {where!r}: {first['msg']} (got {str(first['input'])[:80]!r})") from error
 
 
-class JobState(StrEnum):
-    """Where a job is."""
-
-    QUEUED = "queued"  # accepted; no attempt runs
-    RUNNING = "running"  # at least one attempt runs
-    DONE = "done"  # every phone has a result, all of them good
-    FAILED = "failed"  # at least one phone has no good result
-    CANCELLED = "cancelled"  # its user went away or ended it
-
-
 class AttemptState(StrEnum):
     """Where one attempt of a job on one phone is."""
 
@@ -79,18 +69,6 @@ class AttemptState(StrEnum):
     DONE = "done"
     FAILED = "failed"  # `error` says how; a phone's fault is tried once more
     STALE = "stale"  # its fence is no longer the current one: whatever it reports is refused
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A job as it is kept."""
-
-    id: str
-    kind: str  # "bench"
-    user: str
-    spec: Mapping[str, Any]
-    state: JobState
-    submitted_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ device = Table(
     ),
     Column("address", String, nullable=False, server_default=""),  # HOST:PORT of a network phone
     Column("labels", Text, nullable=False, server_default="{}"),  # JSON object of labels set by hand
-    Column("quarantine", String, nullable=False, server_default=""),  # why it is quarantined; empty when it is not
 )  # fmt: skip
 
 alias = Table(

@@ -41,7 +41,6 @@ class DeviceRecord:
     service: str = "in"
     address: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    quarantine: str = ""
 
 
 class Store:

@@ -1,0 +1,49 @@
+"""`farm device pull|screenshot|install|adb`: reaching into one phone, with the phone's own words when it refuses."""
+
+import json
+
+import pytest
+
+from farm.cli.virtual_farm import phones_of, virtual_farm
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with virtual_farm(phones_of(["galaxy-note20"])) as farm:
+        farm.wait_ready(1)
+        yield farm
+
+
+@pytest.fixture
+def device(farm):
+    return farm.status()["devices"][0]["name"]
+
+
+def test_a_pulled_file_arrives_whole(farm, device, tmp_path):
+    content = bytes(range(256)) * 9000
+    (tmp_path / "sent").write_bytes(content)
+    assert farm.adb("push", str(tmp_path / "sent"), "/data/local/tmp/sent").returncode == 0
+    assert farm.farm("device", "pull", device, "/data/local/tmp/sent", str(tmp_path / "back")).returncode == 0
+    assert (tmp_path / "back").read_bytes() == content
+
+
+def test_facts_are_adbs(farm, device):
+    facts = json.loads(farm.farm("device", "adb", device, "--json").stdout)
+    assert facts["model"] == "SM-N9810"
+    assert "shell_v2" in facts["features"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pull", "{}", "/absent", "{out}"), "No such file or directory"),
+        (("screenshot", "{}", "{out}"), "screencap"),  # a virtual phone has no screen
+        (("install", "{}", "/etc/hostname"), "INSTALL_PARSE_FAILED_NOT_APK"),
+    ],
+)
+def test_a_refusal_is_the_phones_own_words(farm, device, tmp_path, arguments, said):
+    done = farm.farm("device", *(word.format(device, out=tmp_path / "out") for word in arguments))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
