@@ -8,6 +8,15 @@ import pytest
 
 HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
 
+PROBE = """
+import sys
+from farm.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    print(end.code, *sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
 
 def farm(*arguments, tmp_path, code=""):
     environment = {**os.environ, "FARM_SOCKET": str(tmp_path / "absent.sock")}
@@ -16,13 +25,7 @@ def farm(*arguments, tmp_path, code=""):
 
 
 def test_status_imports_nothing_heavy(tmp_path):
-    probe = "\n".join([
-        "import sys",
-        "from farm.cli.main import main",
-        "try: main()",
-        "except SystemExit as end: print(end.code, *sorted({name.partition('.')[0] for name in sys.modules}))",
-    ])  # fmt: skip
-    done = farm("status", tmp_path=tmp_path, code=probe)
+    done = farm("status", tmp_path=tmp_path, code=PROBE)
     code, *modules = done.stdout.split()
     assert code == "4"
     assert not HEAVY & set(modules)

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from farm.store.lock import StateFolderInUseError, StateFolderLock
-from farm.store.store import DatabaseUnusableError, DeviceRecord, StaleFenceError, Store
+from farm.store.store import DatabaseUnusableError, DeviceRecord, Store
 from farm.store.writer import StoreConflictError
 
 
@@ -16,11 +16,6 @@ def store(tmp_path):
     store = Store(tmp_path / "farm.db")
     yield store
     store.close()
-
-
-async def running(store, attempt="a1", device="pixel", fence=1, job="j1"):
-    await store.add_job(job, kind="bench", user="ann", spec={"model": "m"})
-    await store.start_attempt(attempt, job_id=job, device_name=device, fence=fence)
 
 
 def test_every_start_is_a_new_epoch(tmp_path):
@@ -66,37 +61,21 @@ async def test_a_refused_write_spares_the_others_of_its_commit(store):
     assert len(store.devices()) == 51
 
 
-async def test_one_running_attempt_per_device(store):
-    await running(store)
-    with pytest.raises(StoreConflictError):
-        await store.start_attempt("a2", job_id="j1", device_name="pixel", fence=2)
-    await store.end_attempt("a1", fence=1, state="failed", error={"message": "boom"})
-    await store.start_attempt("a2", job_id="j1", device_name="pixel", fence=2)
-
-
-async def test_an_attempt_ends_once_and_only_under_its_own_fence(store):
-    await running(store, fence=7)
-    with pytest.raises(StaleFenceError):
-        await store.end_attempt("a1", fence=6, state="done")
-    await store.end_attempt("a1", fence=7, state="done")
-    with pytest.raises(StaleFenceError):
-        await store.end_attempt("a1", fence=7, state="failed")
-
-
-async def test_a_jobs_result_is_kept_once(store):
-    await running(store)
-    assert store.job("j1")["state"] == "running"
+async def test_a_jobs_first_end_is_kept(store):
+    await store.add_job("j1", kind="bench", user="ann", spec={"model": "m"})
+    assert (store.job("j1")["state"], store.job("j1")["result"]) == ("running", None)
     await store.end_job("j1", state="done", result={"ok": True})
     await store.end_job("j1", state="failed", result={"ok": False})
     assert (store.job("j1")["state"], store.job("j1")["result"]) == ("done", {"ok": True})
     assert store.job("absent") is None
 
 
-async def test_what_a_dead_daemon_left_running_is_ended(store):
-    await running(store)
-    assert await store.fail_abandoned() == 1
-    assert store.job("j1")["state"] == "failed"
-    await running(store, attempt="a2", fence=2, job="j2")  # the device is free again
+async def test_what_a_killed_daemon_left_running_is_called_lost(store):
+    await store.add_job("j1", kind="bench", user="ann", spec={})
+    await store.add_job("j2", kind="bench", user="ann", spec={})
+    await store.end_job("j2", state="done", result={})
+    assert await store.give_up_lost_jobs() == 1
+    assert [store.job(name)["state"] for name in ("j1", "j2")] == ["lost", "done"]
 
 
 def _write_until_killed(path, pipe):
