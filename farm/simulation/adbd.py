@@ -1,6 +1,6 @@
 """The device's side of an adb connection, without I/O: a state machine from packets to events and from calls to bytes.
 
-Rules (measured against adb 29 and 36, see docs/decisions.md):
+Rules (measured against adb 29 and 36, see docs/facts.md):
 
 - The host speaks first (CNXN). The phone answers CNXN, or AUTH until the host has signed a token with an accepted key.
 - A stream has one WRTE in flight per direction; the receiver's OKAY asks for the next.

@@ -1,6 +1,6 @@
 """Packets of the adb transport, without I/O: bytes to packets and back.
 
-Rules of the format (measured against adb 29 and 36, see docs/decisions.md; all integers little-endian):
+Rules of the format (measured against adb 29 and 36, see docs/facts.md; all integers little-endian):
 
 - A packet is a 24-byte header (command, arg0, arg1, length, check, command ^ 0xffffffff) and `length` payload bytes.
 - `check` is the plain sum of the payload bytes. Once both sides speak version 0x01000001 or later nobody looks at it.
