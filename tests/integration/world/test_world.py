@@ -143,7 +143,8 @@ def test_a_small_disk_is_really_full_and_survives_a_reboot(phones):
 def test_two_phones_listen_on_the_same_port(phones):
     first, second = phones("a"), phones("b", "realme-gt-neo3")
     for phone in (first, second):
-        shell(phone, "(sleep 1000 | toybox nc -l -p 5000) >/data/local/tmp/got 2>/dev/null & echo")
+        # A program of its own: a subshell of mksh keeps copies of the descriptors it redirects, and we would wait.
+        shell(phone, "sh -c 'sleep 1000 | toybox nc -l -p 5000' >/data/local/tmp/got 2>/dev/null & echo")
         shell(phone, "until grep -q :1388 /proc/net/tcp; do :; done")  # 0x1388 is 5000
     for phone, word in ((first, "one"), (second, "two")):
         shell(phone, f"echo {word} | toybox nc -q 1 127.0.0.1 5000")
