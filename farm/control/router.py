@@ -37,6 +37,8 @@ MAX_CALLS_PER_PEER = 64  # a person's client has one call at a time, a worker tw
 MAX_CALLS = 1024
 FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
+PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
+ROOM_POLL_S = 0.02  # ZeroMQ does not tell when a ROUTER has room for one of its peers again
 LINGER_MS = 200  # how long the last replies may take when the door closes
 MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
 TAKEN_PROBE_S = 1.0
@@ -181,11 +183,11 @@ class Router:
                 identifier = request_id(body)
                 if identifier:
                     with contextlib.suppress(CallerGoneError):
-                        await self._send(route, Reply(identifier, error=error))
+                        await self._send(route, Reply(identifier, error=error), patience_s=0.0)
                 continue
             if len(self._calls) >= MAX_CALLS or self._per_peer[route] >= MAX_CALLS_PER_PEER:
                 with contextlib.suppress(CallerGoneError):
-                    await self._send(route, Reply(request.id, error=BusyError()))
+                    await self._send(route, Reply(request.id, error=BusyError()), patience_s=0.0)
                 continue
             self._begin(route, request, peer)
 
@@ -221,19 +223,27 @@ class Router:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
-    async def _send(self, route: bytes, reply: Reply) -> None:
-        if self._socket is None:
-            raise CallerGoneError("the door is closed")
+    async def _send(self, route: bytes, reply: Reply, patience_s: float = PATIENCE_S) -> None:
+        """Send to one caller; only this call waits while the caller has too much unread."""
         try:
             frames = encode_reply(reply)
         except ProtocolError as error:
             logger.exception("an answer cannot be sent")
             frames = encode_reply(Reply(reply.id, error=error))
-        try:
-            # NOBLOCK: a caller that does not read must not hold the others up; it is treated as gone.
-            await self._socket.send_multipart([route, *frames], flags=zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            raise CallerGoneError(evidence=str(error)) from error
+        loop = asyncio.get_running_loop()
+        given_up_at = loop.time() + patience_s
+        while self._socket is not None:
+            try:
+                # NOBLOCK: a caller that does not read must not hold the others up.
+                await self._socket.send_multipart([route, *frames], flags=zmq.NOBLOCK)
+                return
+            except zmq.Again as error:
+                if loop.time() >= given_up_at:
+                    raise CallerGoneError("the caller does not read its answers", evidence=str(error)) from error
+            except zmq.ZMQError as error:
+                raise CallerGoneError(evidence=str(error)) from error
+            await asyncio.sleep(ROOM_POLL_S)
+        raise CallerGoneError("the door is closed")
 
 
 def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from farm.control.server import ControlServer, Role, Roles, UnknownKindError
 from farm.core.errors import DaemonUnreachableError, FarmError, NotAllowedError, PhoneError
 
 ROOT = Path(__file__).parents[2]
+FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that does not read
 
 
 class Door:
@@ -40,6 +42,7 @@ class Door:
             handlers={
                 "echo": (self.echo, Role.VIEWER),
                 "count": (self.count, Role.USER),
+                "flood": (self.flood, Role.VIEWER),
                 "slow": (self.slow, Role.USER),
                 "never": (self.never, Role.USER),
                 "fails": (self.fails, Role.VIEWER),
@@ -56,6 +59,11 @@ class Door:
         for number in range(3):
             await call.progress(number=number)
         return {"counted": 3}
+
+    async def flood(self, call):
+        for number in range(FLOOD):
+            await call.progress(number=number, padding=" " * 500)
+        return {}
 
     async def slow(self, call):
         await asyncio.sleep(0.7)  # longer than the server's first sign
@@ -121,6 +129,24 @@ async def test_signs_of_work_are_not_progress(door):
     seen = []
     assert await door.call("slow", on_progress=seen.append) == {"done": True}
     assert seen == []
+
+
+async def test_a_slow_reader_gets_everything_and_holds_nobody_up(door):
+    half_read, go_on = threading.Event(), threading.Event()
+
+    def read_slowly():
+        with ControlClient(door.path) as client:
+            stream = client.stream("flood")
+            seen = [next(stream)["number"]]
+            half_read.set()
+            assert go_on.wait(10)
+            return seen + [answer["number"] for answer in stream if "number" in answer]
+
+    reading = asyncio.create_task(asyncio.to_thread(read_slowly))
+    await asyncio.to_thread(half_read.wait, 10)
+    await door.call("echo")
+    go_on.set()
+    assert await reading == list(range(FLOOD))
 
 
 async def test_a_stream_that_says_nothing_ends_at_its_limit(door):
