@@ -154,7 +154,7 @@ async def test_a_stream_that_says_nothing_ends_at_its_limit(door):
         with ControlClient(door.path) as client:
             return list(client.stream("never", 0.7))  # the daemon's own sign of work comes before
 
-    with pytest.raises(TimeoutError, match="'never' had no answer within 0.7 s"):
+    with pytest.raises(TimeoutError, match=r"'never' had no answer within 0\.7 s"):
         await asyncio.to_thread(stream)
     async with asyncio.timeout(5.0):
         await door.cancelled.wait()
