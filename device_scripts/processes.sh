@@ -8,9 +8,10 @@ nap() {
     sleep 0.05 2>/dev/null || sleep 1
 }
 
-# This boot's name. Some builds hide boot_id from the shell: the boot time does as well.
+# This boot's name. Some builds hide boot_id from the shell: the boot time does as well. A virtual phone that shares the
+# lab host's kernel says itself where its own is.
 boot_id() {
-    if { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null; then
+    if { read -r boot <"${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}"; } 2>/dev/null; then
         echo "$boot"
     else
         while read -r word value _; do

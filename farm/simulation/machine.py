@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +19,37 @@ def _plain_shell(command: str) -> Sequence[str]:
     return ["/system/bin/sh", "-c", command] if command else ["/system/bin/sh", "-"]
 
 
+class OutputFilter(Protocol):
+    """Changes what one descriptor of a program says, before the host reads it."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes are kept back."""
+
+    def feed(self, data: bytes, /) -> bytes:
+        """The next bytes; returns what is certain by now."""
+
+    def flush(self) -> bytes:
+        """What was kept: nothing more comes, or not soon."""
+
+
+def _no_filter() -> OutputFilter | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What differs between a phone in namespaces (the defaults) and one without.
 
     `shell_argv(command)` is the program that runs a command line; empty means interactive. `translate(path)` turns a
-    path the host names into one that can be opened here. `environment` is what the shell gets.
+    path the host names into one that can be opened here. `environment` is what the shell gets. `new_filter()` is asked
+    once for each descriptor that a shell writes to.
     """
 
     environment: Mapping[str, str]
     shell_argv: Callable[[str], Sequence[str]] = _plain_shell
     translate: Callable[[bytes], bytes] = _same_path
+    new_filter: Callable[[], OutputFilter | None] = _no_filter
 
 
 @dataclass(slots=True)

@@ -204,7 +204,7 @@ class _Host:
         self.reaper = phone.reaper
         self.quota = phone.quota
         self.fuse = phone.fuse
-        self.reverses = ReverseTable(phone.loop, f"host-{number}")
+        self.reverses = ReverseTable(phone.loop, phone.machine, f"host-{number}")
         self._offered_key: bytes | None = None
         config = phone.config
         self._session = Session(

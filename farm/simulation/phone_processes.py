@@ -11,10 +11,8 @@ import encodings.idna  # noqa: F401 - looked up by name at the first connect, wh
 import gc
 import json
 import os
-import re
 import resource
 import select
-import shlex
 import signal
 import socket
 import sys
@@ -29,12 +27,13 @@ from farm.simulation import namespaces
 from farm.simulation.isolation import Isolation, enter_machine, enter_phone
 from farm.simulation.line import ConnectionSource
 from farm.simulation.machine import Machine
+from farm.simulation.plain import PlainPhone
 from farm.simulation.sensors import DUMPSYS, PROC, SYS
 from farm.simulation.state import STATE_ENVIRONMENT, state_folder
 from farm.simulation.system_image import SHELL_GROUPS, SHELL_UID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     AdbdMain = Callable[[ConnectionSource], None]
 
@@ -48,12 +47,6 @@ _PATH = (
     "/product/bin:/apex/com.android.runtime/bin:/apex/com.android.art/bin:/system_ext/bin:/system/bin:/system/xbin"
     ":/odm/bin:/vendor/bin:/vendor/xbin"
 )
-# What commands name and a phone without namespaces keeps in a folder instead.
-_PHONE_PATHS = (
-    "data", "sdcard", "storage", "system", "vendor", "sys/class", "sys/devices", "dev/farm", "dev/__properties__",
-    "proc/cpuinfo", "proc/meminfo", "proc/sys/kernel/random/boot_id",
-)  # fmt: skip
-_PHONE_PATH = re.compile(rf"(?<![\w./:-])/(?:{'|'.join(map(re.escape, _PHONE_PATHS))})(?![\w-])")
 
 
 class ExitCode(IntEnum):
@@ -76,9 +69,9 @@ class PhonePlan:
     expose_python: bool
 
     @property
-    def plain_root(self) -> Path:
-        """The phone's root as a folder, for phones without namespaces."""
-        return self.directory / "root"
+    def plain(self) -> PlainPhone:
+        """The same for a phone without namespaces."""
+        return PlainPhone(self.directory)
 
 
 def run_hardware(plan: PhonePlan, control: socket.socket, main: AdbdMain, lab: int) -> NoReturn:
@@ -185,7 +178,7 @@ def _run_init(plan: PhonePlan, line: socket.socket, main: AdbdMain, ready: int, 
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         root = Path("/")
         if plan.isolation is Isolation.NONE:
-            root = plan.plain_root
+            root = plan.plain.root
         else:
             namespaces.unshare(namespaces.CLONE_NEWNS)
             namespaces.enter_root(_root_plan(plan))
@@ -322,7 +315,7 @@ def _root_plan(plan: PhonePlan) -> namespaces.RootPlan:
     assert plan.system is not None
     directory = plan.directory
     return namespaces.RootPlan(
-        mount_point=plan.plain_root,
+        mount_point=directory / "root",
         system=plan.system,
         data=directory / "data",
         sys=directory / SYS,
@@ -361,59 +354,7 @@ def _machine(plan: PhonePlan) -> Machine:
         "TMPDIR": "/data/local/tmp",
         STATE_ENVIRONMENT: "/dev/farm/state",
     }
-    if plan.isolation is not Isolation.NONE:
-        return Machine(environment=environment)
-    root = str(plan.plain_root)
-    environment |= {
-        "PATH": f"{root}/system/bin:/usr/bin:/bin",
-        "HOME": f"{root}/data/local/tmp",
-        "TMPDIR": f"{root}/data/local/tmp",
-        STATE_ENVIRONMENT: str(state_folder(plan.directory)),
-    }
-
-    def shell_argv(command: str) -> Sequence[str]:
-        # cd: a phone's shell starts in /, and relative paths must not end up in the lab's folder.
-        start = f"cd {shlex.quote(root)}\n"
-        return ["/bin/sh", "-c", start + rewrite_paths(command, root)] if command else ["/bin/sh", "-"]
-
-    def translate(path: bytes) -> bytes:
-        return os.fsencode(root) + path if path.startswith(b"/") else os.fsencode(root) + b"/" + path
-
-    return Machine(environment=environment, shell_argv=shell_argv, translate=translate)
-
-
-def rewrite_paths(command: str, root: str) -> str:
-    """Put `root` before every absolute path of the phone in a command line."""
-    return _PHONE_PATH.sub(lambda match: root + match[0], command)
-
-
-def lay_out_plain_root(plan: PhonePlan, programs: dict[str, str]) -> None:
-    """The root folder of a phone without namespaces: links to its parts, and its programs for the host's shell."""
-    root, directory = plan.plain_root, plan.directory
-    for name in ("system/bin", "vendor/lib64", "dev/farm", "dev/socket", "proc/sys/kernel/random", "storage/self"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    links = {
-        "data": directory / "data",
-        "sys": directory / SYS,
-        "sdcard": directory / "data/media/0",
-        "storage/self/primary": directory / "data/media/0",
-        "dev/farm/state": state_folder(directory),
-        "dev/farm/dumpsys": directory / DUMPSYS,
-        "dev/__properties__": directory / "properties",
-        "proc/cpuinfo": directory / PROC / "cpuinfo",
-        "proc/meminfo": directory / PROC / "meminfo",
-        "proc/sys/kernel/random/boot_id": directory / PROC / "boot_id",
-        "system/bin/sh": Path("/bin/sh"),
-    }
-    for name, target in links.items():
-        link = root / name
-        if not link.is_symlink():
-            link.symlink_to(target)
-    for name, text in programs.items():
-        program = root / "system/bin" / name
-        program.write_text(text, "utf-8")
-        program.chmod(0o755)
-    (root / "dev/socket/farm_init").unlink(missing_ok=True)
+    return plan.plain.machine(environment) if plan.isolation is Isolation.NONE else Machine(environment=environment)
 
 
 def _sweep() -> None:

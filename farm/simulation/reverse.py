@@ -12,6 +12,7 @@ from farm.simulation.sockets import SocketService, describe, listen, parse_addre
 if TYPE_CHECKING:
     import asyncio
 
+    from farm.simulation.machine import Machine
     from farm.simulation.session import Session
 
 
@@ -25,8 +26,9 @@ class _Listener:
 class ReverseTable:
     """The reverse forwards of one session."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport_name: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, machine: Machine, transport_name: str) -> None:
         self._loop = loop
+        self._machine = machine
         self._transport_name = transport_name  # the first column of `adb reverse --list`; not the serial
         self._listeners: dict[str, _Listener] = {}
         self.session: Session | None = None
@@ -75,7 +77,7 @@ class ReverseTable:
             self._listeners[local] = _Listener(local, destination, existing.socket)
             return b"OKAY"
         try:
-            sock = listen(parse_address(local))
+            sock = listen(parse_address(local, self._machine.translate))
         except OSError as error:
             raise ProtocolError(f"cannot bind listener: {describe(error)}") from error
         answer = b"OKAY"

@@ -88,7 +88,7 @@ def _open_shell(phone: PhoneControls, name: str, stream: Stream) -> None:
 
 def _open_socket(phone: PhoneControls, name: str, stream: Stream) -> None:
     try:
-        address = parse_address(name)
+        address = parse_address(name, phone.machine.translate)
     except ProtocolError:
         stream.refuse()
         return

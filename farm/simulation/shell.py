@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from farm.simulation.machine import Machine
+    from farm.simulation.machine import Machine, OutputFilter
     from farm.simulation.packets import Buffer
     from farm.simulation.reaper import Reaper
     from farm.simulation.session import Stream
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _QUEUE_LIMIT_BYTES = 1024 * 1024  # the program waits while the host is this far behind
 _INPUT_LIMIT_BYTES = 1024 * 1024  # the host waits while the program is this far behind
+_TYPING_PAUSE_S = 0.03  # who types must see the first letters of what may become a path
 # Python ignores SIGPIPE; a shell that inherits that never ends `yes | head`.
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 _CANNOT_RUN = 127
@@ -95,6 +96,8 @@ class ShellService:
         self._protocol = request.protocol
         self._decoder = ShellDecoder()
         self._outputs: dict[int, ShellId] = {}  # descriptors still open, and what comes from them
+        self._filters: dict[int, OutputFilter] = {}
+        self._pause: asyncio.TimerHandle | None = None
         self._reading = False
         self._input: int | None = None
         self._unsent = bytearray()
@@ -108,6 +111,9 @@ class ShellService:
         except (OSError, ValueError):
             self._release()
             raise
+        for descriptor in self._outputs:
+            if (output_filter := machine.new_filter()) is not None:
+                self._filters[descriptor] = output_filter
         reaper.watch(self._pid, self._ended)
         self._resume_reading()
 
@@ -220,17 +226,36 @@ class ShellService:
             return
         except OSError:  # EIO: the last program left the terminal
             data = b""
+        output_filter = self._filters.get(descriptor)
         if not data:
             self._loop.remove_reader(descriptor)
+            if output_filter is not None:
+                self._say(descriptor, output_filter.flush())
             del self._outputs[descriptor]
             self._finish_when_over()
+            return
+        if output_filter is not None:
+            data = output_filter.feed(data)
+            if self._terminal is not None:
+                self._flush_after_a_pause(descriptor, output_filter)
+        self._say(descriptor, data)
+        if self._stream.queued_bytes >= _QUEUE_LIMIT_BYTES:
+            self._pause_reading()
+
+    def _say(self, descriptor: int, data: bytes) -> None:
+        if not data:
             return
         if not self._protocol:
             self._stream.write(data)
         else:
             self._stream.write(HEADER.pack(self._outputs[descriptor], len(data)) + data)
-        if self._stream.queued_bytes >= _QUEUE_LIMIT_BYTES:
-            self._pause_reading()
+
+    def _flush_after_a_pause(self, descriptor: int, output_filter: OutputFilter) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if output_filter.pending:
+            self._pause = self._loop.call_later(_TYPING_PAUSE_S, lambda: self._say(descriptor, output_filter.flush()))
 
     def _ended(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -289,6 +314,9 @@ class ShellService:
 
     def _release(self) -> None:
         self._pause_reading()
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         self._outputs.clear()
         if self._input is not None:
             self._loop.remove_writer(self._input)

@@ -24,8 +24,8 @@ _LOOPBACK = "127.0.0.1"
 Address = tuple[socket.AddressFamily, tuple[str, int] | str]
 
 
-def parse_address(spec: str) -> Address:
-    """Where a socket name of adb leads on this phone.
+def parse_address(spec: str, translate: Callable[[bytes], bytes] = bytes) -> Address:
+    """Where a socket name of adb leads on this phone; `translate` is its machine's, for names that are paths.
 
     Raises:
         ProtocolError: in adbd's words, because it ends up in a FAIL.
@@ -41,7 +41,8 @@ def parse_address(spec: str) -> Address:
     if kind in {"localabstract", "local"} and rest and not (kind == "local" and rest.startswith("/")):
         return socket.AF_UNIX, "\0" + rest
     if kind in {"localfilesystem", "localreserved", "local"} and rest:
-        return socket.AF_UNIX, f"/dev/socket/{rest}" if kind == "localreserved" else rest
+        path = f"/dev/socket/{rest}" if kind == "localreserved" else rest
+        return socket.AF_UNIX, os.fsdecode(translate(os.fsencode(path)))
     raise ProtocolError(f"unknown socket specification: {spec}")
 
 

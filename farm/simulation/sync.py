@@ -241,6 +241,8 @@ class SyncService:
 
     def _make_link(self, incoming: _Incoming) -> bool:
         target = bytes(incoming.link_target or b"").rstrip(b"\0")
+        if target.startswith(b"/"):
+            target = self._machine.translate(target)
         try:
             try:
                 os.symlink(target, incoming.path)  # noqa: PTH211 (bytes)

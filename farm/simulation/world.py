@@ -237,7 +237,7 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
         expose_python=spec.expose_python,
     )
     if isolation is Isolation.NONE:
-        phone_processes.lay_out_plain_root(plan, device_programs("/bin/sh", root=str(plan.plain_root)))
+        plan.plain.lay_out(device_programs("/bin/sh", root=str(plan.plain.root)))
     return plan
 
 

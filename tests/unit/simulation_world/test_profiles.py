@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from farm.core.errors import UserError
-from farm.simulation.phone_processes import rewrite_paths
+from farm.simulation.plain import rewrite_paths
 from farm.simulation.profiles import format_properties, list_profiles, load_profile, serial_of
 from farm.simulation.sensors import battery_text, render, render_constant, thermalservice_text, write_files
 from farm.simulation.state import BatteryStatus, PhoneState, ThrottlingStatus
@@ -143,6 +143,7 @@ def test_mounted_files_keep_their_inode_and_others_are_replaced(tmp_path):
         ("cat /proc/self/status /dev/null /database", "cat /proc/self/status /dev/null /database"),
         ("cat foo/data ./system/x", "cat foo/data ./system/x"),
         ("cd /data", "cd /r/data"),
+        ("cd / && ls; cd /; cd /tmp", "cd /r && ls; cd /r; cd /tmp"),
     ],
 )
 def test_paths_of_the_phone_are_rewritten(command, wanted):
