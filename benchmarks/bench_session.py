@@ -31,35 +31,34 @@ def run(context: Context) -> list[Figure]:
     with stock_server(SECRET) as port, farm_door(f"pixel:{port}:{SECRET}") as door:
         python_ms = open_ms(door.port, SESSIONS)
         python_rate = sessions_per_s(door.port, SESSIONS)
+    # Without a goal: this server forks its 200 MB for each session, which is not the door's time, and no phone runs it.
     figures = [
-        Figure("request to session, Python server", python_ms, "ms", stock_free_ms, *_faster(python_ms, stock_free_ms)),
+        Figure("request to session, Python server", python_ms, "ms", stock_free_ms),
         Figure("sessions back to back, Python server", python_rate, "1/s", stock_rate),
     ]
     folder = build_bundle_folder(context.folder / "bundle")
     if is_launcher(folder / "tvm_rpc"):
         context.say("no g++: the compiled server is left out")
         return figures
+    context.say("stock tracker, compiled server that registers itself")
+    with stock_tracker() as tracker_port, server_process(folder, "android", context.folder, tracker=tracker_port):
+        stock_compiled_ms = open_ms(tracker_port, STOCK_SESSIONS)
+        stock_compiled_rate = sessions_per_s(tracker_port, STOCK_SESSIONS)
     context.say("farm's door, compiled server")
     with server_process(folder, SECRET, context.folder) as port, farm_door(f"pixel:{port}:{SECRET}") as door:
         compiled_ms = open_ms(door.port, SESSIONS)
         compiled_rate = sessions_per_s(door.port, SESSIONS)
+    goal = _goal(compiled_ms, stock_compiled_ms)
     return [
-        Figure(
-            "request to session, compiled server", compiled_ms, "ms", stock_free_ms, *_goal(compiled_ms, stock_free_ms)
-        ),
-        Figure("sessions back to back, compiled server", compiled_rate, "1/s", stock_rate),
+        Figure("request to session, compiled server", compiled_ms, "ms", stock_compiled_ms, *goal),
+        Figure("sessions back to back, compiled server", compiled_rate, "1/s", stock_compiled_rate),
         *figures,
     ]
 
 
-def _faster(value_ms: float, stock_ms: float) -> tuple[str, bool]:
-    """The Python server forks itself, 200 MB, for each session: that time is not the door's."""
-    return f"{GOAL_FACTOR} times faster than stock", value_ms * GOAL_FACTOR <= stock_ms
-
-
 def _goal(value_ms: float, stock_ms: float) -> tuple[str, bool]:
-    words, faster = _faster(value_ms, stock_ms)
-    return f"under {GOAL_MS:g} and {words}", faster and value_ms < GOAL_MS
+    words = f"under {GOAL_MS:g} and {GOAL_FACTOR} times faster than stock"
+    return words, value_ms < GOAL_MS and value_ms * GOAL_FACTOR <= stock_ms
 
 
 def open_ms(port: int, count: int) -> float:

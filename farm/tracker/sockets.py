@@ -16,7 +16,8 @@ KEEPALIVE_IDLE_S = 30
 KEEPALIVE_INTERVAL_S = 10
 KEEPALIVE_PROBES = 3
 # To the adb server's unix socket. TCP grows its buffers by itself, a unix socket stays at 208 KiB: less than one of our
-# chunks, so every chunk was sent in two and adb's packets stayed small (uploads lost 3 to 5 %). Linux caps it at wmem_max.
+# chunks, so every chunk was sent in two and adb's packets stayed small (uploads lost 3 to 5 %). Linux caps it at
+# net.core.wmem_max.
 UNIX_BUFFER_BYTES = 4 << 20
 UNACKED_LIMIT_MS = 60_000  # data that a peer does not acknowledge for this long: the peer is gone
 

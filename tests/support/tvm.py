@@ -90,12 +90,15 @@ def stock_server(secret: str, *, quiet: bool = True) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def server_process(bundle: Path, secret: str, work_dir: Path) -> Iterator[int]:
-    """The virtual phones' compiled `tvm_rpc`, started on this host as it is on a phone: its port."""
+def server_process(bundle: Path, secret: str, work_dir: Path, *, tracker: int = 0) -> Iterator[int]:
+    """The virtual phones' compiled `tvm_rpc`, started on this host as it is on a phone: its port.
+
+    With `tracker` it registers itself there, as a stock C++ server does; `secret` is then its tracker key.
+    """
     port = free_port()
     command = [
         str(bundle / "tvm_rpc"), "server", "--host=127.0.0.1", f"--port={port}", f"--port-end={port + 1}",
-        f"--key={secret}", f"--work-dir={work_dir}",
+        f"--key={secret}", f"--work-dir={work_dir}", *([f"--tracker=127.0.0.1:{tracker}"] if tracker else []),
     ]  # fmt: skip
     child = subprocess.Popen(
         command,
