@@ -152,6 +152,7 @@ class Daemon:
             __version__,
             os.getpid(),
             gate,
+            door.summary,
             config.adb_socket,
             config.state_dir / "adb" / "adbkey",
             lambda: self._problems(server),

@@ -6,8 +6,9 @@ Each verb's fields are a frozen dataclass, so the request's form is stated once 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +122,7 @@ class DaemonFacts:
     version: str
     pid: int
     tracker: Callable[[], tuple[str, int]]  # where stock clients on this host connect
+    summary: Callable[[], Mapping[str, Any]]  # what SUMMARY answers them: boards that registered themselves included
     adb_socket: str
     adb_key: Path  # farm's private key; a phone's owner accepts its public half
     problems: Callable[[], list[str]]
@@ -177,17 +179,15 @@ class FleetVerbs:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
         holders = self._holders()
         host, port = self._facts.tracker()
-        summary = self._leasing.summary()
-        totals: dict[str, int] = {}
-        for server in summary.servers:
-            totals[server.key] = totals.get(server.key, 0) + 1
+        summary = self._facts.summary()
+        totals = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
         return {
             "version": self._facts.version,
             "pid": self._facts.pid,
             "seq": self._events.seq,
             "tracker": {"host": host, "port": port},
             "adb": {"socket": self._facts.adb_socket},
-            "keys": [{**asdict(row), "total": totals.get(row.key, 0)} for row in summary.keys],
+            "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
             "problems": self._facts.problems(),
         }

@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from farm.core.errors import UserError
 from farm.core.sessions import Peer
@@ -115,7 +116,7 @@ class TvmDoor:
                 return target, target_port or port
         return address, port
 
-    def summary(self) -> dict[str, object]:
+    def summary(self) -> dict[str, Any]:
         """What a stock client on this host gets from SUMMARY: {"queue_info": ..., "server_info": ...}."""
         return self.tracker.summary("127.0.0.1", self.port)
 

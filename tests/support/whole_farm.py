@@ -1,0 +1,170 @@
+"""A whole farm in tests: what happened in which order, phones through the real adb, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import psutil
+
+from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+
+ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
+END_LIMIT_S = 10.0  # for processes that were told to end
+POLL_S = 0.02  # for the few things that no event tells
+
+Event = dict[str, Any]
+
+
+@contextmanager
+def running_farm(*profiles: str, config: str = "", plugged: bool = True, ready: bool = True) -> Iterator[VirtualFarm]:
+    """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback."""
+    ours = {process.pid for process in psutil.Process().children(recursive=True)}
+    with virtual_farm(phones_of(profiles), config=config, plugged=plugged) as farm:
+        if plugged and ready:
+            farm.wait_ready(len(profiles))
+        yield farm
+        family = [process for process in psutil.Process().children(recursive=True) if process.pid not in ours]
+        farm.daemon.stop()
+        log = farm.daemon.log.read_text(errors="replace")
+    _, alive = psutil.wait_procs(family, END_LIMIT_S)
+    assert [process for process in alive if process.is_running()] == []
+    assert leftovers(farm.folder) == []
+    assert "Traceback" not in log, log
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Processes and mounts that have to do with `folder`."""
+    wanted = os.fspath(folder)
+    found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if wanted in line]
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), process.cwd(), *process.environ().values()]
+        except psutil.Error:
+            continue  # a kernel thread, or it ended while we looked
+        if process.pid != os.getpid() and any(wanted in word for word in words):
+            found.append(f"{process.pid} {' '.join(process.cmdline())}")
+    return found
+
+
+class Story:
+    """What happens in a farm from the moment this is made, read as far as `until` had to."""
+
+    def __init__(self, farm: VirtualFarm, since: int | None = None) -> None:
+        self._farm = farm
+        self._since = farm.status()["seq"] if since is None else since
+        self.events: list[Event] = []
+
+    def until(self, kind: str, **facts: object) -> Event:
+        """Read on to the next event of `kind`; `facts` are its subject and data."""
+        for event in self._farm.events(self._since):
+            self._since = event["seq"]
+            self.events.append(event)
+            told = {"subject": event["subject"], **event["data"]}
+            if event["kind"] == kind and all(told.get(name) == value for name, value in facts.items()):
+                return event
+        raise AssertionError("a stream of events does not end by itself")
+
+    def kinds(self, device: str = "", *, rooms: str = "") -> list[str]:
+        """Kinds of the events read, of one device and of the rooms named ("lease session") if given."""
+        return [
+            event["kind"]
+            for event in self.events
+            if (not device or device in (event["subject"], event["data"].get("device")))
+            and (not rooms or event["kind"].partition(".")[0] in rooms.split())
+            and event["kind"] != "device.pushing"
+        ]
+
+    def order(self, *kinds: str, device: str = "") -> None:
+        """Assert that these kinds happened in this order, whatever happened between them."""
+        happened = iter(self.kinds(device))
+        for kind in kinds:
+            assert kind in happened, f"no {kind} in its place ({', '.join(kinds)}) among {self.kinds(device)}"
+
+
+@dataclass(frozen=True)
+class Phone:
+    """One virtual phone of a farm: as the lab, the daemon and adb see it."""
+
+    farm: VirtualFarm
+    nickname: str  # in the lab
+
+    @property
+    def serial(self) -> str:
+        """As adb lists it when it is plugged in."""
+        return self.farm.lab.phone(self.nickname).serial
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """Its row in `farm status`."""
+        serial = self.serial
+        return next(device for device in self.farm.status()["devices"] if device["serial"] == serial)
+
+    @property
+    def name(self) -> str:
+        """What the farm calls it."""
+        return str(self.row["name"])
+
+    def shell(self, command: str) -> str:
+        """What a command prints on it, by way of the real adb."""
+        done = self.farm.adb("-s", self.serial, "shell", command)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def ours(self) -> list[str]:
+        """What farm has on it."""
+        return self.shell(f"find {ON_PHONE} -mindepth 1").split()
+
+    def programs(self, word: str = "tvm_rpc") -> list[str]:
+        """Process ids of its programs with `word` in their command line."""
+        lines = self.shell("ps -A -o PID,ARGS").splitlines()
+        return [line.split()[0] for line in lines if word in line]
+
+
+def phones(farm: VirtualFarm) -> list[Phone]:
+    """The farm's phones in the order of their profiles."""
+    return [Phone(farm, nickname) for nickname in farm.lab.status()]
+
+
+def until_status(farm: VirtualFarm, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+    """`farm status` as soon as `condition` holds for it; it is looked at after each event."""
+    while True:
+        status = farm.status()
+        if condition(status):
+            return status
+        next(farm.events(status["seq"]))
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Return when `condition` holds; for what no event tells. The test's own time limit ends the wait."""
+    while not condition():
+        time.sleep(POLL_S)
+
+
+def until_ready(farm: VirtualFarm) -> None:
+    """Return when every adopted device can be handed out."""
+    until_status(farm, lambda status: all(row["state"] == "ready" for row in status["devices"] if row["adopted"]))
+
+
+def answer(done: CompletedProcess[str]) -> Any:
+    """The JSON that a successful `farm ... --json` printed."""
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)
+
+
+def refused(done: CompletedProcess[str], exit_code: int, *said: str) -> None:
+    """Assert that a command failed as people are promised: its exit code, one clear line, a hint, no traceback."""
+    assert done.returncode == exit_code, done
+    assert "Traceback" not in done.stdout + done.stderr, done
+    lines = done.stderr.splitlines()
+    assert len([line for line in lines if line.startswith("error: ")]) == 1, done
+    assert len([line for line in lines if line.startswith("  hint: ")]) == 1, done
+    for words in said:
+        assert words in done.stderr, done
