@@ -60,8 +60,9 @@ class AdbClient:
         return list(parse_device_list(await self._query("host:devices-l")).devices)
 
     async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
-        """The list now, and again after each change, until the server goes.
+        """The list now, and again after each change, until the server goes; lists that were overtaken are skipped.
 
+        Lists may be old: the server writes one per change, and its stream keeps those that nobody has read yet.
         Silent for as long as nothing changes, and adb 29 says nothing when a phone becomes `unauthorized`: whoever
         follows it asks `list_devices()` now and then.
 
@@ -71,8 +72,11 @@ class AdbClient:
         async with await self._host("host:track-devices-l") as connection:
             blocks = BlockReader()
             while True:
+                newest = None
                 while (block := blocks.next()) is not None:
-                    yield parse_device_list(text_of(block)).devices
+                    newest = block
+                if newest is not None:
+                    yield parse_device_list(text_of(newest)).devices
                 data = await connection.receive()
                 if not data:
                     raise AdbServerUnreachable(

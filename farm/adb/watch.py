@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from farm.adb.client import AdbClient
@@ -132,29 +132,43 @@ class DeviceWatcher:
     async def _watch(self) -> None:
         version = await self._ensure()
         self._check_version(version)
-        lists = self._client.track_devices()
-        following = asyncio.ensure_future(anext(lists))
-        probed_at, lost = time.monotonic(), 0
+        rung = asyncio.Event()
+        listening = asyncio.create_task(self._listen(rung), name="adb track-devices")
+        owed, lost, asked_at = True, 0, 0.0
         try:
-            while True:
-                await asyncio.wait({following}, timeout=_TICK_S)
+            while not listening.done():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_S):
+                        await rung.wait()
                 now = self.progress_at = time.monotonic()
-                if following.done():
-                    self._publish(following.result())
-                    following = asyncio.ensure_future(anext(lists))
-                    self._back()
+                if rung.is_set():
+                    rung.clear()
+                    owed, lost = True, 0  # a server that rings is alive, however slow its answers are
                 unsettled = any(device.state in UNSETTLED for device in self.devices or ())
-                if unsettled or now - probed_at >= self._policy.probe_every_s:
-                    lost = 0 if await self._answers() else lost + 1
-                    probed_at = time.monotonic()
+                if owed or unsettled or now - asked_at >= self._policy.probe_every_s:
+                    owed = not await self._ask()
+                    lost = lost + 1 if owed else 0
+                    asked_at = time.monotonic()
                 if lost >= self._policy.probes_lost:
                     await self._replace_wedged()
                 self._step_network(now)
+            await listening  # raises what ended it
         finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError, AdbError, ProtocolError, StopAsyncIteration):
-                await following
-            await lists.aclose()
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, rung: asyncio.Event) -> None:
+        """Ring whenever the server says that something has changed.
+
+        What it says is not used: with many phones coming at once its stream lags behind what `list_devices` answers,
+        and lists from both, mixed, would show phones as gone that are there. Only answers are published, in order.
+        """
+        try:
+            async with aclosing(self._client.track_devices()) as lists:
+                async for _ in lists:
+                    rung.set()
+        finally:
+            rung.set()
 
     async def _ensure(self) -> int:
         if self._server is None:
@@ -162,8 +176,8 @@ class DeviceWatcher:
         self._server.trim_log()
         return await self._server.ensure()
 
-    async def _answers(self) -> bool:
-        """Asks for the list: proves that the server lives, and finds what its stream kept silent about."""
+    async def _ask(self) -> bool:
+        """Asks for the list and publishes it; False when the server does not answer."""
         if self._server is not None:
             self._server.trim_log()
         try:
@@ -172,6 +186,7 @@ class DeviceWatcher:
         except (TimeoutError, AdbServerUnreachable):
             return False
         self._publish(tuple(devices))
+        self._back()
         return True
 
     async def _replace_wedged(self) -> None:

@@ -193,6 +193,7 @@ async def test_an_interrupted_push_leaves_nothing_half_installed(
         await push_tree(client, serial, files)
     assert caught.value.fault is Fault.PHONE
     await no_phone(client)
+    await asyncio.to_thread(phone_lab.wait, PHONE, "unplugged")  # it hears of its cut later than adb does
     await asyncio.to_thread(phone_lab.plug, PHONE)
     await usable_serial(client)
     assert not [line for line in await listing(client, serial) if "farm-part" not in line]

@@ -27,6 +27,29 @@ async def test_plug_and_unplug(server: FakeServer, client: AdbClient) -> None:
         assert seen.news == []
 
 
+async def test_lists_that_come_late_are_not_believed(server: FakeServer, client: AdbClient) -> None:
+    """With many phones coming at once the stream still tells of fewer when the server already lists them all."""
+    read = asyncio.Event()
+
+    async def lag(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OKAY")
+        for _ in range(20):
+            writer.write(b"0000")
+            await writer.drain()
+            await asyncio.sleep(0.001)  # so that they do not arrive as one
+        read.set()
+        await reader.read()
+
+    server.services["host:track-devices-l"] = lag
+    async with watching(client, FAST) as (_, seen):
+        await asyncio.wait_for(read.wait(), 10)
+        asked = server.spoken.count("host:devices-l")
+        server.set_devices(LINE.format(2))
+        await seen.until(lambda: len(seen.snapshots) == 2)
+        assert [[device.transport_id for device in snapshot] for snapshot in seen.snapshots] == [[1], [2]]
+        assert asked <= 21
+
+
 async def test_a_killed_server_is_told_once_and_survived(server: FakeServer, client: AdbClient) -> None:
     async with watching(client, FAST) as (watcher, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
