@@ -15,7 +15,6 @@ import os
 import platform as host_platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +121,10 @@ def linkers(
     which: Which = shutil.which,
     machine: str = "",
 ) -> tuple[Linker, ...]:
-    """All ways to link for a target, best first: NDK, the host's own compiler, LLD, clang, zig, GNU ld."""
+    """All ways to link for a target, best first: NDK, the host's own compiler, LLD, clang, zig, GNU ld, ziglang.
+
+    The PyPI package comes with farm[tvm] so that there is always one; what the host's owner installed is preferred.
+    """
     environ = os.environ if environ is None else environ
     target = _TARGETS[abi]
     native = platform is Platform.LINUX and (machine or host_platform.machine()) in target.machines
@@ -134,12 +136,13 @@ def linkers(
     bare = (*_ANY_TARGET_LINKERS[:1], *(f"ld.lld-{version}" for version in _LLD_VERSIONS))
     found += [_bare(name, target, which) for name in bare]
     found.append(_cross_clang(target, platform, which))
-    found.append(_zig(target, which))
+    found.append(_bare_zig("zig", which("zig"), target))
     if native:
         found += [_bare(name, target, which) for name in _NATIVE_LINKERS]
     if not native and platform is Platform.LINUX:
         found.append(_driver(f"{target.linux_triple}-g++", which, has_system_libraries=True))
     found.append(_bare(f"{target.linux_triple}-ld", target, which))
+    found.append(_bare_zig("ziglang (PyPI)", _packaged_zig(), target))
     return tuple(linker for linker in found if linker is not None)
 
 
@@ -277,12 +280,15 @@ def _cross_clang(target: _Target, platform: Platform, which: Which) -> Linker | 
     return Linker("clang with lld", (path, f"--target={triple}", "-fPIC", "-fuse-ld=lld"), is_driver=True)
 
 
-def _zig(target: _Target, which: Which) -> Linker | None:
-    """Zig carries an LLD; its PyPI package runs as a module of this interpreter."""
-    if path := which("zig"):
-        return Linker("zig", (path, "ld.lld", "-m", target.emulation), is_driver=False)
-    if importlib.util.find_spec("ziglang"):
-        return Linker(
-            "ziglang (PyPI)", (sys.executable, "-m", "ziglang", "ld.lld", "-m", target.emulation), is_driver=False
-        )
+def _bare_zig(name: str, path: str | None, target: _Target) -> Linker | None:
+    """Zig carries an LLD; unlike `zig cc` it needs no cache folder, which a service's home may not allow."""
+    return Linker(name, (path, "ld.lld", "-m", target.emulation), is_driver=False) if path else None
+
+
+def _packaged_zig() -> str | None:
+    """The program inside the package: `python -m ziglang` would start an interpreter to start it."""
+    spec = importlib.util.find_spec("ziglang")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if os.access(program := Path(place) / "zig", os.X_OK):
+            return str(program)
     return None

@@ -92,14 +92,28 @@ class TestToolchain:
 
     def test_without_a_linker_says_what_to_install(self, tmp_path: Path) -> None:
         (tmp_path / "bin").mkdir()
+        (tmp_path / "ziglang.py").touch()  # stands before the package, and has no program
         bare = tmp_path / "python"
-        bare.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin exec {sys.executable} "$@"\n')
+        bare.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin PYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
         bare.chmod(0o755)
-        if importlib.util.find_spec("ziglang"):
-            pytest.skip("ziglang is installed: there is always a linker")
         with pytest.raises(HostError, match="no linker for x86_64") as caught:
             ToolchainGoldenCompiler(bare)(self.WANTED, tmp_path)
         assert "apt install lld" in caught.value.hint
+
+
+@pytest.mark.parametrize(("abi", "platform"), [(Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)])
+def test_ziglang_links_where_nothing_else_does_and_no_folder_is_writable(tmp_path, abi, platform, monkeypatch) -> None:
+    pytest.importorskip("ziglang")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HOME", "/proc/nonexistent")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    COMPILER(GoldenWanted(abi, platform, ("cpu",)), tmp_path)
+    made = read_golden(tmp_path)
+    assert made.linker == "ziglang (PyPI)"
+    info = read_elf(made.goldens[0].library)
+    assert judge(info, "cpu.so").abi is abi
+    assert ("libtvm_ffi.so" in info.needed) == (platform is Platform.ANDROID)
 
 
 @pytest.fixture(scope="module")

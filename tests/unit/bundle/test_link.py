@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,21 @@ def test_all_ways_are_listed_for_doctor() -> None:
         )
     ]
     assert names == ["g++", "clang", "ld.lld", "clang with lld", "ld"]
+
+
+@pytest.mark.parametrize(("abi", "platform"), [(Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)])
+def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatch) -> None:
+    program = tmp_path / "zig"
+    program.touch(0o755)
+    spec = ModuleSpec("ziglang", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr("importlib.util.find_spec", {"ziglang": spec}.get)
+    ways = linkers(abi, platform, environ={}, which=host("ld", "aarch64-linux-gnu-ld"), machine="x86_64")
+    assert ways[:-1]
+    assert ways[-1].name == "ziglang (PyPI)"
+    assert ways[-1].command[:2] == (str(program), "ld.lld")
+    program.chmod(0o644)
+    assert "ziglang (PyPI)" not in [way.name for way in linkers(abi, platform, environ={}, which=host())]
 
 
 @pytest.mark.parametrize("abi", list(Abi))
