@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import DeviceState, usable
+from farm.adb.devices import AdbDevice, DeviceState, usable
 from farm.adb.program import AdbBinary, read_version
 from farm.adb.server import AdbServer, default_socket
 from farm.simulation.control import LabClient
@@ -83,17 +81,18 @@ async def serial(phone_lab: LabClient, client: AdbClient) -> str:
 
 async def usable_serial(client: AdbClient, state: DeviceState = DeviceState.DEVICE) -> str:
     """Waits until the one phone is listed in that state."""
-    async with asyncio.timeout(20):
-        async with contextlib.aclosing(client.track_devices()) as lists:
-            async for devices in lists:
-                if [device.state for device in devices] == [state]:
-                    return devices[0].serial
-        raise AssertionError("the list ended")
+    devices = await list_until(client, lambda devices: [device.state for device in devices] == [state])
+    return devices[0].serial
 
 
 async def no_phone(client: AdbClient) -> None:
     """Waits until nothing is usable."""
-    async with asyncio.timeout(20), contextlib.aclosing(client.track_devices()) as lists:
-        async for devices in lists:
-            if not usable(devices):
-                return
+    await list_until(client, lambda devices: not usable(devices))
+
+
+async def list_until(client: AdbClient, reached: Callable[[list[AdbDevice]], bool]) -> list[AdbDevice]:
+    """Asks for the list until it is as wanted: adb 29's own stream keeps silent about some changes."""
+    async with asyncio.timeout(20):
+        while not reached(devices := await client.list_devices()):  # noqa: ASYNC110 (adb has no event to wait for)
+            await asyncio.sleep(0.01)
+        return devices
