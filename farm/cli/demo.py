@@ -29,11 +29,12 @@ def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
     phones: Annotated[str, typer.Option(help="Comma-separated profiles of the virtual phones.")] = ",".join(PHONES),
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 20,
+    isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time."""
     started = time.monotonic()
     lab = phones_of(phones.split(","))
-    with virtual_farm(lab, tell=say) as farm:
+    with virtual_farm(lab, isolation=isolation, tell=say) as farm:
         farm.wait_ready(len(lab), tell=say)
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))

@@ -98,7 +98,7 @@ class VirtualFarm:
         self.client = client
         self.lab = lab
         self.folder = daemon.folder
-        self._adb = adb
+        self.adb_path = adb
 
     @property
     def socket(self) -> Path:
@@ -156,7 +156,7 @@ class VirtualFarm:
 
     def adb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the real adb against the farm's server."""
-        return self.run(str(self._adb), *arguments)
+        return self.run(str(self.adb_path), *arguments)
 
     def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a `farm` command."""
@@ -187,7 +187,12 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def virtual_farm(
-    phones: Mapping[str, str], *, config: str = "", plugged: bool = True, tell: Tell = _silent
+    phones: Mapping[str, str],
+    *,
+    config: str = "",
+    plugged: bool = True,
+    isolation: str = "",
+    tell: Tell = _silent,
 ) -> Iterator[VirtualFarm]:
     """A daemon with virtual phones, plugged in and on their way to ready.
 
@@ -195,18 +200,23 @@ def virtual_farm(
         phones: name in the lab -> profile (`phones_of`).
         config: further TOML for the daemon.
         plugged: whether the phones are plugged in at once.
+        isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
         tell: hears what is being done, a line at a time.
 
     Raises:
+        UserError: there is no such isolation.
         HostError: TVM is missing, or the daemon or the lab did not come up.
     """
     from farm.adb.program import find_adb
     from farm.simulation.control import running_lab
+    from farm.simulation.isolation import Isolation
     from farm.simulation.runtime import build_bundle_folder, is_launcher
 
+    if isolation and isolation not in set(Isolation):
+        raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
-        tell("building the virtual phones' runtime bundle (compiles tvm_rpc.cc once) ...")
+        tell("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
         bundle = build_bundle_folder(folder / "bundle")
         tell("starting the daemon ...")
         daemon = DaemonProcess(folder, config)
@@ -220,6 +230,7 @@ def virtual_farm(
             folder / "lab",
             phones,
             adb_socket=client.call("status")["adb"]["socket"],
+            isolation=isolation or None,
             expose_python=is_launcher(bundle / "tvm_rpc"),
             plugged=plugged,
         )

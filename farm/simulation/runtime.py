@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,13 @@ _LAUNCHER = "launcher.py"
 _COMPILE_LIMIT_S = 120.0  # two seconds on an idle 2-core host; a loaded CI machine may take many times that
 _LIST_LIMIT_S = 20.0
 _COMPILER_FLAGS = ("-std=c++17", "-O2", "-g0", "-DFARM_VIRTUAL_PHONE", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
+# A shell starts Python: in an interpreter's name the kernel takes no blanks and 127 bytes at most (255 since 5.1).
+# What the shell runs is a string to Python, joined to the launcher's own docstring.
+_SHEBANG = """#!/bin/sh
+''':'
+exec {} "$0" "$@"
+''' \\
+"""
 # What the phone's loader must not take from the phone: a virtual phone's /system has none of them.
 _HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
@@ -191,6 +199,6 @@ def _install(source: Path, target: Path, *, mode: int) -> None:
 def _write_launcher(target: Path) -> None:
     text = Path(__file__).with_name(_LAUNCHER).read_text("utf-8")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_text(f"#!{sys.executable}\n{text}", "utf-8")
+    temporary.write_text(_SHEBANG.format(shlex.quote(sys.executable)) + text, "utf-8")
     temporary.chmod(0o755)
     temporary.replace(target)
