@@ -22,6 +22,7 @@ from farm.core.errors import UserError
 ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.
 ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET"})
+VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 
 
@@ -36,6 +37,8 @@ class ExternalConfig:
     """Servers that register themselves with the tracker: who may, from where."""
 
     allow: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # CIDRs
+    custom_addresses: tuple[str, ...] = ()  # CIDRs or names they may announce in place of their own (--custom-addr)
+    join: tuple[str, ...] = ()  # farm aliases they may share
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str,
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {chosen}: {error}", hint="check --config or FARM_CONFIG") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{chosen} is not valid TOML: {error}") from error
+        raise ConfigError(f"{chosen} is not valid TOML: {error}", hint=VALUES_HINT) from error
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: object, origin: str) -> None:
@@ -227,7 +230,7 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{origin}: {where}: {first['msg']} (got {first['input']!r})") from error
+        raise ConfigError(f"{origin}: {where}: {first['msg']} (got {first['input']!r})", hint=VALUES_HINT) from error
     if not 0 <= config.tvm.port <= 65535:
         raise ConfigError(
             f"{origin}: tvm.port: {config.tvm.port} is not a port", hint="0 to 65535; 0 lets the kernel choose"

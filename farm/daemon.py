@@ -140,7 +140,11 @@ class Daemon:
             leasing,
             DoorPolicy(
                 advertise=config.tvm.advertise,
-                external=ExternalPolicy(allow=config.tvm.external.allow),
+                external=ExternalPolicy(
+                    allow=config.tvm.external.allow,
+                    custom_addresses=config.tvm.external.custom_addresses,
+                    join=frozenset(config.tvm.external.join),
+                ),
                 gate=GateLimits(idle_s=config.lease.idle_s),
             ),
         )
