@@ -87,14 +87,6 @@ class ToolchainConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchConfig:
-    """Limits of a `bench` job."""
-
-    timeout_s: float = 600.0  # one attempt on one phone: compile, upload, run, time
-    model_limit_mib: int = 2048
-
-
-@dataclass(frozen=True, slots=True)
 class FarmConfig:
     """Everything. Paths are absolute once loaded."""
 
@@ -106,7 +98,6 @@ class FarmConfig:
     aliases: Mapping[str, str] = field(default_factory=dict)  # stock TVM key -> selector
     lease: LeaseConfig = LeaseConfig()
     toolchain: Mapping[str, ToolchainConfig] = field(default_factory=lambda: {"default": ToolchainConfig()})
-    bench: BenchConfig = BenchConfig()
 
     @property
     def control_socket(self) -> Path:

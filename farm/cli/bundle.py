@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table, say
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say
 from farm.core.errors import ExitCode
 
 app = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
@@ -23,8 +23,14 @@ def add(
     json: JsonFlag = False,
 ) -> None:
     """Check a folder's ELF closure, compile its golden kernels and keep it."""
-    say(f"reading {folder} and compiling its golden kernels ...")
-    answer = call("bundle.add", folder=str(folder.absolute()), name=name or folder.absolute().name, toolchain=toolchain)
+    path = folder.absolute()
+    with connect() as client:
+        answer: dict[str, Any] = {}
+        for message in client.stream("bundle.add", folder=str(path), name=name or path.name, toolchain=toolchain):
+            if "step" in message:
+                say(message["step"])
+            else:
+                answer = message
     if json:
         print_json(answer)
         return

@@ -13,7 +13,7 @@ import typer
 from farm.core.errors import FarmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from farm.control.client import ControlClient
 
@@ -75,3 +75,11 @@ def report(error: FarmError) -> int:
     if error.hint:
         say(f"  hint: {error.hint}")
     return error.exit_code
+
+
+def step_of(event: Mapping[str, Any]) -> str:
+    """A `device.*` event as words: the new state, and why or how far."""
+    step, data = event["kind"].removeprefix("device."), event["data"]
+    if step == "pushing":
+        return f"pushing {data['sent_bytes'] / max(1, data['total_bytes']):.0%}"
+    return f"{step}: {data['reason']}" if data.get("reason") else step

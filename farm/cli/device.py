@@ -8,10 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of
 from farm.cli.status import print_devices
+from farm.control.client import ControlClient
+from farm.core.errors import PhoneError
 
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
+STUCK = frozenset({"device.quarantined", "device.unauthorized", "device.gone"})  # a person must act
 
 Name = Annotated[str, typer.Argument(help="A device's name or adb serial.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE; an empty value removes it. Repeatable.")]
@@ -76,10 +79,30 @@ def adopt(
     name: Name,
     pool: Annotated[str, typer.Option(help="The pool it joins.")] = "",
     rename: Annotated[str, typer.Option("--as", help="The name it gets.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Show its way to ready; exit code 1 if it gets stuck.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Let a phone into the farm: only then is anything but read-only commands run on it."""
-    _act("device.adopt", "adopted {name}", json, device=name, pool=pool, rename=rename)
+    with connect() as client:
+        since = client.call("status")["seq"] if wait else 0
+        answer = client.call("device.adopt", device=name, pool=pool, rename=rename)
+        if json:
+            print_json(answer)
+        else:
+            typer.echo(f"adopted {answer['name']}")
+        if wait:
+            _follow(client, answer["name"], since)
+
+
+def _follow(client: ControlClient, name: str, since: int) -> None:
+    """Print a phone's steps until it is ready, or rests in a state that needs a person."""
+    for event in client.stream("events", since=since):
+        if event["subject"] == name and event["kind"].startswith("device."):
+            say(step_of(event))
+            if event["kind"] == "device.ready":
+                return
+            if event["kind"] in STUCK:
+                raise PhoneError(f"{name} does not become ready", hint=f"farm explain device {name}")
 
 
 @app.command()

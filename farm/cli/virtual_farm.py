@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm.cli.context import step_of
 from farm.control.client import ControlClient
 from farm.core.errors import HostError, UserError
 
@@ -138,7 +139,7 @@ class VirtualFarm:
         try:
             for event in self.events():
                 if event["kind"].startswith("device."):
-                    tell(f"  {event['subject']}: {_step(event)}")
+                    tell(f"  {event['subject']}: {step_of(event)}")
                     (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
                 if len(ready) >= count:
                     return
@@ -161,13 +162,6 @@ class VirtualFarm:
     def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a `farm` command."""
         return self.run(sys.executable, "-m", "farm", *arguments, timeout_s=timeout_s)
-
-
-def _step(event: Mapping[str, Any]) -> str:
-    step, data = event["kind"].removeprefix("device."), event["data"]
-    if step == "pushing":
-        return f"pushing {data['sent_bytes'] / data['total_bytes']:.0%}"
-    return f"{step}: {data['reason']}" if data.get("reason") else step
 
 
 def phones_of(profiles: Iterable[str]) -> dict[str, str]:
