@@ -100,6 +100,11 @@ def choose(spec: BenchSpec, devices: Sequence[DeviceView]) -> Choice:
     selector = Selector.parse(spec.selector)
     adopted = [view for view in devices if view.adopted]
     matching = [view for view in adopted if selector.matches(view.labels, view.aliases)]
+    strangers = [view.name for view in devices if view.life is Life.NEW]
+    if strangers and not adopted:
+        raise NoPhoneError(
+            f"no phone matches {selector}: none is adopted yet", hint=f"let one in: farm device adopt {strangers[0]}"
+        )
     if not matching:
         raise selector.no_match((view.labels, view.aliases) for view in adopted)
     usable = [view for view in matching if view.service is Service.IN and view.life in READY_OR_SOON]

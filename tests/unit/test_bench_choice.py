@@ -160,3 +160,10 @@ def test_bytes_are_no_zygote_message(packet):
     for decode in (decode_to_zygote, decode_from_zygote):
         with pytest.raises(ProtocolError):
             decode(packet)
+
+
+def test_a_phone_that_only_waits_for_adoption_is_named():
+    with pytest.raises(NoPhoneError) as caught:
+        choose(spec(), [phone("stranger", Life.NEW, adopted=False)])
+    assert "none is adopted" in caught.value.message
+    assert caught.value.hint == "let one in: farm device adopt stranger"
