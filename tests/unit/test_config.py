@@ -1,6 +1,10 @@
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
-from farm.config import ConfigError, load
+from farm.config import ConfigError, FarmConfig, load
 
 
 def write(tmp_path, text):
@@ -51,3 +55,14 @@ def test_paths_are_absolute_and_sockets_follow_them(tmp_path):
     assert config.control_socket == tmp_path / "control.sock"
     assert config.adb_socket == f"localfilesystem:{tmp_path}/adb.sock"
     assert config.state_dir.is_absolute()
+
+
+def test_the_documented_file_is_the_whole_configuration(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    path = write(tmp_path, text.partition("```toml\n")[2].partition("```")[0])
+    config = load(path, environ={})
+    documented = tomllib.loads(path.read_text())
+    assert set(documented) == {field.name for field in fields(FarmConfig)}
+    for name in ("tvm", "adb", "lease"):
+        assert set(documented[name]) == {field.name for field in fields(getattr(config, name))}
+    assert config.adopt[0].match == "vendor=google"
