@@ -54,6 +54,12 @@ class Route(Protocol):
         """
 
 
+class ServerSilentError(PhoneError):
+    """The phone's RPC server takes connections and answers nothing."""
+
+    code = "server_silent"
+
+
 class ServerRefusedError(PhoneError):
     """The phone's RPC server refused the farm's key."""
 
@@ -65,7 +71,10 @@ class GateLimits:
     """How long the gate waits."""
 
     handshake_s: float = 10.0  # for the client's hello
-    open_s: float = 30.0  # for the phone's server, which may still be ending its last session
+    open_s: float = 30.0  # for the phone: one that mends for a job, an adb server that is being restarted
+    # For its server, once connected. It takes milliseconds, or a second while the last session's memory is freed; a
+    # server that hangs is found by nothing else, and the phone is lost for everybody until then.
+    answer_s: float = 5.0
     idle_s: float = 600.0  # a session without a byte
 
 
@@ -168,7 +177,7 @@ class _Session:
         except UnknownMatchKeyError:
             self._send(ServerHello(SessionCode.MISMATCH))
         except (FarmError, OSError) as error:
-            reason = str(error) or f"the phone's server did not answer within {self._gate.limits.open_s:g} s"
+            reason = str(error) or f"the phone could not be reached within {self._gate.limits.open_s:g} s"
             end = SessionEnd(SessionOutcome.NOT_OPENED, seconds=self._loop.time() - opened_at, detail=reason)
             log.warning("no session for %s: %s", self._peer, reason)
             # Stock clients take this for "no such server" and ask the tracker again.
@@ -179,15 +188,21 @@ class _Session:
 
     async def _open_phone(self, hello: ClientHello) -> tuple[socket.socket, bytes]:
         """Find the phone and make the handshake with its server."""
-        limit_s = self._gate.limits.open_s
-        self._leg = await self._gate.route.open(hello.match_key, self._peer, limit_s, self.cut)
-        async with asyncio.timeout(limit_s):
-            stream = await self._leg.dial(limit_s)
-            try:
+        limits = self._gate.limits
+        self._leg = await self._gate.route.open(hello.match_key, self._peer, limits.open_s, self.cut)
+        async with asyncio.timeout(limits.open_s):
+            stream = await self._leg.dial(limits.open_s)
+        try:
+            async with asyncio.timeout(limits.answer_s):
                 return stream.sock, await self._greet(stream.sock, stream.server_secret)
-            except BaseException:
-                stream.sock.close()
-                raise
+        except TimeoutError as error:
+            stream.sock.close()
+            raise ServerSilentError(
+                f"the phone's RPC server did not answer within {limits.answer_s:g} s", hint="it is checked and replaced"
+            ) from error
+        except BaseException:
+            stream.sock.close()
+            raise
 
     async def _greet(self, phone: socket.socket, secret: str) -> bytes:
         tune(phone)

@@ -263,7 +263,7 @@ async def test_a_phone_that_is_lost_takes_its_session_with_it():
 
 
 async def test_a_server_that_refuses_or_hangs_or_is_not_there():
-    async with Lab(open_s=0.2) as lab:
+    async with Lab(answer_s=0.2) as lab:
         for trouble, words in (("answer", "refused"), ("hang", "did not answer"), ("port", "")):
             if trouble == "answer":
                 lab.phone.answer = SessionCode.DUPLICATE
