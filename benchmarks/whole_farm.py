@@ -9,10 +9,10 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from farm.cli.virtual_farm import VirtualFarm
 from farm.core.errors import HostError
@@ -50,7 +50,7 @@ class Journal:
         """The number of the newest event."""
         return int(self._farm.status()["seq"])
 
-    def after(self, seq: int, limit_s: float = WAIT_S) -> Iterator[Event]:
+    def after(self, seq: int, limit_s: float = WAIT_S) -> Generator[Event, None, None]:
         """Events after `seq` as they happen.
 
         Raises:
@@ -104,7 +104,7 @@ class AdbList:
         self._thread = threading.Thread(target=self._follow, name="adb list", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> AdbList:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
