@@ -91,7 +91,15 @@ async def push_tree(
             evidence=facts.evidence,
         )
     if differing:
-        await _install(client, serial, tool, differing, total, progress)
+        try:
+            await _install(client, serial, tool, differing, total, progress)
+        except PhoneStorageFull as full:  # what it said is free was not for us
+            said = "" if facts.free_bytes is None else f", it had said {facts.free_bytes >> 20} MiB are free"
+            raise PhoneStorageFull(
+                f"Phone {serial} became full during the push: {total >> 20} MiB are needed{said}.",
+                hint=full.hint,
+                evidence=full.evidence,
+            ) from full
     pending = {file.remote for file in differing}
     wrong_mode = [f for f in files if f.remote not in pending and facts.files[f.remote].mode not in (None, f.mode)]
     if wrong_mode:

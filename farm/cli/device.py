@@ -55,6 +55,8 @@ def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, str(device[name])
     if device["temperature_c"] is not None:
         yield "temperature", f"{device['temperature_c']:.1f}C"
+    if device["battery_percent"] is not None:
+        yield "battery", f"{device['battery_percent']}%"
     yield "keys", ", ".join(device["aliases"])
     identity = device["identity"]
     if identity:

@@ -46,7 +46,7 @@ def print_status(answer: dict[str, Any]) -> None:
 def print_devices(devices: list[dict[str, Any]]) -> None:
     """One row per phone; the reason stands beside the state it explains."""
     print_table(
-        ("DEVICE", "STATE", "SOC", "GPU", "TEMP", "HOLDER", "REASON"),
+        ("DEVICE", "STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON"),
         (
             (
                 device["name"],
@@ -54,6 +54,7 @@ def print_devices(devices: list[dict[str, Any]]) -> None:
                 device["soc"] or "-",
                 device["gpu"] or "-",
                 "-" if device["temperature_c"] is None else f"{device['temperature_c']:.1f}C",
+                "-" if device["battery_percent"] is None else f"{device['battery_percent']}%",
                 device["holder"] or "-",
                 device["reason"],
             )

@@ -209,4 +209,4 @@ def _opened(path: Path) -> io.BufferedReader:
     try:
         return path.open("rb")
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {error.strerror}", hint="give the path of a file you may read") from error

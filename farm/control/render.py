@@ -37,6 +37,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "soc": (identity.soc.model or identity.soc.name) if identity else "",
         "gpu": identity.gpu.model if identity else "",
         "temperature_c": view.temperature_c,
+        "battery_percent": view.battery_percent,
         "holder": holder,
         "aliases": list(view.aliases),
         "bundle": view.bundle,

@@ -93,6 +93,7 @@ class Agent:
         self.identity: DeviceIdentity | None = None
         self.device: AdbDevice | None = None  # as adb listed it last
         self.temperature_c: float | None = None
+        self.battery_percent: int | None = None
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
         self._means = means

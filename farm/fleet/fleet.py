@@ -386,6 +386,7 @@ class Fleet:
             labels=called.labels,
             aliases=called.aliases,
             temperature_c=agent.temperature_c,
+            battery_percent=agent.battery_percent,
             bundle=state.bundle,
             since=agent.since,
         )

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class VitalsRound:
-    """Keeps the temperature of each agent fresh."""
+    """Keeps temperature and battery of each agent fresh."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class VitalsRound:
         except FarmError as error:
             log.debug("%s: no vitals: %s", agent.name, error)  # the follower or the list will tell what is wrong
         else:
-            agent.temperature_c = vitals.temperature_c
+            agent.temperature_c, agent.battery_percent = vitals.temperature_c, vitals.battery_percent
             self._changed(agent)
 
     async def _answers(self, agent: Agent) -> bool:

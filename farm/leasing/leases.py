@@ -133,7 +133,9 @@ class Leasing:
         """
         held = self._leases.get(target) or self._by_device.get(target)
         if held is None:
-            raise NoSuchLeaseError(f"there is no lease {target!r} and nobody holds a device of that name")
+            raise NoSuchLeaseError(
+                f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
+            )
         session = held.session
         self._revoke(held, reason)
         if session is not None:

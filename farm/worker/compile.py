@@ -91,7 +91,10 @@ def to_relax(model: OnnxModel, shapes: Mapping[str, list[int]]) -> Any:
     except Exception as error:
         node = _node_in(error)
         where = f" at {node}" if node else ""
-        raise ModelError(f"{model.name}: TVM cannot convert it{where}: {first_line(error)}") from error
+        raise ModelError(
+            f"{model.name}: TVM cannot convert it{where}: {first_line(error)}",
+            hint="rewrite that node, or export the model with fixed shapes and constants",
+        ) from error
 
 
 def compile_for(module: Any, target: object, name: str) -> Any:

@@ -62,7 +62,11 @@ def load(data: bytes, name: str) -> OnnxModel:
         onnx.checker.check_model(proto)
         onnx.shape_inference.infer_shapes(proto, strict_mode=True, check_type=True, data_prop=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ModelError(f"{name} is not a valid ONNX model: {_one_line(error)}", evidence=str(error)) from error
+        raise ModelError(
+            f"{name} is not a valid ONNX model: {_one_line(error)}",
+            hint="export it again, or mend that node",
+            evidence=str(error),
+        ) from error
     constants = {tensor.name for tensor in proto.graph.initializer}
     return OnnxModel(
         name,
@@ -126,9 +130,15 @@ def _fitting(spec: TensorSpec, array: np.ndarray[Any, Any]) -> np.ndarray[Any, A
         wanted == size or not isinstance(wanted, int) for wanted, size in zip(spec.shape, array.shape, strict=True)
     )
     if not fits:
-        raise ModelError(f"input {spec.name!r} has shape {_shown(array.shape)}, the model wants {_shown(spec.shape)}")
+        raise ModelError(
+            f"input {spec.name!r} has shape {_shown(array.shape)}, the model wants {_shown(spec.shape)}",
+            hint="give an array of that shape in the --input file",
+        )
     if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
-        raise ModelError(f"input {spec.name!r} is {array.dtype}, the model wants {spec.dtype}")
+        raise ModelError(
+            f"input {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
+            hint=f"convert the array: .astype('{spec.dtype}')",
+        )
     return np.ascontiguousarray(array, dtype=spec.dtype)
 
 

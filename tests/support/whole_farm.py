@@ -72,6 +72,15 @@ class Story:
                 return event
         raise AssertionError("a stream of events does not end by itself")
 
+    def read(self) -> None:
+        """Read on to the newest event there is."""
+        newest = self._farm.status()["seq"]
+        for event in self._farm.events(self._since) if newest > self._since else ():
+            self._since = event["seq"]
+            self.events.append(event)
+            if self._since >= newest:
+                return
+
     def kinds(self, device: str = "", *, rooms: str = "") -> list[str]:
         """Kinds of the events read, of one device and of the rooms named ("lease session") if given."""
         return [
@@ -122,10 +131,18 @@ class Phone:
         """What farm has on it."""
         return self.shell(f"find {ON_PHONE} -mindepth 1").split()
 
-    def programs(self, word: str = "tvm_rpc") -> list[str]:
-        """Process ids of its programs with `word` in their command line."""
-        lines = self.shell("ps -A -o PID,ARGS").splitlines()
-        return [line.split()[0] for line in lines if word in line]
+    def programs(self) -> list[str]:
+        """Process ids of its RPC server and of the sessions under it."""
+        return [pid for pid, _ in self._servers()]
+
+    def computes(self) -> bool:
+        """Whether a session on it is at work right now."""
+        return any(state.startswith("R") for _, state in self._servers())
+
+    def _servers(self) -> list[tuple[str, str]]:
+        lines = self.shell("ps -A -o PID,STAT,ARGS").splitlines()
+        rows = [line.split(maxsplit=2) for line in lines if "tvm_rpc server" in line]
+        return [(pid, state) for pid, state, _ in rows]
 
 
 def phones(farm: VirtualFarm) -> list[Phone]:
