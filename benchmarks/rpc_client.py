@@ -10,6 +10,7 @@ An answer is {"ok": true} or {"ok": false, "error": "..."}. Ends when stdin is c
 from __future__ import annotations
 
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +21,13 @@ from typing import Any, Self
 from farm.core.errors import HostError
 
 GRACE_S = 10.0
+ANSWER_LIMIT_S = 180.0  # longer than any phone of ours stays away
+
+
+class ClientHangsError(HostError):
+    """A stock client does not come back from a call."""
+
+    code = "client_hangs"
 
 
 class RpcClient:
@@ -30,6 +38,7 @@ class RpcClient:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.rpc_client", host, str(port), str(golden)],
             cwd=Path(__file__).parents[1],
+            bufsize=0,  # select() must see every line that has come
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # TVM prints stack traces of sessions that were cut
@@ -45,18 +54,27 @@ class RpcClient:
         self.kill()
 
     def tell(self, do: str, **fields: Any) -> None:
-        """Give an order."""
+        """Give an order.
+
+        Raises:
+            HostError: the process has ended.
+        """
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise HostError("a stock client has ended") from error
 
     def answer(self) -> dict[str, Any]:
         """Wait for the next line.
 
         Raises:
+            ClientHangsError: it does not come.
             HostError: the process has ended.
         """
         assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], ANSWER_LIMIT_S)[0]:
+            raise ClientHangsError(f"a stock client said nothing for {ANSWER_LIMIT_S:g} s")
         line = self.process.stdout.readline()
         if not line:
             raise HostError(f"a stock client ended with {self.process.wait(GRACE_S)}")

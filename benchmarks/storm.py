@@ -1,0 +1,306 @@
+"""The soak's weather: what happens to each phone, to the farm as a whole, and what its users do meanwhile.
+
+Each thread has a random generator of its own, so what a phone goes through is the same for the same seed; how it meets
+what the others do is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.rpc_client import ClientHangsError, RpcClient
+from farm.cli.virtual_farm import VirtualFarm
+from farm.control.client import ControlClient
+from farm.core.errors import FarmError, HostError
+from farm.simulation.control import LabClient
+
+KEY_LIMIT_S = 10.0
+SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
+FARM_ROOT = "/data/local/tmp/farm"
+
+
+class Weather:
+    """Whether it storms. Threads wait here while it is calm, and calm waits for them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._storms = False
+        self._over = False
+        self._under_way = 0
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Wait until it storms; False when it is all over. Calm begins after the turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._storms or self._over)
+            goes_on = not self._over
+            self._under_way += 1
+        try:
+            yield goes_on
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, at most until the storm ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._storms, seconds)
+
+    def storm(self) -> None:
+        with self._changed:
+            self._storms = True
+            self._changed.notify_all()
+
+    def calm(self, limit_s: float) -> None:
+        """End the storm; returns when everybody has finished a turn.
+
+        Raises:
+            HostError: somebody has not in time.
+        """
+        with self._changed:
+            self._storms = False
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: not self._under_way, limit_s):
+                raise HostError(f"{self._under_way} of the storm's threads do not come to rest")
+
+    def end(self) -> None:
+        with self._changed:
+            self._storms, self._over = False, True
+            self._changed.notify_all()
+
+
+class Tally:
+    """What was done and what came of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.done: Counter[str] = Counter()
+        self.wrong: list[str] = []  # sessions that told wrong numbers
+        self.hung = 0  # clients that did not come back
+
+    def add(self, what: str) -> None:
+        with self._lock:
+            self.done[what] += 1
+
+
+class PhoneStorm(threading.Thread):
+    """What one phone goes through."""
+
+    def __init__(self, weather: Weather, tally: Tally, lab: Path, phone: str, farm: VirtualFarm, seed: int) -> None:
+        super().__init__(name=f"storm {phone}", daemon=True)
+        self._weather = weather
+        self._tally = tally
+        self._lab = LabClient(lab)
+        self._phone = phone
+        self._farm = farm
+        self._random = random.Random(f"{seed} {phone}")
+        self.failure: FarmError | None = None
+
+    def run(self) -> None:
+        faults: list[Callable[[], AbstractContextManager[None]]] = [
+            self.unplugged, self.unplugged, self.offline, self.unauthorized, self.slow, self.wiped, self.full,
+            self.server_crash, self.server_hang, self.segfault, self.endless, self.reboot, self.dark, self.hot,
+            self.low_battery,
+        ]  # fmt: skip
+        try:
+            while True:
+                self._weather.pause(self._random.uniform(0.0, 6.0))
+                with self._weather.turn() as goes_on:
+                    if not goes_on:
+                        return
+                    fault = self._random.choice(faults)
+                    with fault():
+                        self._tally.add(fault.__name__)
+                        self._weather.pause(self._random.uniform(0.0, 3.0))
+        except FarmError as error:
+            self.failure = error
+        finally:
+            self._lab.close()
+
+    @contextlib.contextmanager
+    def unplugged(self) -> Iterator[None]:
+        self._lab.unplug(self._phone)
+        yield
+        self._lab.plug(self._phone)
+
+    @contextlib.contextmanager
+    def offline(self) -> Iterator[None]:
+        self._lab.offline(self._phone, self._random.choice(("offline", "silent", "refuse")))
+        yield
+        self._lab.plug(self._phone)
+
+    @contextlib.contextmanager
+    def unauthorized(self) -> Iterator[None]:
+        self._lab.unauthorized(self._phone)
+        yield
+        self._lab.wait(self._phone, "key_shown", timeout_s=KEY_LIMIT_S)
+        self._lab.accept(self._phone)
+
+    @contextlib.contextmanager
+    def slow(self) -> Iterator[None]:
+        self._lab.slow(self._phone, self._random.uniform(1e6, 2e7), self._random.uniform(0.0, 0.05))
+        yield
+        self._lab.fast(self._phone)
+
+    @contextlib.contextmanager
+    def wiped(self) -> Iterator[None]:
+        """Everything of ours is removed from the phone, and the cable goes in the middle of the new push."""
+        self._lab.cut_push(self._phone, self._random.randrange(60_000_000), replug_after_s=0.5)
+        self._farm_adb("shell", f"rm -rf {FARM_ROOT}")
+        self._lab.reboot(self._phone)
+        yield
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        self._lab.full_disk(self._phone)
+        self._lab.server_crash(self._phone)
+        yield
+        self._lab.free_disk(self._phone)
+
+    @contextlib.contextmanager
+    def server_crash(self) -> Iterator[None]:
+        self._lab.server_crash(self._phone)
+        yield
+
+    @contextlib.contextmanager
+    def server_hang(self) -> Iterator[None]:
+        self._lab.server_hang(self._phone)
+        yield
+
+    @contextlib.contextmanager
+    def segfault(self) -> Iterator[None]:
+        self._lab.segfault(self._phone)
+        yield
+        self._lab.good_kernels(self._phone)
+
+    @contextlib.contextmanager
+    def endless(self) -> Iterator[None]:
+        self._lab.ignore_sigterm(self._phone)
+        yield
+        self._lab.good_kernels(self._phone)
+
+    @contextlib.contextmanager
+    def reboot(self) -> Iterator[None]:
+        self._lab.reboot(self._phone, down_s=self._random.uniform(0.1, 2.0))
+        yield
+
+    @contextlib.contextmanager
+    def dark(self) -> Iterator[None]:
+        self._lab.power_cut(self._phone)
+        yield
+        self._lab.boot(self._phone)
+
+    @contextlib.contextmanager
+    def hot(self) -> Iterator[None]:
+        self._lab.heat(self._phone, self._random.uniform(38.0, 55.0))
+        yield
+        self._lab.cool(self._phone)
+
+    @contextlib.contextmanager
+    def low_battery(self) -> Iterator[None]:
+        self._lab.battery(self._phone, self._random.randrange(1, 15))
+        yield
+        self._lab.battery(self._phone, 100, charging=True)
+
+    def _farm_adb(self, *arguments: str) -> None:
+        self._farm.adb("-s", self._lab.phone(self._phone).serial, *arguments)
+
+
+class FarmStorm(threading.Thread):
+    """What the farm as a whole goes through."""
+
+    def __init__(self, weather: Weather, tally: Tally, farm: VirtualFarm, seed: int) -> None:
+        super().__init__(name="storm farm", daemon=True)
+        self._weather = weather
+        self._tally = tally
+        self._farm = farm
+        self._client = ControlClient(farm.socket)
+        self._random = random.Random(f"{seed} farm")
+        self.failure: FarmError | None = None
+
+    def run(self) -> None:
+        faults = [self.adb_killed, self.toolchain_killed, self.kicked, self.kicked]
+        try:
+            while True:
+                self._weather.pause(self._random.uniform(5.0, 20.0))
+                with self._weather.turn() as goes_on:
+                    if not goes_on:
+                        return
+                    fault = self._random.choice(faults)
+                    fault()
+                    self._tally.add(fault.__name__)
+        except FarmError as error:
+            self.failure = error
+        finally:
+            self._client.close()
+
+    def adb_killed(self) -> None:
+        self._farm.adb("kill-server")
+
+    def toolchain_killed(self) -> None:
+        """The zygote dies; checks wait until the next one has imported TVM."""
+        daemon = psutil.Process(self._client.call("status")["pid"])
+        for child in daemon.children():
+            if child.name() != "adb":
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.send_signal(signal.SIGKILL)
+
+    def kicked(self) -> None:
+        leases = self._client.call("lease.list")["leases"]
+        if leases:
+            with contextlib.suppress(FarmError):  # it may have ended by itself
+                self._client.call("lease.kick", device=self._random.choice(leases)["id"])
+
+
+class User(threading.Thread):
+    """Somebody who takes any phone, computes on it and checks the numbers; sometimes their program dies."""
+
+    def __init__(self, weather: Weather, tally: Tally, tracker: tuple[str, int], golden: Path, seed: str) -> None:
+        super().__init__(name=f"user {seed}", daemon=True)
+        self._weather = weather
+        self._tally = tally
+        self._tracker = tracker
+        self._golden = golden
+        self._random = random.Random(seed)
+        self.failure: FarmError | None = None
+
+    def run(self) -> None:
+        goes_on = True
+        while goes_on:
+            try:
+                with RpcClient(self._tracker, self._golden) as client:
+                    goes_on = self._use(client)
+            except ClientHangsError:
+                self._tally.hung += 1
+            except HostError:
+                self._tally.add("client crashed")  # TVM aborts where a broken session surprises it
+
+    def _use(self, client: RpcClient) -> bool:
+        while True:
+            with self._weather.turn() as goes_on:
+                if not goes_on:
+                    return False
+                if not client.ask("open", key="android", timeout_s=SESSION_TIMEOUT_S)["ok"]:
+                    self._tally.add("session refused")
+                    continue
+                if self._random.random() < 0.05:
+                    client.tell("run")
+                    client.answer()  # it has begun
+                    client.kill()
+                    self._tally.add("client killed")
+                    return True
+                ran = client.ask("run")
+                if not ran["ok"] and "wrong numbers" in ran["error"]:
+                    self._tally.wrong.append(ran["error"])
+                self._tally.add("session served" if ran["ok"] else "session broken")
+                client.ask("close")
