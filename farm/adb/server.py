@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbServerUnreachable
 from farm.adb.failures import failure
@@ -61,6 +63,7 @@ class AdbServer:
         self._extra_keys = tuple(extra_keys)
         self._socket_mode = socket_mode
         self._process: asyncio.subprocess.Process | None = None
+        self._inherited: psutil.Process | None = None  # started by a daemon of this folder that was killed
         self._starting: asyncio.Task[int] | None = None
 
     @property
@@ -75,8 +78,10 @@ class AdbServer:
 
     @property
     def pid(self) -> int | None:
-        """The process that we started; None when we adopted a running server, or none runs."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        """The process that farm started, now or before the daemon was killed; None for anybody else's, or none."""
+        if self._process is not None and self._process.returncode is None:
+            return self._process.pid
+        return self._inherited.pid if self._inherited is not None and self._inherited.is_running() else None
 
     def environment(self) -> dict[str, str]:
         """What the server, and any adb program that should talk to it, must be started with."""
@@ -110,10 +115,13 @@ class AdbServer:
         return await self.ensure()
 
     async def stop(self, *, even_adopted: bool = False) -> None:
-        """Ends the server if we started it. `even_adopted` also ends one that answered when we came."""
+        """Ends the server if farm started it. `even_adopted` also ends somebody else's that answered when we came."""
         if self._process is not None:
             await _end(self._process)
             self._process = None
+        elif self._inherited is not None:
+            await asyncio.to_thread(_end_inherited, self._inherited)
+            self._inherited = None
         elif even_adopted:
             await self._end_adopted()
 
@@ -126,7 +134,10 @@ class AdbServer:
         deadline = time.monotonic() + DYING_TIMEOUT_S
         while True:
             try:
-                return await self.client.version()
+                version = await self.client.version()
+                if self.pid is None:
+                    self._inherited = await asyncio.to_thread(self._left_behind)
+                return version
             except AdbServerUnreachable as absent:
                 if absent.nobody_listens:
                     break
@@ -136,6 +147,15 @@ class AdbServer:
         await self.stop()  # ours, if it is still on its way out
         await self._start()
         return await self._wait_until_it_answers()
+
+    def _left_behind(self) -> psutil.Process | None:
+        """The server that answers, if a daemon of this folder started it: nobody else would ever end it."""
+        holder = socket_holder(self.client.address)
+        try:
+            process = psutil.Process(holder.pid) if holder is not None and holder.pid is not None else None
+            return process if process is not None and process.environ().get("HOME") == str(self.folder) else None
+        except psutil.Error:
+            return None  # another user's, or it ended while we looked
 
     async def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -209,6 +229,19 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def _end_inherited(process: psutil.Process) -> None:
+    """The same for a server that is not our child. Blocks."""
+    try:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+    except psutil.NoSuchProcess:
+        return
 
 
 def default_socket(folder: Path) -> str:

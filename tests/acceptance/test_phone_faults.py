@@ -185,8 +185,8 @@ def test_a_full_phone_says_what_is_needed_and_what_is_free(farm, phone):
 
 
 def test_heat_and_battery_show_in_status(farm, phone):
-    farm.lab.heat(phone.nickname, 44, cpu_c=71.5)
     farm.lab.battery(phone.nickname, 9)
+    farm.lab.heat(phone.nickname, 44, cpu_c=71.5)
     until(lambda: phone.row["temperature_c"] > 70)  # read every 30 s; a temperature is no event
     assert phone.row["battery_percent"] == 9
     shown = farm.farm("status").stdout

@@ -69,12 +69,21 @@ async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) ->
         await server.stop()
 
 
-async def test_a_running_server_is_adopted_and_left_running(own_server: AdbServer, folder: Path) -> None:
-    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+async def test_somebody_elses_server_is_used_and_left_running(own_server: AdbServer, folder: Path) -> None:
+    second = AdbServer(own_server.binary, own_server.client.address.spec, folder / "second", usb=False)
     assert await second.ensure() == 41
     assert second.pid is None
     await second.stop()
     assert await own_server.client.version() == 41
+
+
+async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer, folder: Path) -> None:
+    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    assert await second.ensure() == 41
+    assert second.pid == own_server.pid
+    await second.stop()
+    with pytest.raises(AdbServerUnreachable):
+        await own_server.client.version()
 
 
 async def test_a_hanging_server_is_replaced(
