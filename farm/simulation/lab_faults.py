@@ -101,7 +101,7 @@ class Saboteur:
 
     @property
     def _data_is_small(self) -> bool:
-        return self._phone.spec.data_bytes is not None and self._phone.powered
+        return self._phone.has_own_data and self._phone.powered
 
     @property
     def _ballast(self) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.core.errors import FarmError, PhoneError
+from farm.simulation.isolation import Isolation
 from farm.simulation.phone import LinkConfig, PhoneSettings, run_phone
 from farm.simulation.phone_status import PhoneStatus
 from farm.simulation.profiles import load_profile
@@ -325,6 +326,12 @@ class LabPhone:
         state = replace(self.state(), **changes)
         write_state(self.spec.directory, state)
         apply_state(self.spec.directory, self._profile, state)
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether /data is a file system of its own, which can be filled."""
+        isolated = self._booted is not None and self._booted.isolation is not Isolation.NONE
+        return isolated and self.spec.data_bytes is not None
 
     def path_inside(self, path: str) -> Path:
         """Where a path of the phone is for this process (phones in namespaces that are on)."""

@@ -7,7 +7,6 @@ adb is the one inside adbutils.
 import contextlib
 import importlib.util
 import json
-
 import re
 import shutil
 import socket
@@ -20,7 +19,7 @@ import pytest
 from farm.fleet.phone_paths import ROOT
 from farm.fleet.rpc_server import FIRST_PORT
 from farm.simulation.runtime import is_launcher
-from tests.support.whole_farm import phones, running_farm, until_status
+from tests.support.whole_farm import phones, running_farm
 
 PROFILES = ("galaxy-s9", "oneplus-12")
 ABSENT = re.compile(r"(mksh|toybox|adb|(.*-)?(g\+\+|gcc|c\+\+|cc|clang|ld|lld|gold|mold|bfd)([.-].*)?|clang\+\+.*)$")
@@ -87,7 +86,8 @@ def test_servers_share_the_hosts_loopback(farm):
 def test_a_phone_knows_only_its_own_paths(farm):
     one = phones(farm)[0]
     assert one.shell("pwd; readlink -f /data/local/tmp; cd /; ls -d data").split() == ["/", "/data/local/tmp", "data"]
-    assert one.shell(f"cat {ROOT}/run/log") and str(farm.folder) not in one.shell(f"cat {ROOT}/run/log*")
+    assert one.shell(f"cat {ROOT}/run/log")
+    assert str(farm.folder) not in one.shell(f"cat {ROOT}/run/log*")
     assert "No such file" in one.shell("cat /data/local/tmp/absent 2>&1 || true")
     everything = one.shell("cat /data/local/tmp/absent 2>&1; sh /sdcard/absent.sh 2>&1; env; find /data/local; exit 0")
     assert "/data/local/tmp/farm/bin/reap.sh" in everything

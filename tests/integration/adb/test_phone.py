@@ -36,6 +36,7 @@ from farm.core.errors import Fault
 from farm.simulation.control import LabClient
 from tests.adb_server import free_port
 from tests.integration.adb.conftest import PHONE, no_phone, usable_serial
+from tests.integration.world.conftest import needs_namespaces
 from tests.unit.adb.watching import watching
 
 FOLDER = "/data/local/tmp/farm/b1"
@@ -142,6 +143,7 @@ async def test_a_reboot(phone_lab: LabClient, client: AdbClient, serial: str) ->
     assert (await client.shell(serial, "cat /data/local/tmp/mark", timeout_s=10)).text == "mark\n"
 
 
+@needs_namespaces  # toybox' nc
 async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) -> None:
     async with await client.open_shell(serial, "nc -s 127.0.0.1 -p 5000 -l sh -c 'echo hello; cat'"):
         loop = asyncio.get_running_loop()
@@ -211,6 +213,7 @@ async def test_a_full_disk(phone_lab: LabClient, client: AdbClient, serial: str,
     assert (await push_tree(client, serial, files)).pushed_files == 1
 
 
+@needs_namespaces  # read-only /system
 async def test_a_place_that_may_not_be_written(client: AdbClient, serial: str, tmp_path: Path) -> None:
     (file,) = bundle(tmp_path, {"x": 10})
     with pytest.raises(PhonePathRefused) as caught:

@@ -138,10 +138,11 @@ def make_bundle(folder: Path) -> Bundle:
 @pytest.fixture(scope="session")
 def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The virtual phones' runtime, built once."""
+    from farm.simulation.isolation import Isolation, detect_isolation
     from farm.simulation.runtime import build_bundle_folder
 
-    if not shutil.which("g++"):
-        pytest.skip("g++ is not installed")
+    if not shutil.which("g++") and detect_isolation() is not Isolation.NONE:
+        pytest.skip("the Python server would need phones that show the host's Python: install g++")
     return build_bundle_folder(tmp_path_factory.mktemp("runtime") / "bundle")
 
 

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests.integration.world.conftest import needs_namespaces
+
 TMP = "/data/local/tmp"
 
 
@@ -155,6 +157,7 @@ def test_an_existing_file_is_replaced(rig, tmp_path):
     assert rig.text("shell", f"cat {TMP}/t/file") == "short"
 
 
+@needs_namespaces  # read-only /system
 def test_errors_are_worded_as_a_phone_does(rig, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"x" * 300_000)
@@ -211,6 +214,7 @@ def echo():
     made.close()
 
 
+@needs_namespaces  # toybox' nc
 def test_reverse_reaches_the_host(rig, echo):
     port = rig.text("reverse", "tcp:0", f"tcp:{echo.port}").strip()
     assert f"tcp:{port} tcp:{echo.port}" in rig.text("reverse", "--list")

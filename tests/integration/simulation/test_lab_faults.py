@@ -12,6 +12,7 @@ import pytest
 from farm.core.errors import HostError, PhoneError, UserError
 from farm.simulation.control import LabClient, LabUnreachableError, running_lab
 from tests.integration.simulation.conftest import PHONE, PROFILE
+from tests.integration.world.conftest import needs_namespaces
 
 TMP = "/data/local/tmp"
 ROOT = Path(__file__).parents[3]
@@ -46,6 +47,7 @@ def test_unplug_and_plug(rig):
     assert rig.text("shell", "echo back") == "back\n"
 
 
+@needs_namespaces  # toybox' ps
 def test_what_runs_detached_survives_an_unplug_and_a_shell_does_not(rig):
     detached = rig.text("shell", "setsid sleep 60 </dev/null >/dev/null 2>&1 & echo $!").strip()
     following = subprocess.Popen(
@@ -167,6 +169,7 @@ def test_a_full_disk_is_reported_and_the_rest_removed(rig, tmp_path):
     assert rig.run("push", str(file), f"{TMP}/t/file").returncode == 0
 
 
+@needs_namespaces  # toybox' ps
 @pytest.mark.parametrize("command", [("reboot",), ("shell", "reboot")])
 def test_reboot_kills_everything_and_keeps_data(rig, command):
     boots = rig.lab.phone(PHONE).boots
@@ -190,6 +193,7 @@ def test_power_cut_and_boot(rig):
     rig.wait_online()
 
 
+@needs_namespaces  # a program that begins with #!/system/bin/sh
 def test_processes_named_tvm_rpc_are_killed_and_stopped(rig, tmp_path):
     assert rig.lab.server_crash(PHONE) == 0
     program = tmp_path / "tvm_rpc"
