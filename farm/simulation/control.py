@@ -84,6 +84,11 @@ class LabClient:
             raise UserError(f"no such phone: {name}", hint=f"the lab has {', '.join(rows) or 'none'}")
         return rows[name]
 
+    def services(self, phone: str) -> list[str]:
+        """What hosts asked of a phone's adbd since it booted, oldest first: `shell,v2:ls`, `sync:`, `tcp:5000`, ..."""
+        asked: list[str] = self._call("services", phone=phone)
+        return asked
+
     def add(self, name: str, profile: str) -> PhoneStatus:
         """Boot one more phone."""
         return PhoneStatus(**self._call("add", name=name, profile=profile))

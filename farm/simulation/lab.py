@@ -3,8 +3,9 @@
     python -m farm.simulation.lab --dir D --adb-socket tcp:127.0.0.1:PORT --phone pixel=oneplus-12 --phone two=galaxy-s9
 
 Prints `lab ready` when all phones are booted. D/control.sock takes JSON lines, answered in order per connection:
-`{"id": 1, "do": "fault", "phone": "pixel", "name": "unplug", "arguments": {}}`, also `status`, `wait`, `add`, `remove`,
-`faults` and `quit`. SIGTERM and SIGINT end everything; when this process is killed, the kernel ends its phones.
+`{"id": 1, "do": "fault", "phone": "pixel", "name": "unplug", "arguments": {}}`, also `status`, `wait`, `services`,
+`add`, `remove`, `faults` and `quit`. SIGTERM and SIGINT end everything; when this process is killed, the kernel ends
+its phones.
 """
 
 from __future__ import annotations
@@ -125,6 +126,9 @@ class Lab:
             }
         if action == "wait":
             return await self._wait(message)
+        if action == "services":
+            [(phone, _)] = self._select(message.get("phone"))
+            return await phone.ask({"do": "services"})
         if action == "add":
             return asdict(self.add(str(message.get("name", "")), str(message.get("profile", ""))).status())
         if action == "remove":
@@ -143,7 +147,9 @@ class Lab:
         if action == "quit":
             self.done.set()
             return None
-        raise UserError(f"the lab cannot {action!r}", hint="use status, fault, wait, add, remove, faults or quit")
+        raise UserError(
+            f"the lab cannot {action!r}", hint="use status, fault, wait, services, add, remove, faults or quit"
+        )
 
     async def _wait(self, message: dict[str, Any]) -> object:
         name, timeout_s = message.get("condition"), message.get("timeout_s", 10.0)

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import signal
+from collections import deque
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from farm.simulation.machine import Machine
 
 SERVER_PROGRAM = "tvm_rpc"
+KEPT_SERVICES = 1000  # what hosts asked for lately; a farm asks for tens per phone and minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class Phone:
         self.reaper = Reaper(loop)
         self.quota = DiskQuota()
         self.fuse = PushFuse()
+        self.services: deque[str] = deque(maxlen=KEPT_SERVICES)
         self._source = source
         self._hosts: list[_Host] = []
         self._connections = 0
@@ -164,6 +167,8 @@ class Phone:
             self._drop()
         elif action == "accept":
             return self._accept()
+        elif action == "services":
+            return list(self.services)
         elif action == "cut_push":
             self.fuse.left_bytes = message["after_bytes"]
             self.fuse.blown = self._cut
@@ -247,6 +252,7 @@ class _Host:
         return key
 
     def _open_service(self, name: str, stream: Stream) -> None:
+        self.phone.services.append(name)
         open_service(self, name, stream)
 
     def _verify(self, token: bytes, signature: bytes) -> bool:
