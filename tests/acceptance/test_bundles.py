@@ -1,0 +1,114 @@
+"""Bundles by the commands a person types, and what becomes of them on phones."""
+
+import shutil
+
+import pytest
+
+from tests.support.stock_client import Clients
+from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, running_farm, until, until_ready
+
+USE = "session = connect().request('android'); tell(add_one(session)); close(session)"
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with running_farm("realme-gt-neo3") as farm:
+        yield farm
+
+
+@pytest.fixture
+def farm(whole):
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def phone(farm):
+    return phones(farm)[0]
+
+
+@pytest.fixture
+def newer(farm, tmp_path):
+    """A folder that is another bundle than the farm's own."""
+    folder = tmp_path / "newer"
+    shutil.copytree(farm.folder / "bundle", folder)
+    (folder / "build.txt").write_text("the next build\n")
+    return folder
+
+
+def pushes(story):
+    return [event for event in story.events if event["kind"] == "device.pushing"]
+
+
+def on_phone(phone):
+    return phone.shell(f"ls -A {ON_PHONE}/farm/bundles").split()
+
+
+def test_an_unchanged_bundle_is_not_pushed_again(farm, phone):
+    story = Story(farm)
+    farm.lab.reboot(phone.nickname)
+    story.until("device.ready")
+    assert pushes(story) == []
+    assert on_phone(phone) == [phone.row["bundle"]]
+
+
+def test_the_same_folder_again_is_the_same_bundle_with_one_more_name(farm):
+    again = answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "again", "--json"))
+    [first] = {bundle["hash"] for bundle in answer(farm.farm("bundle", "list", "--json"))}
+    assert again["hash"] == first
+    assert farm.farm("bundle", "remove", "again").returncode == 0
+    assert answer(farm.farm("bundle", "show", first[:12], "--json"))["name"] == "virtual"
+
+
+def test_a_newer_bundle_stands_beside_the_old_and_takes_its_place_on_the_phone(farm, phone, newer, kernel):
+    old = phone.row["bundle"]
+    added = answer(farm.farm("bundle", "add", str(newer), "--name", "newer", "--json"))
+    assert added["hash"] != old
+    assert sorted(each["name"] for each in answer(farm.farm("bundle", "list", "--json"))) == ["newer", "virtual"]
+    assert phone.row["bundle"] == old  # a phone in use is not disturbed
+    refused(farm.farm("bundle", "remove", "virtual"), 2, phone.name)
+
+    story = Story(farm)
+    farm.lab.reboot(phone.nickname)
+    story.until("device.ready")
+    assert phone.row["bundle"] == added["hash"]
+    assert pushes(story)
+    until(lambda: on_phone(phone) == [added["hash"]])
+    assert Clients(farm, kernel).result(USE) is True
+    refused(farm.farm("bundle", "remove", "newer"), 2, phone.name)
+    assert farm.farm("bundle", "remove", "virtual").returncode == 0
+
+    back = answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual", "--json"))
+    assert back["hash"] == old
+    farm.lab.reboot(phone.nickname)
+    story.until("device.ready")
+    assert phone.row["bundle"] == old
+    assert farm.farm("bundle", "remove", "newer").returncode == 0
+
+
+def test_only_what_differs_is_pushed(farm, phone):
+    library = f"{ON_PHONE}/farm/bundles/{phone.row['bundle']}/libtvm_ffi.so"
+    size = int(phone.shell(f"stat -c %s {library}"))
+    phone.shell(f"rm {library}")
+    story = Story(farm)
+    farm.lab.reboot(phone.nickname)
+    story.until("device.ready")
+    assert {push["data"]["total_bytes"] for push in pushes(story)} == {size}
+
+
+def test_verify_finds_damage_in_the_library_and_adding_it_again_mends_it(farm):
+    assert answer(farm.farm("bundle", "verify", "virtual", "--json"))["differences"] == []
+    [stored] = farm.folder.glob("state/bundles/objects/*/files/libtvm_ffi.so")
+    stored.chmod(0o644)
+    content = bytearray(stored.read_bytes())
+    content[4096] ^= 1
+    stored.write_bytes(content)
+    damaged = farm.farm("bundle", "verify", "virtual")
+    assert damaged.returncode == 1
+    assert "libtvm_ffi.so: has other content" in damaged.stdout
+    assert farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual").returncode == 0
+    assert farm.farm("bundle", "verify", "virtual").returncode == 0
+
+
+def test_a_bundle_that_is_not_there_is_named_with_the_nearest(farm):
+    refused(farm.farm("bundle", "show", "virtuel"), 2, "virtuel", "did you mean virtual?")
