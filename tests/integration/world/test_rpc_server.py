@@ -17,9 +17,11 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from farm.bundle.abi import Abi, Platform
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.simulation.state import KernelFault, PhoneState, write_state
 from farm.simulation.world import WorldSpec, boot
+from farm.worker.link import exporter
 
 from .conftest import needs_namespaces, run_commands, shell
 
@@ -86,7 +88,8 @@ def library(tmp_path_factory):
     a = te.placeholder((16,), name="a")
     b = te.compute((16,), lambda i: a[i] + 1.0, name="b")
     path = tmp_path_factory.mktemp("library") / "add.so"
-    tvm.compile(tvm.IRModule({"main": te.create_prim_func([a, b])}), target="llvm").export_library(str(path))
+    compiled = tvm.compile(tvm.IRModule({"main": te.create_prim_func([a, b])}), target="llvm")
+    compiled.export_library(str(path), fcompile=exporter(Abi.X86_64, Platform.LINUX))
     return path
 
 

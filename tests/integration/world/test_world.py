@@ -121,6 +121,7 @@ def test_the_shell_is_a_phones(phones):
     assert shell(phone, "ls /system/lib64")[1].split().count("libstdc++.so.6") == 0
 
 
+@needs_namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="in a user namespace the shell is root")
 def test_a_user_build_denies(phones):
     phone = phones()
