@@ -12,8 +12,9 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -122,7 +123,7 @@ def default_runtime_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/run/farm")
     base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "farm" if base else Path(f"/tmp/farm-{os.geteuid()}")  # noqa: S108 (the daemon makes it 0750 and checks its owner)
+    return Path(base) / "farm" if base else Path(f"/tmp/farm-{os.geteuid()}")  # noqa: S108 (farm.control.runtime_folder checks its owner)
 
 
 def load(
@@ -231,9 +232,27 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
             ipaddress.ip_network(cidr)
         except ValueError as error:
             raise ConfigError(f"{origin}: {error}", hint="write a network, e.g. 10.0.0.0/8") from error
+    _check_selectors(config, origin)
     if "default" not in config.toolchain:
         raise ConfigError(f"{origin}: [toolchain.default] is missing", hint="one toolchain must be named default")
     return config
+
+
+def _check_selectors(config: FarmConfig, origin: str) -> None:
+    """Whoever wrote a wrong selector should hear where it stands."""
+    from farm.core.adoption import AdoptionRule
+    from farm.core.selector import Selector
+
+    def check(where: str, parse: Callable[[], object]) -> None:
+        try:
+            parse()
+        except UserError as error:
+            raise ConfigError(f"{origin}: {where}: {error.message}", hint=error.hint) from error
+
+    for number, rule in enumerate(config.adopt):
+        check(f"adopt.{number}", partial(AdoptionRule.parse, rule.match, rule.pool, rule.name))
+    for alias, selector in config.aliases.items():
+        check(f"aliases.{alias}", partial(Selector.parse, selector))
 
 
 def _with_paths(config: FarmConfig) -> FarmConfig:

@@ -90,7 +90,8 @@ def read_version(path: Path) -> AdbBinary:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise AdbNotInstalled(f"{path} does not run: {error}.", hint=hint, evidence=str(error)) from error
+        why = error.strerror if isinstance(error, OSError) else f"no answer within {VERSION_TIMEOUT_S:g} s"
+        raise AdbNotInstalled(f"{path} does not run: {why}.", hint=hint, evidence=str(error)) from error
     text = done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace")
     match = _VERSION.search(text)
     if done.returncode != 0 or match is None:

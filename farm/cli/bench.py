@@ -33,11 +33,12 @@ def bench(
 ) -> None:
     """Compile a model, send it to every matching phone, check its numbers and time it.
 
-    Exit code 1 when a phone failed or computed wrong numbers, 3 when no phone matches.
+    Exit code 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
     """  # fmt: skip
     for path in (model, inputs):
         if path is not None and not path.is_file():
-            raise UserError(f"there is no file {path}", hint="give the path of an existing file")
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise UserError(f"{path} {what}", hint="give the path of a file")
     with connect() as client:
         fields: dict[str, object] = {
             "model": client.put_artifact(model),
@@ -60,11 +61,17 @@ def bench(
         print_json(results)
     else:
         print_results(results["results"])
-    raise typer.Exit(ExitCode.OK if all(result["ok"] for result in results["results"]) else ExitCode.FAILED)
+    raise typer.Exit(exit_code(results["results"]))
+
+
+def exit_code(results: list[dict[str, Any]]) -> int:
+    """0 when every phone did its part; when none did, all for one reason, that reason's code (2: bad input); else 1."""
+    codes = {ExitCode.OK if result["ok"] else result["error"]["exit"] for result in results}
+    return codes.pop() if len(codes) == 1 else ExitCode.FAILED
 
 
 def print_results(results: list[dict[str, Any]]) -> None:
-    """Latencies per phone in milliseconds; failures below."""
+    """Latencies per phone in milliseconds; below, each reason for failures once."""
     done = [result for result in results if result["ok"]]
     if done:
         print_table(
@@ -72,7 +79,7 @@ def print_results(results: list[dict[str, Any]]) -> None:
             (
                 (
                     result["device"],
-                    result["soc"] or "-",
+                    (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
                     result["target"],
                     *(
                         f"{result['latency'][key]:.3f}"
@@ -84,8 +91,12 @@ def print_results(results: list[dict[str, Any]]) -> None:
                 for result in done
             ),
         )
+    failures: dict[tuple[str, str], list[str]] = {}
     for result in results:
         if not result["ok"]:
-            say(f"{result['device']}: {result['error']['message']}")
-            if result["error"].get("hint"):
-                say(f"  hint: {result['error']['hint']}")
+            error = result["error"]
+            failures.setdefault((error["message"], error["hint"]), []).append(result["device"])
+    for (message, hint), devices in failures.items():
+        say(f"error: {', '.join(devices)}: {message}")
+        if hint:
+            say(f"  hint: {hint}")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from farm.core.errors import HostError
 from farm.tracker.sockets import DescriptorReserve
 
+ADDRESS_HINT = "[tvm] host must be an address of this host (`ip -br address`); 0.0.0.0 is all of them"
 BACKLOG = 4096  # connections the kernel keeps for us; Linux caps it at net.core.somaxconn (4096 by default)
 ACCEPTS_PER_WAKE = 64  # so that a flood of clients leaves the loop time for its other work
 FIRST_PAUSE_S = 0.05  # without descriptors: look again this soon, then twice as late ...
@@ -61,7 +62,7 @@ class Listener:
             listener = socket.socket(family, kind, protocol)
         except OSError as error:
             self._reserve.close()
-            raise HostError(f"cannot listen on {address}: {error.strerror or error}") from error
+            raise HostError(f"cannot listen on {address}: {error.strerror or error}", hint=ADDRESS_HINT) from error
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -76,7 +77,7 @@ class Listener:
                     f"port {port} on {address} is taken",
                     hint=f"`ss -ltnp 'sport = :{port}'` names the program; a stock rpc_tracker or a second farm?",
                 ) from error
-            raise HostError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+            raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=ADDRESS_HINT) from error
         listener.setblocking(False)
         self._socket = listener
         self._loop.add_reader(listener, self._accept)
