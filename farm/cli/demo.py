@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.core.errors import HostError
 
 PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")  # Adreno 7xx, Adreno 6xx, Mali; three makes
+PROFILES = "galaxy-a55, galaxy-note20, galaxy-s9, huawei-mate-20, oneplus-12, oneplus-5t, realme-gt-neo3"
 MODEL = "small_cnn.onnx"
 
 
@@ -27,11 +29,13 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
-    phones: Annotated[str, typer.Option(help="Comma-separated profiles of the virtual phones.")] = ",".join(PHONES),
+    phones: Annotated[str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.")] = ",".join(PHONES),
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 20,
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
+        signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
     started = time.monotonic()
     lab = phones_of(phones.split(","))
     with virtual_farm(lab, isolation=isolation, tell=say) as farm:
@@ -49,7 +53,11 @@ def demo(
         _bench(farm, repeat)
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
         if stay:
-            typer.echo(f"\nIn another shell: export FARM_SOCKET={farm.socket}\nfarm status. Ctrl-C ends it.")
+            adb_socket = farm.status()["adb"]["socket"]
+            typer.echo("\nIt stays up until Ctrl-C. In another shell:")
+            typer.echo(f"  export FARM_SOCKET={farm.socket}   # farm status, farm bench, ...")
+            typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
+            typer.echo(f'  tvm.rpc.connect_tracker("{host}", {port})')
             with contextlib.suppress(KeyboardInterrupt):
                 while True:
                     time.sleep(3600)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -20,15 +22,20 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address of the TVM port.")] = None,
     port: Annotated[int | None, typer.Option(help="The one TVM port; 0 lets the kernel choose.")] = None,
     adb_socket: Annotated[str | None, typer.Option(help="adb server, as adb spells it: tcp:127.0.0.1:5038.")] = None,
+    die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
 ) -> None:
     """Run the daemon in the foreground until SIGTERM or Ctrl-C."""
     import asyncio
+    import ctypes
     import logging
+    import signal
 
     from farm.config import load
     from farm.daemon import Daemon
 
+    if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",

@@ -51,7 +51,7 @@ def print_devices(devices: list[dict[str, Any]]) -> None:
             (
                 device["name"],
                 device["state"],
-                device["soc"] or "-",
+                (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
                 device["gpu"] or "-",
                 "-" if device["temperature_c"] is None else f"{device['temperature_c']:.1f}C",
                 "-" if device["battery_percent"] is None else f"{device['battery_percent']}%",

@@ -60,7 +60,7 @@ class DaemonProcess:
         Raises:
             HostError: it did not come up; evidence is the end of its log.
         """
-        command = [sys.executable, "-m", "farm", "serve", "--config", str(self._config)]
+        command = [sys.executable, "-m", "farm", "serve", "--die-with-parent", "--config", str(self._config)]
         command += ["--state-dir", str(self.folder / "state"), "--runtime-dir", str(self.runtime)]
         with self.log.open("ab") as out:
             process = self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)

@@ -33,6 +33,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "reason": view.reason,
         "adopted": view.adopted,
         "pool": view.pool,
+        "virtual": identity.virtual if identity else False,
         "model": identity.model if identity else "",
         "soc": (identity.soc.model or identity.soc.name) if identity else "",
         "gpu": identity.gpu.model if identity else "",

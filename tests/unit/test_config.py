@@ -27,6 +27,7 @@ def test_a_flag_that_was_not_given_changes_nothing():
     ("text", "message", "hint"),
     [
         ("[tvm]\nprt = 1", "unknown key 'tvm.prt'", "tvm.port"),
+        ("port = 9200", "unknown key 'port'", "tvm.port"),
         ("[[adopt]]\nmtch = '*'", "unknown key 'adopt.0.mtch'", "adopt.0.match"),
         ("[toolchain.default]\npyhton = 'x'", "unknown key 'toolchain.default.pyhton'", "toolchain.default.python"),
         ("[tvm]\nport = 70000", "70000 is not a port", "0 to 65535"),

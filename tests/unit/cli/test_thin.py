@@ -36,7 +36,7 @@ def test_status_imports_nothing_heavy(tmp_path):
     [
         (["status"], 4, "no farm daemon listens"),
         (["device", "list"], 4, "no farm daemon listens"),
-        (["bench", "absent.onnx", "--on", "android"], 2, "there is no file absent.onnx"),
+        (["bench", "absent.onnx", "--on", "android"], 2, "absent.onnx does not exist"),
         (["bench", __file__, "--on", "android", "--repeat", "0"], 2, "--repeat"),
         (["uninstall"], 2, "add --yes"),
         (["statsu"], 2, "statsu"),
