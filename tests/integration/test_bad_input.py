@@ -215,7 +215,7 @@ def test_no_phone_matches(farm, tmp_path, model, selector, nearest):
 
 def test_a_target_that_no_phone_has(farm, tmp_path, model):
     done = bench(farm, tmp_path, model, "--target", "adreno")
-    assert done.returncode == ExitCode.NO_PHONE
+    assert done.returncode == ExitCode.USAGE
     assert f"{phones(farm)[0].name} has no target 'adreno'" in done.stderr
     assert "its targets: cpu" in done.stderr
 
