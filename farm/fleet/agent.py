@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -34,6 +34,9 @@ from farm.fleet.rpc_server import RpcServer, RunningServer
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
+# A hub of phones comes at once and shares one cable anyway. A push holds 2 MiB in buffers: a hundred at a time took 170 MB
+# that the allocator never gave back, and not one phone was ready earlier.
+PUSHES_AT_ONCE = 8
 # Before attempt n after a failure: 0.5 s, 1 s, 2 s ... with jitter, so that a hub that came back is not stormed.
 RESTART_WAIT = tenacity.wait_exponential(multiplier=0.5, max=60.0) + tenacity.wait_random(0.0, 0.5)
 
@@ -68,6 +71,7 @@ class Means:
     bundles: BundleSource
     checker: Checker
     owner: Owner
+    pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -242,6 +246,7 @@ class Agent:
             bundle,
             server=self.server,
             deep=deep,
+            turn=self._means.pushes,
             progress=lambda progress: self._means.owner.pushing(self, progress),
         )
         self._bundle, self._others = bundle, done.others

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from shlex import quote
 
@@ -65,6 +66,7 @@ async def provision(
     *,
     server: RunningServer | None = None,
     deep: bool = False,
+    turn: AbstractAsyncContextManager[object] | None = None,
     progress: Callable[[PushProgress], None] | None = None,
 ) -> Provisioning:
     """Make the device scripts and `bundle` whole on the phone.
@@ -75,6 +77,7 @@ async def provision(
         bundle: what shall be there.
         server: the server we believe runs there, to be judged in the same round trip.
         deep: compare every file by hash although the folder looks whole.
+        turn: entered around the push, if there is one: a limit of pushes at a time.
         progress: called while files are sent.
 
     Raises:
@@ -92,7 +95,8 @@ async def provision(
         await _run(client, serial, _make_room(bundle.hash))
     else:
         await _run(client, serial, f"mkdir -p {BIN}")
-    report = await push_tree(client, serial, files, progress)
+    async with turn or nullcontext():
+        report = await push_tree(client, serial, files, progress)
     await _run(client, serial, _finish("" if whole else bundle.hash))
     status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
     return Provisioning(report.pushed_bytes, found.others, status)

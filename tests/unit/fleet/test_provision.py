@@ -1,0 +1,58 @@
+"""Provisioning against a scripted adb server: what it pushes, and when it waits for its turn."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.bundle.manifest import Bundle, BundleFile
+from farm.fleet.provision import provision
+from tests.unit.adb.fake_server import FakeServer, fake_server
+
+
+class Turn:
+    """Records what was said to the server while it was held."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+        self.spans: list[tuple[int, int]] = []
+
+    async def __aenter__(self) -> None:
+        self._begun = len(self._server.spoken)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.spans.append((self._begun, len(self._server.spoken)))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    with tempfile.TemporaryDirectory(prefix="farm-adb-") as folder:  # a unix socket's path must stay short
+        async with fake_server(Path(folder)) as running:
+            yield running
+
+
+def bundle_in(folder: Path) -> Bundle:
+    folder.mkdir()
+    (folder / "tvm_rpc").write_bytes(b"server" * 50_000)
+    data = (folder / "tvm_rpc").read_bytes()
+    file = BundleFile("tvm_rpc", hashlib.sha256(data).hexdigest(), len(data), 0o755)
+    return Bundle("one", file.sha256, "x86_64", (file,), folder, "default", (), "0.27", False)
+
+
+async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) -> None:
+    bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
+    turn = Turn(server)
+    first = await provision(client, server.serial, bundle, turn=turn)
+    assert first.pushed_bytes > 300_000
+    [(begun, ended)] = turn.spans
+    transfers = [number for number, words in enumerate(server.spoken) if words == "sync:"]
+    assert transfers
+    assert all(begun <= number < ended for number in transfers)
+    again = await provision(client, server.serial, bundle, turn=turn)
+    assert again.pushed_bytes == 0
+    assert len(turn.spans) == 1
