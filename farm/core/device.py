@@ -1,4 +1,4 @@
-"""A device's life as three facts (life, service, heat), its transition table, and the view others get of it."""
+"""A device's life as three facts (life, service, heat), and the view others get of it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from farm.core.identity import DeviceIdentity
 
 
 class Life(StrEnum):
-    """Where a device is on its way to users' hands."""
+    """Where a device is on its way to users' hands; `farm.core.lifecycle.MEANING` says it in words."""
 
-    NEW = "new"  # listed by adb, identified read-only, not adopted
-    UNAUTHORIZED = "unauthorized"  # waits for someone to accept the farm's adb key on its screen
-    OFFLINE = "offline"  # listed by adb, but its transport does not answer
-    IDENTIFYING = "identifying"  # read-only commands are running
-    PROVISIONING = "provisioning"  # the runtime bundle is being pushed and verified
-    STARTING = "starting"  # the RPC server is being started
-    CHECKING = "checking"  # the golden kernel runs
-    READY = "ready"  # may be leased
-    RECOVERING = "recovering"  # something broke; being cleaned up or backed off
-    QUARANTINED = "quarantined"  # needs a person; carries a reason
-    GONE = "gone"  # not listed by adb any more
+    NEW = "new"
+    UNAUTHORIZED = "unauthorized"
+    OFFLINE = "offline"
+    IDENTIFYING = "identifying"
+    PROVISIONING = "provisioning"
+    STARTING = "starting"
+    CHECKING = "checking"
+    READY = "ready"
+    RECOVERING = "recovering"
+    QUARANTINED = "quarantined"
+    GONE = "gone"
 
 
 class Service(StrEnum):

@@ -23,6 +23,7 @@ from farm.core.lifecycle_messages import (
     Answer,
     BackedOff,
     BackOff,
+    BugFound,
     BundlesChanged,
     Check,
     CheckFailed,
@@ -80,7 +81,8 @@ MEANING: Mapping[Life, str] = MappingProxyType(
 
 LINK_DOWN = frozenset({Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED})
 
-# Every legal change of life. Staying in a life (a second attempt of the same work) is listed where it may happen.
+# Every legal change of life, except that a bug in farm (BugFound) leads from each to QUARANTINED. Staying in a life (a
+# second attempt of the same work) is listed where it may happen.
 TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
     {
         Life.GONE: frozenset({Life.IDENTIFYING, Life.OFFLINE, Life.UNAUTHORIZED}),
@@ -166,7 +168,8 @@ class Lifecycle:
         after, instructions = decide(before, event, now)
         names = ", ".join(type(instruction).__name__ for instruction in instructions)
         self._story.append(f"{now:.3f} {event} : {before.life} -> {after.life} [{names}]")
-        if after.life is not before.life and after.life not in TRANSITIONS[before.life]:
+        legal = after.life in TRANSITIONS[before.life] or isinstance(event, BugFound)
+        if after.life is not before.life and not legal:
             raise IllegalTransitionError(
                 f"a device cannot go from {before.life} to {after.life}", evidence="\n".join(self._story)
             )
@@ -185,6 +188,8 @@ def decide(state: DeviceState, event: Event, now: float) -> Decision:
             return _operator_spoke(state, event)
         case ServerDied() | LinkLost() | SessionBroke():
             return _server_in_doubt(state, event, now)
+        case BugFound(reason=reason, hint=hint):
+            return _rest(state, Life.QUARANTINED, reason, hint), ()
         case _:
             return _work_answered(state, event, now)
 
@@ -209,8 +214,10 @@ def _operator_spoke(
         case ServiceChanged(service=service):
             return replace(state, service=service), ()
         case Adopted():
-            adopted = replace(state, adopted=True, trouble="", hint="")
-            return _work(adopted, Life.PROVISIONING) if state.life is Life.NEW else (adopted, ())
+            adopted = replace(state, adopted=True)
+            if state.life is not Life.NEW:
+                return adopted, ()
+            return _work(replace(adopted, trouble="", hint=""), Life.PROVISIONING)
         case Unadopted(clean=clean):
             farewell: Instruction = Clean() if clean else StopServer()
             given_back = replace(state, adopted=False)
@@ -222,7 +229,7 @@ def _operator_spoke(
                 return state, ()
             return _work(replace(state, failures=0, wrong=0, trouble="", hint=""), Life.IDENTIFYING)
         case BundlesChanged():
-            if state.life is not Life.QUARANTINED:
+            if state.life is not Life.QUARANTINED or not state.adopted or not state.identified:
                 return state, ()
             return _work(replace(state, failures=0, wrong=0, trouble="", hint=""), Life.PROVISIONING)
 

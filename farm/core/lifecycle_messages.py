@@ -172,6 +172,14 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class BugFound:
+    """Farm itself failed over this device: where it stands is not known, so a person must look."""
+
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceChanged:
     """An operator put the device in service, draining or maintenance."""
 
@@ -202,6 +210,7 @@ Event = (
     | SessionBroke
     | BundlesChanged
     | Released
+    | BugFound
     | ServiceChanged
 )
 

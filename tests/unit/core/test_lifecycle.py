@@ -196,6 +196,27 @@ def test_no_bundle_needs_a_person_until_one_is_added() -> None:
     assert isinstance(story.tell(m.BundlesChanged())[0], m.Provision)
 
 
+def test_adopting_a_quarantined_phone_again_keeps_the_reason() -> None:
+    story = Story()
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=True))
+    story.tell(m.ProvisionFailed(story.number, "no bundle for arm64-v8a", "farm bundle add", person=True))
+    assert story.tell(m.Adopted()) == ()
+    assert (story.state.reason, story.state.hint) == ("no bundle for arm64-v8a", "farm bundle add")
+
+
+def test_a_bug_of_farm_needs_a_person_wherever_it_happens() -> None:
+    story = Story()
+    story.tell(USABLE)
+    for adopted in (True, False):
+        assert story.tell(m.BugFound("a bug in farm", "report it")) == ()
+        assert (story.state.life, story.state.reason) == (Life.QUARANTINED, "a bug in farm")
+        assert story.tell(m.Released()) == (m.Identify(story.number),)
+        story.tell(m.Identified(story.number, adopted=adopted))
+    story.tell(m.BugFound("a bug in farm", "report it"))
+    assert story.tell(m.BundlesChanged()) == ()  # it was never adopted: nothing may be put there
+
+
 @pytest.mark.parametrize(("clean", "farewell"), [(True, m.Clean()), (False, m.StopServer())])
 def test_giving_a_phone_back(clean: bool, farewell: m.Instruction) -> None:
     story = Story().until_ready()
@@ -275,6 +296,11 @@ class RandomLife(RuleBasedStateMachine):
     @rule(age=numbers, reason=reasons, kind=st.sampled_from([m.ServerDied, m.LinkLost]))
     def server_in_doubt(self, age: int, reason: str, kind: type[m.ServerDied | m.LinkLost]) -> None:
         self.tell(kind(self.machine.state.follow + age, reason))
+
+    @rule(reason=reasons)
+    def bug_found(self, reason: str) -> None:
+        self.tell(m.BugFound(reason))
+        assert self.machine.state.life is Life.QUARANTINED
 
     @rule(reason=reasons)
     def session_broke(self, reason: str) -> None:
