@@ -34,8 +34,8 @@ from farm.fleet.rpc_server import RpcServer, RunningServer
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
-# A hub of phones comes at once and shares one cable anyway. A push holds 2 MiB in buffers: a hundred at a time took 170 MB
-# that the allocator never gave back, and not one phone was ready earlier.
+# A hub of phones comes at once and shares one cable anyway. A push holds 2 MiB in buffers: a hundred at a time took
+# 170 MB that the allocator never gave back, and not one phone was ready earlier.
 PUSHES_AT_ONCE = 8
 # Before attempt n after a failure: 0.5 s, 1 s, 2 s ... with jitter, so that a hub that came back is not stormed.
 RESTART_WAIT = tenacity.wait_exponential(multiplier=0.5, max=60.0) + tenacity.wait_random(0.0, 0.5)
