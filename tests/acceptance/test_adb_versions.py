@@ -1,0 +1,73 @@
+"""Two adb programs on one host: they get on, or the daemon says who is in the way of whom."""
+
+import asyncio
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from farm.cli.virtual_farm import DaemonProcess
+from tests.adb_server import adb_binaries
+from tests.support.stock_client import Clients
+from tests.support.whole_farm import phones, running_farm, until
+from tests.unit.adb.fake_server import fake_server
+
+OLD_VERSION = 39  # of 2017; both programs at hand speak 41
+
+needs_both = pytest.mark.skipif(len(adb_binaries()) < 2, reason="needs two different adb programs")
+
+
+@needs_both
+@pytest.mark.parametrize(("server", "client"), [("system", "bundled"), ("bundled", "system")])
+def test_releases_of_one_protocol_version_get_on(server, client, kernel):
+    binaries = adb_binaries()
+    with running_farm("galaxy-a55", config=f"binary = '{binaries[server]}'\n") as farm:
+        [phone] = phones(farm)
+        listed = farm.run(binaries[client], "devices")
+        assert f"{phone.serial}\tdevice" in listed.stdout
+        assert "daemon" not in listed.stderr  # it started none of its own
+        assert Clients(farm, kernel).result("tell(add_one(connect().request('android')))") is True
+        assert phone.row["state"] == "busy" or phone.row["state"] == "ready"
+        assert farm.status()["problems"] == []
+
+
+@contextmanager
+def old_server(folder):
+    """An adb server of another protocol version, in a thread; its socket spec."""
+    loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    found = []
+
+    async def serve():
+        async with fake_server(folder) as server:
+            server.version, server.devices = OLD_VERSION, ""
+            found.append(server.socket)
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+
+
+def test_a_server_of_another_protocol_version_is_told_with_both_versions():
+    with tempfile.TemporaryDirectory(prefix="clash-") as folder, old_server(Path(folder)) as socket:
+        daemon = DaemonProcess(Path(folder), f"socket = '{socket}'\n")
+        client = daemon.start()
+        try:
+            until(lambda: client.call("status")["problems"])
+            [problem] = client.call("status")["problems"]
+        finally:
+            client.close()
+            daemon.stop()
+        assert f"has version {OLD_VERSION}" in problem
+        assert "farm's adb program has 41" in problem
+        assert "use one adb program for both" in problem
+        assert "Traceback" not in daemon.log.read_text()

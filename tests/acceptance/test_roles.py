@@ -1,0 +1,80 @@
+"""Who may do what: the kernel says who asks, and a stranger may look at most."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from farm.core.errors import ExitCode
+from tests.support.tvm import environment
+from tests.support.whole_farm import Story, phones, refused, running_farm
+
+NOBODY = 65534
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("huawei-mate-20") as farm:
+        yield farm
+
+
+@pytest.fixture
+def stranger(farm):
+    """Run a `farm` command as nobody."""
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "farm", *arguments], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+            env=environment() | {"FARM_SOCKET": str(farm.socket), "HOME": "/"},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def open_socket(farm):
+    """Strangers can reach the daemon, as an operator might allow."""
+    before = {path: path.stat().st_mode for path in (farm.folder, farm.socket.parent, farm.socket)}
+    for path in before:
+        path.chmod(0o777)
+    yield
+    for path, mode in before.items():
+        path.chmod(mode)
+
+
+def test_a_stranger_cannot_even_ask(farm, stranger):
+    refused(stranger("status"), ExitCode.NOT_ALLOWED, str(farm.socket), "group farm")
+
+
+@pytest.mark.usefixtures("open_socket")
+def test_a_stranger_who_can_ask_may_look(farm, stranger):
+    looked = stranger("status")
+    assert looked.returncode == ExitCode.OK, looked
+    assert phones(farm)[0].name in looked.stdout
+
+
+@pytest.mark.usefixtures("open_socket")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("device", "drain", "{}"),
+        ("device", "forget", "{}"),
+        ("device", "set", "{}", "--name", "mine"),
+        ("lease", "kick", "{}"),
+        ("alias", "set", "mine", "android"),
+        ("bundle", "remove", "virtual"),
+        ("uninstall", "--yes"),
+        ("bench", "/etc/hostname", "--on", "android"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_stranger_who_can_ask_changes_nothing(farm, stranger, arguments):
+    name, story = phones(farm)[0].name, Story(farm)
+    refused(stranger(*(word.format(name) for word in arguments)), ExitCode.NOT_ALLOWED, "nobody is viewer")
+    story.read()
+    assert story.events == []
+    assert phones(farm)[0].row["state"] == "ready"
