@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from farm.core.errors import UserError
+from farm.core.errors import FarmError, UserError
 from farm.core.labels import normalise
 from farm.core.selector import Selector
 from farm.fleet.fleet import Fleet
@@ -47,17 +47,22 @@ class Aliases:
         """Set a key; returns it normalised.
 
         Raises:
-            UserError: nothing of the name survives normalisation, or a device has it.
+            UserError: nothing of the name survives normalisation, or a device has that key by itself.
             SelectorError: the selector does not follow the grammar.
         """
         alias, parsed = normalise(name), Selector.parse(selector)
         if not alias:
             raise UserError(f"{name!r} cannot be a key", hint="use letters, digits and . _ -")
-        if any(view.name == alias for view in self._fleet.views()):
-            raise UserError(f"{alias} is a device's name", hint="choose another key, or rename the device")
-        await self._book.save_alias(alias, str(parsed))
-        self._kept[alias] = parsed
-        self._fleet.set_aliases(self.selectors())
+        own = next((view for view in self._fleet.views() if alias in view.aliases), None)
+        if own is not None and alias not in self.selectors():
+            raise UserError(f"{alias} is a key that {own.name} has by itself", hint="choose another key")
+        before = self._kept.get(alias)
+        self._put(alias, parsed)  # at once: a device must not take the name while this is written
+        try:
+            await self._book.save_alias(alias, str(parsed))
+        except FarmError:
+            self._put(alias, before)
+            raise
         return alias
 
     async def remove(self, name: str) -> str:
@@ -70,6 +75,12 @@ class Aliases:
         if not await self._book.forget_alias(alias):
             where = "it stands in the configuration file" if alias in self._configured else "see: farm alias list"
             raise UserError(f"the key {name!r} was not set with `farm alias set`", hint=where)
-        del self._kept[alias]
-        self._fleet.set_aliases(self.selectors())
+        self._put(alias, None)
         return alias
+
+    def _put(self, alias: str, selector: Selector | None) -> None:
+        if selector is None:
+            self._kept.pop(alias, None)
+        else:
+            self._kept[alias] = selector
+        self._fleet.set_aliases(self.selectors())
