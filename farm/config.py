@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import json
+import math
 import os
 import sys
 import tomllib
@@ -188,7 +189,7 @@ def _refuse_unknown(cls: type[Any], tree: Mapping[str, Any], origin: str, path: 
     known = {f.name for f in fields(cls)}
     for key, value in tree.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+            near = difflib.get_close_matches(key, known, n=1) or _in_tables(hints, key)
             where = ".".join((*path, key))
             hint = (
                 f"did you mean {'.'.join((*path, near[0]))!r}?" if near else f"known keys: {', '.join(sorted(known))}"
@@ -196,6 +197,12 @@ def _refuse_unknown(cls: type[Any], tree: Mapping[str, Any], origin: str, path: 
             raise ConfigError(f"{origin}: unknown key {where!r}", hint=hint)
         for nested, item_path, item in _tables(hints[key], value, (*path, key)):
             _refuse_unknown(nested, item, origin, item_path)
+
+
+def _in_tables(hints: Mapping[str, Any], key: str) -> list[str]:
+    """Where `key` would be known, one table further down (`tvm.port` for a stray `port`)."""
+    nested = ((table, hint) for table, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint))
+    return [f"{table}.{key}" for table, hint in nested if key in {f.name for f in fields(hint)}]
 
 
 def _tables(
@@ -227,6 +234,9 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
         raise ConfigError(
             f"{origin}: tvm.port: {config.tvm.port} is not a port", hint="0 to 65535; 0 lets the kernel choose"
         )
+    for name, seconds in (("unused_s", config.lease.unused_s), ("idle_s", config.lease.idle_s)):
+        if not 0 < seconds < math.inf:
+            raise ConfigError(f"{origin}: lease.{name}: {seconds} is not a time to wait", hint="seconds, more than 0")
     for cidr in (*config.tvm.advertise, *config.tvm.external.allow):
         try:
             ipaddress.ip_network(cidr)

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farm import __version__
 from farm.adb.client import AdbClient
-from farm.adb.program import find_adb, other_servers
+from farm.adb.errors import AdbNotInstalled
+from farm.adb.program import AdbBinary, Neighbours, find_adb
 from farm.adb.server import AdbServer
 from farm.adb.tools import PhoneTools
 from farm.adb.tunnels import TunnelLedger
@@ -25,6 +26,7 @@ from farm.config import FarmConfig, ToolchainConfig
 from farm.control.artifacts import ArtifactFolder
 from farm.control.bench_verbs import BenchVerbs
 from farm.control.bundle_verbs import BundleVerbs
+from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer
 from farm.control.tool_verbs import ToolVerbs
 from farm.control.tunnel_verbs import TunnelVerbs
@@ -32,7 +34,7 @@ from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
 from farm.core.adoption import rules_of
 from farm.core.device import DeviceView
-from farm.core.errors import UserError
+from farm.core.errors import HostError, UserError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet, FleetConfig
@@ -57,6 +59,7 @@ class Daemon:
     def __init__(self, config: FarmConfig) -> None:
         self._config = config
         self._news: dict[str, str] = {}  # what is wrong with adb now, by subject
+        self._neighbours = Neighbours(config.adb_socket)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -69,39 +72,46 @@ class Daemon:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
         async with contextlib.AsyncExitStack() as stack:
-            parts = [asyncio.create_task(part) for part in await self._build(stack)]
+            try:
+                parts = await self._build(stack)
+            except OSError as error:
+                raise HostError(
+                    f"cannot start: {error.filename or 'the host'}: {error.strerror or error}",
+                    hint="look at the daemon's state and runtime folders: farm doctor",
+                ) from error
             log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
-            tasks = [*parts, asyncio.create_task(stop.wait())]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((*parts, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
             log.info("stopping")
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for outcome in ended:
-            if isinstance(outcome, Exception):
-                raise outcome
+        for part in parts:
+            if not part.cancelled() and (failed := part.exception()) is not None:
+                raise failed
 
-    async def _build(self, stack: contextlib.AsyncExitStack) -> tuple[Coroutine[Any, Any, None], ...]:
-        """Start every part, bottom floor first; `stack` takes them down. Returns what is to run meanwhile."""
+    async def _build(self, stack: contextlib.AsyncExitStack) -> list[asyncio.Task[None]]:
+        """Start every part, bottom floor first; returns what runs for as long as the daemon does.
+
+        `stack` takes them down in the opposite order: first the doors, so that nobody comes in, then the fleet.
+        """
         config = self._config
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
         store = Store(config.state_dir / "farm.db")
         stack.callback(store.close)
         await store.give_up_lost_jobs()
-        events = EventLog()
+        events = EventLog(store.epoch)
         events.subscribe(_log_event)
 
+        gid = group_to_let_in()
+        prepare_runtime_folder(config.runtime_dir, gid)
+        binary = await self._find_adb()
         server = None
-        if config.adb.manage:
-            config.runtime_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
-            binary = await asyncio.to_thread(find_adb, Path(config.adb.binary) if config.adb.binary else None)
-            server = AdbServer(binary, config.adb_socket, config.state_dir / "adb", usb=config.adb.usb)
+        if config.adb.manage and binary is not None:
+            server = AdbServer(binary, config.adb_socket, config.state_dir / "adb", usb=config.adb.usb, gid=gid)
             stack.push_async_callback(server.stop)
         client = AdbClient(config.adb_socket)
         bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
         artifacts = ArtifactFolder(config.state_dir / "artifacts")
-        await asyncio.to_thread(artifacts.drop_abandoned)
 
         worker_door = WorkerDoor(config.runtime_dir / "worker.sock", artifacts)
         await worker_door.start()
@@ -119,7 +129,9 @@ class Daemon:
         def checking_key(device: str) -> str:
             return leasing.checking_key(device)
 
-        watcher = DeviceWatcher(client, server=server, on_news=self._heard(events))
+        watcher = DeviceWatcher(
+            client, server=server, own_version=binary.version if binary else 0, on_news=self._heard(events)
+        )
         fleet = Fleet(
             client,
             watcher,
@@ -130,6 +142,8 @@ class Daemon:
             FleetConfig(rules=rules_of(config.adopt)),
         )
         aliases = Aliases(fleet, store, config.aliases)
+        parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
+        stack.push_async_callback(_end, parts)
         tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
         leasing = Leasing(fleet, events, store.epoch, LeasePolicy(unused_s=config.lease.unused_s))
         stack.callback(leasing.close)
@@ -151,7 +165,7 @@ class Daemon:
         await door.start()
         stack.push_async_callback(door.stop)
 
-        control = ControlServer(config.control_socket, artifacts=artifacts)
+        control = ControlServer(config.control_socket, artifacts=artifacts, gid=gid)
         facts = DaemonFacts(
             __version__,
             os.getpid(),
@@ -159,7 +173,7 @@ class Daemon:
             door.summary,
             config.adb_socket,
             config.state_dir / "adb" / "adbkey",
-            lambda: self._problems(server),
+            self._problems,
         )
         FleetVerbs(fleet, leasing, aliases, events, facts).register(control)
 
@@ -169,7 +183,7 @@ class Daemon:
 
         BundleVerbs(bundles, self._compiler_of, in_use, fleet.bundles_changed).register(control)
         runner = BenchRunner(
-            leases=leasing, devices=fleet.views, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
+            leases=leasing, devices=fleet, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
         )
         BenchVerbs(runner, store).register(control)
         TunnelVerbs(fleet, tunnels).register(control)
@@ -178,7 +192,19 @@ class Daemon:
         ToolVerbs(fleet, tools, artifacts).register(control)
         await control.start()
         stack.push_async_callback(control.stop)
-        return fleet.run(), tunnels.run()
+        running = {"fleet": fleet.run(), "tunnels": tunnels.run(), "artifacts": artifacts.keep_tidy()}
+        parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
+        return parts
+
+    async def _find_adb(self) -> AdbBinary | None:
+        """The adb program; a farm on somebody else's server can do without."""
+        configured = self._config.adb.binary
+        try:
+            return await asyncio.to_thread(find_adb, Path(configured) if configured else None)
+        except AdbNotInstalled:
+            if self._config.adb.manage or configured:
+                raise
+            return None
 
     def _compiler_of(self, toolchain: str) -> ToolchainGoldenCompiler:
         config = self._config.toolchain.get(toolchain)
@@ -199,11 +225,10 @@ class Daemon:
 
         return heard
 
-    def _problems(self, server: AdbServer | None) -> list[str]:
+    async def _problems(self) -> list[str]:
         found = list(self._news.values())
-        if server is not None and self._config.adb.usb:
-            pids = {server.pid} if server.pid else set()
-            found.extend(f"{other} may hold USB phones" for other in other_servers(pids))
+        if self._config.adb.manage and self._config.adb.usb:
+            found.extend(f"{other} may hold USB phones" for other in await self._neighbours.look())
         return found
 
 
@@ -225,6 +250,13 @@ class ConfiguredBundles:
 
 def _toolchain_of(bundles: BundleLibrary) -> Callable[[DeviceView], str]:
     return lambda view: bundles.get(view.bundle).toolchain if view.bundle else DEFAULT_TOOLCHAIN
+
+
+async def _end(parts: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel running parts and wait for their end; what they raise is looked at later."""
+    for part in parts:
+        part.cancel()
+    await asyncio.gather(*parts, return_exceptions=True)
 
 
 def _dialled(host: str) -> str:

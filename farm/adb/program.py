@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import math
 import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from farm.adb.connection import ServerAddress
 from farm.adb.errors import AdbNotInstalled
 
 DEFAULT_PORT = 5037  # where everybody's `adb` looks, and starts a server if none is there
+NEIGHBOURS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
 _VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")
 _RELEASE = re.compile(r"^Version (\S+)", re.MULTILINE)
@@ -100,16 +104,35 @@ def read_version(path: Path) -> AdbBinary:
     return AdbBinary(path, int(match[1]), release[1] if release else "")
 
 
-def other_servers(own_pids: Collection[int], *, port: int = DEFAULT_PORT) -> list[ServerProcess]:
-    """Adb servers that are not ours: whoever listens on adb's usual port, and every other adb server process.
+def other_servers(socket: str, *, port: int = DEFAULT_PORT) -> list[ServerProcess]:
+    """Adb servers besides the one on `socket`: whoever listens on adb's usual port, and every adb server process.
 
     Two servers fight over USB: each phone belongs to whichever opened it first. Looks into /proc only, never connects.
+    Blocks for up to a second on a host with thousands of processes.
     """
     found = {process.pid: process for process in _server_processes()}
     listener = port_holder(port)
     if listener is not None:
         found.setdefault(listener.pid, listener)
-    return [process for pid, process in found.items() if pid is None or pid not in own_pids]
+    return [process for process in found.values() if f" {socket} " not in f" {process.command} "]
+
+
+class Neighbours:
+    """`other_servers` for those who ask often: in a thread, and once for all who ask within half a minute."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._looked_at = -math.inf
+        self._found: list[ServerProcess] = []
+        self._looking = asyncio.Lock()
+
+    async def look(self) -> list[ServerProcess]:
+        """The other servers, as of at most half a minute ago."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= NEIGHBOURS_FOR_S:
+                self._found = await asyncio.to_thread(other_servers, self._socket)
+                self._looked_at = time.monotonic()
+        return self._found
 
 
 def socket_holder(address: ServerAddress) -> ServerProcess | None:

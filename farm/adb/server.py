@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -26,6 +25,7 @@ STOP_TIMEOUT_S = 1.0  # then SIGKILL: it has nothing to save
 DYING_TIMEOUT_S = 2.0  # shorter than the client's own timeout, so that a hanging server is tried once
 KEYGEN_TIMEOUT_S = 30.0  # RSA 2048 on a busy small host
 _POLL_S = 0.02
+_SOCKET_MODE = 0o660
 _LOG_LIMIT_BYTES = 8 << 20  # adb's log has filled whole disks (TVM PR 13172)
 _LOG_TAIL_BYTES = 4000
 _NO_EMULATOR_SCAN = "5554"  # ADB_LOCAL_TRANSPORT_MAX_PORT below the first emulator's port + 1
@@ -36,12 +36,10 @@ class AdbServer:
 
     Args:
         binary: the adb program.
-        socket: adb's socket spec; `default_socket(folder)` unless configured.
+        socket: adb's socket spec.
         folder: the server's home, for example STATE/adb: `adbkey`, `adbkey.pub`, `server.log`. Made if missing.
         usb: whether it opens USB phones; False for tests and the demo.
-        mdns: whether it looks for phones on Wi-Fi by itself.
-        extra_keys: further private keys to try.
-        socket_mode: permission bits of a unix socket.
+        gid: the group that may use a unix socket besides its owner.
     """
 
     def __init__(
@@ -51,17 +49,13 @@ class AdbServer:
         folder: Path,
         *,
         usb: bool = True,
-        mdns: bool = False,
-        extra_keys: Sequence[Path] = (),
-        socket_mode: int = 0o660,
+        gid: int | None = None,
     ) -> None:
         self.binary = binary
         self.client = AdbClient(socket)
         self.folder = folder
         self._usb = usb
-        self._mdns = mdns
-        self._extra_keys = tuple(extra_keys)
-        self._socket_mode = socket_mode
+        self._gid = gid
         self._process: asyncio.subprocess.Process | None = None
         self._inherited: psutil.Process | None = None  # started by a daemon of this folder that was killed
         self._starting: asyncio.Task[int] | None = None
@@ -85,13 +79,12 @@ class AdbServer:
 
     def environment(self) -> dict[str, str]:
         """What the server, and any adb program that should talk to it, must be started with."""
-        keys = [str(self.key), *map(str, self._extra_keys)]
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self.folder),
             "ADB_SERVER_SOCKET": self.client.address.spec,
-            "ADB_VENDOR_KEYS": ":".join(keys),
-            "ADB_MDNS": "1" if self._mdns else "0",
+            "ADB_VENDOR_KEYS": str(self.key),
+            "ADB_MDNS": "0",
             "ADB_USB": "1" if self._usb else "0",
             "ADB_LOCAL_TRANSPORT_MAX_PORT": _NO_EMULATOR_SCAN,
         }
@@ -177,15 +170,20 @@ class AdbServer:
                 version = await self.client.version()
             except AdbServerUnreachable:
                 if process.returncode is not None:
-                    raise self._not_started(process.returncode) from None
+                    raise await asyncio.to_thread(self._not_started, process.returncode) from None
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_POLL_S)
             else:
                 path = self.client.address.path
                 if path.startswith("/"):
-                    await asyncio.to_thread(os.chmod, path, self._socket_mode)
+                    await asyncio.to_thread(self._let_group_in, path)
                 return version
+
+    def _let_group_in(self, path: str) -> None:
+        if self._gid is not None:
+            os.chown(path, -1, self._gid)
+        os.chmod(path, _SOCKET_MODE)
 
     def _not_started(self, code: int) -> AdbError:
         with self.log.open("rb") as log:
@@ -242,11 +240,6 @@ def _end_inherited(process: psutil.Process) -> None:
             process.wait(STOP_TIMEOUT_S)
     except psutil.NoSuchProcess:
         return
-
-
-def default_socket(folder: Path) -> str:
-    """Where farm's server listens unless configured: a socket file in its own folder."""
-    return f"localfilesystem:{folder / 'adb.sock'}"
 
 
 def ensure_key(binary: AdbBinary, folder: Path) -> Path:

@@ -131,7 +131,7 @@ class DeviceWatcher:
 
     async def _watch(self) -> None:
         version = await self._ensure()
-        self._check_version(version)
+        await self._check_version(version)
         rung = asyncio.Event()
         listening = asyncio.create_task(self._listen(rung), name="adb track-devices")
         owed, lost, asked_at = True, 0, 0.0
@@ -202,11 +202,11 @@ class DeviceWatcher:
             await self._server.restart()
         raise wedged
 
-    def _check_version(self, version: int) -> None:
+    async def _check_version(self, version: int) -> None:
         if not self._own_version or version == self._own_version or version == self._clash_told:
             return
         self._clash_told = version
-        holder = socket_holder(self._client.address)
+        holder = await asyncio.to_thread(socket_holder, self._client.address)
         error = AdbVersionClash(
             f"The adb server on {self._client.address.spec} has version {version}, farm's adb program has"
             f" {self._own_version}" + (f"; the server is {holder}." if holder else "."),

@@ -132,10 +132,9 @@ def _other_adb(socket: str) -> Iterator[Finding]:
     """Adb servers besides the farm's, which listens on `socket`."""
     from farm.adb.program import other_servers
 
-    for server in other_servers(()):
-        if socket not in server.command:
-            fix = f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={socket}"
-            yield Finding("other adb server", Verdict.WARN, f"{server} may hold USB phones", fix)
+    for server in other_servers(socket):
+        fix = f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={socket}"
+        yield Finding("other adb server", Verdict.WARN, f"{server} may hold USB phones", fix)
 
 
 CHECKS: tuple[Callable[[FarmConfig], Iterator[Finding]], ...] = (

@@ -7,10 +7,13 @@ gets its final name only when its hash is right, so a reader never sees half of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
+import logging
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,13 @@ MAX_ARTIFACT_BYTES = (
 )  # the largest phone models are about 3 GB; a phone's RPC upload is limited by its RAM anyway
 LOCKS = 16  # uploads of one artifact follow one another; two artifacts rarely share a lock
 ABANDONED_S = 24 * 3600.0  # an upload without a new chunk for a day is not coming back
+UNUSED_S = 30 * 24 * 3600.0  # a model nobody measured for a month is uploaded again in seconds
+BUDGET_BYTES = 50 << 30  # of complete artifacts; a day of measuring large models fits several times
+IN_USE_S = 24 * 3600.0  # longer than any job: what was used within it stays, budget or not
+TIDY_EVERY_S = 24 * 3600.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+logger = logging.getLogger(__name__)
 
 
 class ArtifactError(UserError):
@@ -70,7 +79,7 @@ class ArtifactFolder:
             ArtifactMissingError: it is not here.
         """
         found = self._folder / checked_sha256(sha256)
-        if not found.is_file():
+        if not _touch(found):
             raise ArtifactMissingError(f"there is no artifact {sha256[:12]}", hint="upload it first (artifact.put)")
         return found
 
@@ -78,7 +87,7 @@ class ArtifactFolder:
         """Keep `data` (of the daemon itself); returns its SHA-256. Blocking."""
         sha256 = hashlib.sha256(data).hexdigest()
         final = self._folder / sha256
-        if not final.is_file():
+        if not _touch(final):
             partial = self._partial / f"{sha256}.{os.getpid()}"
             partial.write_bytes(data)
             partial.replace(final)
@@ -124,20 +133,41 @@ class ArtifactFolder:
             raise ArtifactError(f"offset {offset} is outside artifact {sha256[:12]} of {size_bytes} bytes")
         return await asyncio.to_thread(_read, path, offset), size_bytes
 
-    def drop_abandoned(self, now_s: float | None = None) -> int:
-        """Delete uploads nobody went on with (`now_s`: wall clock); returns how many.
+    async def keep_tidy(self) -> None:
+        """Drop what nobody needs, now and once a day, until cancelled."""
+        while True:
+            try:
+                dropped = await asyncio.to_thread(self.drop_unneeded)
+            except OSError as error:
+                logger.warning("the artifact folder is not tidied now: %s", error)
+            else:
+                logger.info("artifacts: %d dropped", dropped)
+            await asyncio.sleep(TIDY_EVERY_S)
 
-        Blocking: for the daemon's start.
+    def drop_unneeded(self, now_s: float | None = None) -> int:
+        """Delete uploads nobody went on with and artifacts nobody used, those unused longest first; returns how many.
+
+        Blocking.
+
+        Args:
+            now_s: wall clock; None asks it.
         """
-        oldest_s = (time.time() if now_s is None else now_s) - ABANDONED_S
-        abandoned = [path for path in self._partial.iterdir() if path.stat().st_mtime < oldest_s]
-        for path in abandoned:
+        now_s = time.time() if now_s is None else now_s
+        abandoned = [path for path, used_s, _ in _files(self._partial) if now_s - used_s > ABANDONED_S]
+        complete = [(path, now_s - used_s, size_bytes) for path, used_s, size_bytes in _files(self._folder)]
+        unneeded, kept_bytes = [], 0
+        for path, unused_s, size_bytes in sorted(complete, key=lambda each: each[1]):
+            kept_bytes += size_bytes
+            if unused_s > UNUSED_S or (kept_bytes > BUDGET_BYTES and unused_s > IN_USE_S):
+                unneeded.append(path)
+                kept_bytes -= size_bytes
+        for path in (*abandoned, *unneeded):
             path.unlink(missing_ok=True)
-        return len(abandoned)
+        return len(abandoned) + len(unneeded)
 
     def _put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
         final = self._folder / sha256
-        if final.is_file():
+        if _touch(final):
             return Stored(sha256, final.stat().st_size, complete=True)
         partial = self._partial / sha256
         there = partial.stat().st_size if partial.exists() else 0
@@ -166,6 +196,26 @@ def checked_sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
         raise ArtifactError(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
     return text
+
+
+def _touch(path: Path) -> bool:
+    """Note that a file is used now; whether it is there."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _files(folder: Path) -> list[tuple[Path, float, int]]:
+    """The files in a folder: where, last used (wall clock seconds), size in bytes."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # an upload was completed or refused meanwhile
+            facts = path.stat()
+            if stat.S_ISREG(facts.st_mode):
+                found.append((path, facts.st_mtime, facts.st_size))
+    return found
 
 
 def _read(path: Path, offset: int) -> bytes:

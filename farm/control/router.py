@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import grp
 import logging
 import os
 import socket
@@ -39,6 +38,7 @@ FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the 
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
 PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
 ROOM_POLL_S = 0.02  # ZeroMQ does not tell when a ROUTER has room for one of its peers again
+STOPPING_HINT = "try again when it is back: farm status"
 LINGER_MS = 200  # how long the last replies may take when the door closes
 MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
 TAKEN_PROBE_S = 1.0
@@ -56,6 +56,12 @@ class BusyError(HostError):
     """The farm has too many calls at once."""
 
     code = "busy"
+
+
+class StoppingError(HostError):
+    """The farm daemon is stopping."""
+
+    code = "stopping"
 
 
 class CallerGoneError(FarmError):
@@ -104,10 +110,11 @@ class Call:
 class Router:
     """Receives requests, runs `answer` for each in a task of its own, sends what it returns or raises."""
 
-    def __init__(self, path: Path, answer: Callable[[Call], Awaitable[Answer]], *, group: str = "") -> None:
+    def __init__(self, path: Path, answer: Callable[[Call], Awaitable[Answer]], *, gid: int | None = None) -> None:
+        """`path` is a socket in a folder that is there; `gid` is the group that may connect besides the owner."""
         self._path = path
         self._answer = answer
-        self._group = group
+        self._gid = gid
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._receiver: asyncio.Task[None] | None = None
@@ -120,12 +127,11 @@ class Router:
         return f"ipc://{self._path}"
 
     async def start(self) -> None:
-        """Open the socket (0660 in a 0750 folder).
+        """Open the socket, mode 0660.
 
         Raises:
             DoorError: the path is too long, somebody listens on it, or the folder refuses.
         """
-        gid = _gid(self._group)
         _check_free(self._path)
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -133,15 +139,14 @@ class Router:
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         try:
-            _prepare_folder(self._path.parent, gid)
             mask = os.umask(0o117)  # no moment at which others could connect
             try:
                 self._socket.bind(self.endpoint)
             finally:
                 os.umask(mask)
             self._path.chmod(0o660)
-            if gid is not None:
-                os.chown(self._path, -1, gid)
+            if self._gid is not None:
+                os.chown(self._path, -1, self._gid)
         except (OSError, zmq.ZMQError) as error:
             self._close()
             raise DoorError(
@@ -150,12 +155,15 @@ class Router:
         self._receiver = asyncio.create_task(self._receive(), name=f"door {self._path.name}")
 
     async def stop(self) -> None:
-        """Cancel running calls and close the socket."""
-        tasks = [*self._calls, *([self._receiver] if self._receiver else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._receiver = None
+        """Take no more calls, end the running ones with an answer, and close the socket."""
+        if self._receiver is not None:
+            self._receiver.cancel()
+            await asyncio.gather(self._receiver, return_exceptions=True)
+            self._receiver = None
+        calls = tuple(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
         self._close()
         self._path.unlink(missing_ok=True)
 
@@ -219,6 +227,10 @@ class Router:
             await send(_outcome(request, work))
         except CallerGoneError:
             logger.info("the caller of %s went away", request.kind)
+        except asyncio.CancelledError:  # only `stop` cancels calls
+            with contextlib.suppress(CallerGoneError):
+                await self._send(route, Reply(request.id, error=StoppingError(hint=STOPPING_HINT)), patience_s=0.0)
+            raise
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -248,7 +260,7 @@ class Router:
 
 def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:
     if work.cancelled():
-        return Reply(request.id, error=HostError("the daemon ended the call", hint="it may be shutting down"))
+        return Reply(request.id, error=StoppingError(hint=STOPPING_HINT))
     error = work.exception()
     if error is None:
         answer = work.result()
@@ -273,24 +285,6 @@ def _peer(frame: zmq.Frame) -> Peer | None:
         return None
     uid, gid, pid = map(int, parts)
     return Peer(uid, gid, pid)
-
-
-def _gid(group: str) -> int | None:
-    if not group:
-        return None
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        return None
-
-
-def _prepare_folder(folder: Path, gid: int | None) -> None:
-    created = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    if created:
-        folder.chmod(0o750)
-        if gid is not None:
-            os.chown(folder, -1, gid)
 
 
 def _check_free(path: Path) -> None:

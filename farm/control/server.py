@@ -15,9 +15,9 @@ from typing import Any
 from farm.control.artifacts import ArtifactFolder
 from farm.control.messages import Request
 from farm.control.router import Answer, Call, Peer, Router
+from farm.control.runtime_folder import FARM_GROUP
 from farm.core.errors import NotAllowedError, UserError
 
-FARM_GROUP = "farm"
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
 
 
@@ -119,19 +119,17 @@ class ControlServer:
         path: Path,
         *,
         artifacts: ArtifactFolder,
-        handlers: Mapping[str, tuple[Handler, Role]] | None = None,
         role_of: Callable[[int], Role] | None = None,
-        group: str = FARM_GROUP,
+        gid: int | None = None,
     ) -> None:
-        self._router = Router(path, self._answer, group=group)
-        self._role_of = role_of or Roles(group=group)
+        """`gid` is the group that may connect besides the daemon's own user."""
+        self._router = Router(path, self._answer, gid=gid)
+        self._role_of = role_of or Roles()
         self._handlers: dict[str, Registered] = {}
         self._artifacts = artifacts
         self.register("ping", self._ping, Role.VIEWER)
         self.register("artifact.put", self._put, Role.USER)
         self.register("artifact.get", self._get, Role.VIEWER)
-        for kind, (handler, role) in (handlers or {}).items():
-            self.register(kind, handler, role)
 
     @property
     def endpoint(self) -> str:

@@ -125,7 +125,7 @@ class DaemonFacts:
     summary: Callable[[], Mapping[str, Any]]  # what SUMMARY answers them: boards that registered themselves included
     adb_socket: str
     adb_key: Path  # farm's private key; a phone's owner accepts its public half
-    problems: Callable[[], list[str]]
+    problems: Callable[[], Awaitable[list[str]]]
 
 
 def read_fields(call: ControlCall, form: type[T]) -> T:
@@ -189,7 +189,7 @@ class FleetVerbs:
             "adb": {"socket": self._facts.adb_socket},
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
-            "problems": self._facts.problems(),
+            "problems": await self._facts.problems(),
         }
 
     async def show(self, asked: OneDevice) -> Mapping[str, Any]:
@@ -199,6 +199,8 @@ class FleetVerbs:
 
     async def adopt(self, asked: Adopt) -> Mapping[str, Any]:
         """Let a phone in."""
+        if asked.rename:
+            self._free(asked.device)  # a lease knows its device by name
         view = await self._fleet.adopt(asked.device, pool=asked.pool, rename=asked.rename)
         return {"name": view.name, "pool": view.pool}
 

@@ -30,10 +30,10 @@ class _Admitted:
 class WorkerDoor:
     """Implements farm.jobs.attempt.Door."""
 
-    def __init__(self, path: Path, artifacts: ArtifactFolder, *, group: str = "") -> None:
-        """`group` is the workers' when they run as another user (farm-job)."""
+    def __init__(self, path: Path, artifacts: ArtifactFolder, *, gid: int | None = None) -> None:
+        """`gid` is the workers' group when they run as another user."""
         self._path = path
-        self._router = Router(path, self._answer, group=group)
+        self._router = Router(path, self._answer, gid=gid)
         self._artifacts = artifacts
         self._admitted: dict[str, _Admitted] = {}
 

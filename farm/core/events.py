@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
 KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are gone for `since=` readers.
 
 
@@ -22,17 +23,21 @@ class Event:
 
 
 class EventLog:
-    """Numbers events and hands them to listeners in order. One per daemon."""
+    """Numbers events and hands them to listeners in order. One per daemon.
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    Numbers grow over restarts too: whoever asks a new daemon for what came after an old one's event gets all it has.
+    """
+
+    def __init__(self, epoch: int = 0, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """`epoch` is the number of the daemon's start."""
         self._clock = clock
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._listeners: list[Callable[[Event], None]] = []
-        self._seq = 0
+        self._seq = epoch << EPOCH_SHIFT
 
     @property
     def seq(self) -> int:
-        """The number of the newest event, 0 before the first."""
+        """The number of the newest event; lower than any event's before the first."""
         return self._seq
 
     def publish(self, kind: str, subject: str, **data: object) -> Event:

@@ -1,6 +1,7 @@
 """The job door over real ipc: roles, progress, artifacts, garbage, absence."""
 
 import asyncio
+import grp
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,38 +21,38 @@ from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissin
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.control.router import Answer, DoorError
+from farm.control.runtime_folder import RuntimeFolderError, group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer, Role, Roles, UnknownKindError
-from farm.core.errors import DaemonUnreachableError, FarmError, NotAllowedError, PhoneError
+from farm.core.errors import DaemonUnreachableError, FarmError, HostError, NotAllowedError, PhoneError
 
 ROOT = Path(__file__).parents[2]
+SOMEBODY, FARM_GID = 61234, 61235  # ids of nobody
+DAY_S = 24 * 3600.0
 FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that does not read
 
 
 class Door:
     """A server with a few handlers, driven from threads as real clients drive it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "run" / "control.sock"
+    def __init__(self, folder: Path, gid: int | None = None) -> None:
+        self.path = folder / "control.sock"
         self.artifacts = ArtifactFolder(folder / "artifacts")
         self.role = Role.OPERATOR
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.server = ControlServer(
-            self.path,
-            artifacts=self.artifacts,
-            role_of=lambda uid: self.role,
-            handlers={
-                "echo": (self.echo, Role.VIEWER),
-                "count": (self.count, Role.USER),
-                "flood": (self.flood, Role.VIEWER),
-                "slow": (self.slow, Role.USER),
-                "never": (self.never, Role.USER),
-                "fails": (self.fails, Role.VIEWER),
-                "bug": (self.bug, Role.VIEWER),
-                "odd": (self.odd, Role.VIEWER),
-                "change": (self.echo, Role.OPERATOR),
-            },
-        )
+        self.server = ControlServer(self.path, artifacts=self.artifacts, role_of=lambda uid: self.role, gid=gid)
+        for kind, handler, role in (
+            ("echo", self.echo, Role.VIEWER),
+            ("count", self.count, Role.USER),
+            ("flood", self.flood, Role.VIEWER),
+            ("slow", self.slow, Role.USER),
+            ("never", self.never, Role.USER),
+            ("fails", self.fails, Role.VIEWER),
+            ("bug", self.bug, Role.VIEWER),
+            ("odd", self.odd, Role.VIEWER),
+            ("change", self.echo, Role.OPERATOR),
+        ):
+            self.server.register(kind, handler, role)
 
     async def echo(self, call):
         return Answer({"fields": dict(call.fields), "user": call.caller.user}, call.request.frames)
@@ -110,7 +112,82 @@ async def test_a_call_is_answered_and_the_kernel_names_the_caller(door):
 
 async def test_the_socket_is_for_owner_and_group_only(door):
     assert stat.S_IMODE(door.path.stat().st_mode) == 0o660
-    assert stat.S_IMODE(door.path.parent.stat().st_mode) == 0o750
+
+
+def call_as_somebody(path, groups):
+    """What another user who is in `groups` is answered, or told."""
+    program = (
+        "import sys; from pathlib import Path; from farm.control.client import ControlClient;"
+        "print(ControlClient(Path(sys.argv[1])).call('echo')['user'])"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, str(path)], user=SOMEBODY, group=SOMEBODY, extra_groups=groups,
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=20,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+async def test_members_of_the_group_reach_the_daemon_and_outsiders_do_not():
+    with tempfile.TemporaryDirectory(prefix="farm-group-") as made:
+        os.chmod(made, 0o711)  # noqa: PTH101 (as /run is)
+        folder = Path(made) / "run"
+        prepare_runtime_folder(folder, FARM_GID)
+        door = Door(folder, FARM_GID)
+        await door.server.start()
+        try:
+            member = await asyncio.to_thread(call_as_somebody, door.path, [FARM_GID])
+            outsider = await asyncio.to_thread(call_as_somebody, door.path, [])
+        finally:
+            await door.server.stop()
+    assert (member.returncode, member.stdout.strip()) == (0, f"uid:{SOMEBODY}"), member.stderr
+    assert outsider.returncode != 0
+    assert "NotAllowedError" in outsider.stderr
+
+
+def test_a_runtime_folder_is_made_for_owner_and_group(tmp_path):
+    folder = tmp_path / "a" / "run"
+    prepare_runtime_folder(folder, os.getegid())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    folder.chmod(0o700)  # of a daemon from before the group was there
+    prepare_runtime_folder(folder, os.getegid())
+    assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_gid) == (0o750, os.getegid())
+
+
+def test_a_runtime_folder_that_others_may_enter_stays_so(tmp_path):
+    tmp_path.chmod(0o755)
+    prepare_runtime_folder(tmp_path, None)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_runtime_folder_that_anybody_may_write_to_is_refused(tmp_path):
+    tmp_path.chmod(0o1777)
+    with pytest.raises(RuntimeFolderError, match="anybody may write"):
+        prepare_runtime_folder(tmp_path, None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_somebody_elses_runtime_folder_is_refused(tmp_path):
+    folder, link = tmp_path / "run", tmp_path / "link"
+    prepare_runtime_folder(folder, None)
+    link.symlink_to(folder)
+    os.chown(link, SOMEBODY, -1, follow_symlinks=False)
+    with pytest.raises(RuntimeFolderError, match=f"belongs to uid {SOMEBODY}"):
+        prepare_runtime_folder(link, None)
+    os.chown(folder, SOMEBODY, -1)
+    with pytest.raises(RuntimeFolderError, match=f"belongs to uid {SOMEBODY}"):
+        prepare_runtime_folder(folder, None)
+
+
+def test_a_runtime_folder_under_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeFolderError, match="Not a directory") as caught:
+        prepare_runtime_folder(tmp_path / "file" / "run", None)
+    assert "--runtime-dir" in caught.value.hint
+
+
+def test_a_group_that_is_not_there_is_not_let_in():
+    assert group_to_let_in("no-such-group-here") is None
+    assert group_to_let_in(grp.getgrgid(os.getegid()).gr_name) == os.getegid()
 
 
 async def test_progress_comes_ahead_of_the_answer(door):
@@ -206,6 +283,19 @@ async def test_a_caller_that_goes_away_ends_its_call(door):
     await asyncio.wait_for(door.cancelled.wait(), 10)
 
 
+async def test_a_daemon_that_stops_says_so_to_those_who_wait(tmp_path):
+    door = Door(tmp_path)
+    await door.server.start()
+    waiting = asyncio.create_task(door.call("never"))
+    await asyncio.wait_for(door.began.wait(), 10)
+    await door.server.stop()
+    async with asyncio.timeout(1.0):  # not after the client's 15 s of silence
+        with pytest.raises(HostError, match="is stopping") as caught:
+            await waiting
+    assert caught.value.code == "stopping"
+    assert door.cancelled.is_set()
+
+
 async def test_garbage_never_closes_the_door(door):
     context = zmq.Context()
     try:
@@ -294,8 +384,35 @@ async def test_impossible_uploads_are_refused(tmp_path, sha256, offset, size, to
 async def test_abandoned_uploads_are_dropped(tmp_path):
     folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
     await folder.put(sha256, 0, b"ri", 5)
-    assert folder.drop_abandoned() == 0
-    assert folder.drop_abandoned(time.time() + 10 * 24 * 3600) == 1
+    assert folder.drop_unneeded() == 0
+    assert folder.drop_unneeded(time.time() + 1.1 * DAY_S) == 1
+
+
+async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
+    folder, now_s = ArtifactFolder(tmp_path), time.time()
+    old, asked, sent = (folder.add(data) for data in (b"old", b"asked for again", b"sent again"))
+    for sha256 in (old, asked, sent):
+        os.utime(tmp_path / sha256, (now_s - 31 * DAY_S,) * 2)
+    await folder.get(asked, 0)
+    await folder.put(sent, 0, b"", 10)
+    assert folder.drop_unneeded(now_s) == 1
+    with pytest.raises(ArtifactMissingError):
+        folder.path(old)
+    assert folder.path(asked).read_bytes() == b"asked for again"
+    assert folder.path(sent).exists()
+
+
+def test_a_full_artifact_folder_loses_what_was_unused_longest(tmp_path, monkeypatch):
+    monkeypatch.setattr("farm.control.artifacts.BUDGET_BYTES", 25)
+    folder, now_s = ArtifactFolder(tmp_path), time.time()
+    kept = {}
+    for days in (0, 2, 5, 9):
+        kept[days] = folder.add(b"%10d" % days)
+        os.utime(tmp_path / kept[days], (now_s - days * DAY_S,) * 2)
+    assert folder.drop_unneeded(now_s) == 2
+    assert {days for days, sha256 in kept.items() if (tmp_path / sha256).exists()} == {0, 2}
+    monkeypatch.setattr("farm.control.artifacts.BUDGET_BYTES", 0)
+    assert folder.drop_unneeded(now_s) == 1  # a job may be at work on what was used today
 
 
 def test_no_daemon_is_said_at_once_and_with_a_hint(tmp_path):

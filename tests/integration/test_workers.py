@@ -28,6 +28,7 @@ from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
 
 DEFAULT = (Toolchain("default", Path(sys.executable)),)
+NOBODY = 65534  # uid and gid
 TASK = "tests.integration.misbehaving"
 
 
@@ -49,7 +50,7 @@ class Host:
 
 class Lab:
     def __init__(self, folder: Path, toolchains):
-        self.door = WorkerDoor(folder / "run" / "workers.sock", ArtifactFolder(folder / "artifacts"))
+        self.door = WorkerDoor(folder / "workers.sock", ArtifactFolder(folder / "artifacts"))
         self.supervisor = Supervisor(toolchains, folder / "work", self.door)
         self.folder = folder
         self.count = 0
@@ -272,7 +273,7 @@ async def test_workers_of_a_root_daemon_are_another_user(tmp_path):
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == 0 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o011)
-    door = WorkerDoor(tmp_path / "workers.sock", ArtifactFolder(tmp_path / "artifacts"), group="nogroup")
+    door = WorkerDoor(tmp_path / "workers.sock", ArtifactFolder(tmp_path / "artifacts"), gid=NOBODY)
     supervisor = Supervisor(
         (Toolchain("default", Path(sys.executable)),), tmp_path / "work", door, worker_user="nobody"
     )
@@ -283,4 +284,4 @@ async def test_workers_of_a_root_daemon_are_another_user(tmp_path):
     finally:
         await supervisor.stop()
         await door.stop()
-    assert answer["uid"] == 65534
+    assert answer["uid"] == NOBODY

@@ -12,7 +12,7 @@ import pytest
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, DeviceState, usable
 from farm.adb.program import AdbBinary, read_version
-from farm.adb.server import AdbServer, default_socket
+from farm.adb.server import AdbServer
 from farm.simulation.control import LabClient
 from tests.adb_server import adb_binaries
 
@@ -36,8 +36,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def own_server(binary: AdbBinary, folder: Path) -> AsyncIterator[AdbServer]:
-    """Farm's own server on its default unix socket, without USB."""
-    server = AdbServer(binary, default_socket(folder), folder, usb=False)
+    """Farm's own server on a unix socket, without USB."""
+    server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder, usb=False)
     await server.ensure()
     try:
         yield server

@@ -114,6 +114,17 @@ async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary: AdbBinar
         await server.stop()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to any group")
+async def test_the_group_may_use_its_socket(binary: AdbBinary, folder: Path) -> None:
+    server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False, gid=61235)
+    try:
+        await server.ensure()
+        facts = (folder / "s").stat()
+        assert (facts.st_gid, facts.st_mode & 0o777) == (61235, 0o660)
+    finally:
+        await server.stop()
+
+
 async def test_a_taken_port_names_its_holder(binary: AdbBinary, folder: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))  # bound, not listening: a connect is refused, a listen impossible
@@ -132,9 +143,9 @@ async def test_the_socket_holder_of_a_unix_socket_is_named(own_server: AdbServer
 
 async def test_another_server_is_seen_without_a_word_to_it(own_server: AdbServer) -> None:
     assert own_server.pid is not None
-    seen = other_servers({own_server.pid}, port=free_port())
+    seen = other_servers(own_server.client.address.spec, port=free_port())
     assert own_server.pid not in [process.pid for process in seen]
-    foreign = [process for process in other_servers(set(), port=free_port()) if process.pid == own_server.pid]
+    foreign = [process for process in other_servers("tcp:1", port=free_port()) if process.pid == own_server.pid]
     assert len(foreign) == 1
     assert foreign[0].user in str(foreign[0])
     assert str(own_server.pid) in str(foreign[0])
@@ -144,8 +155,7 @@ async def test_whoever_listens_on_the_usual_port_counts(tmp_path: Path) -> None:
     stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with stranger:
         port = stranger.sockets[0].getsockname()[1]
-        assert [p.pid for p in other_servers(set(), port=port) if p.pid == os.getpid()] == [os.getpid()]
-        assert other_servers({os.getpid()}, port=port) == other_servers(set(), port=free_port())
+        assert [p.pid for p in other_servers("tcp:1", port=port) if p.pid == os.getpid()] == [os.getpid()]
 
 
 async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
