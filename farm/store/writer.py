@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from farm.core.errors import FarmError, HostError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Statement = Callable[[Connection], Any]
@@ -43,6 +46,8 @@ class Writer:
 
     async def write(self, statement: Callable[[Connection], T]) -> T:
         """Run `statement` in the next commit; returns its value once that commit is durable.
+
+        Whoever is cancelled before the commit begins has written nothing; after that the write stays.
 
         Raises:
             StoreConflictError: a constraint of the schema refused it; the others of the commit are not affected.
@@ -76,25 +81,29 @@ class Writer:
                 return
 
     def _commit(self, batch: list[tuple[Statement, Future[Any]]]) -> None:
-        outcomes: list[tuple[Future[Any], Any, Exception | None]] = []
+        """Commit what is still wanted; whatever happens, everybody is answered and the thread lives on."""
+        wanted = [(statement, done) for statement, done in batch if done.set_running_or_notify_cancel()]
         try:
             with self._engine.begin() as connection:
-                for statement, done in batch:
-                    outcomes.append((done, *_attempt(connection, statement)))
+                outcomes = [_attempt(connection, statement) for statement, _ in wanted]
         except DatabaseError as error:
-            failure = StoreWriteError(
-                "the database could not be written; nothing of this change was kept",
-                hint="free disk space, or see `farm doctor`",
-                evidence=str(error.orig),
-            )
-            outcomes = [(done, None, failure) for _, done in batch]
-        for done, value, problem in outcomes:
-            if done.cancelled():  # the asker left; what was written stays
-                continue
+            outcomes = [(None, _not_written(str(error.orig)))] * len(wanted)
+        except Exception as error:
+            logger.exception("the database could not be written")
+            outcomes = [(None, _not_written(f"{type(error).__name__}: {error}"))] * len(wanted)
+        for (_, done), (value, problem) in zip(wanted, outcomes, strict=True):
             if problem is None:
                 done.set_result(value)
             else:
                 done.set_exception(problem)
+
+
+def _not_written(evidence: str) -> StoreWriteError:
+    return StoreWriteError(
+        "the database could not be written; nothing of this change was kept",
+        hint="free disk space, or see `farm doctor`",
+        evidence=evidence,
+    )
 
 
 def _attempt(connection: Connection, statement: Statement) -> tuple[Any, Exception | None]:
@@ -104,5 +113,7 @@ def _attempt(connection: Connection, statement: Statement) -> tuple[Any, Excepti
             return statement(connection), None
     except IntegrityError as error:
         return None, StoreConflictError(f"the database refused a write: {error.orig}")
-    except FarmError as error:
+    except DatabaseError:
+        raise  # the disk or the file: the others of the commit would fail too
+    except Exception as error:  # noqa: BLE001 (handed to the caller it belongs to)
         return None, error

@@ -3,12 +3,13 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import threading
 
 import pytest
 
 from farm.store.lock import StateFolderInUseError, StateFolderLock
 from farm.store.store import DatabaseUnusableError, DeviceRecord, Store
-from farm.store.writer import StoreConflictError
+from farm.store.writer import StoreConflictError, StoreWriteError
 
 
 @pytest.fixture
@@ -59,6 +60,40 @@ async def test_a_refused_write_spares_the_others_of_its_commit(store):
     results = await asyncio.gather(*writes, store.save_device(DeviceRecord("X2", "pixel")), return_exceptions=True)
     assert [type(result) for result in results] == [type(None)] * 50 + [StoreConflictError]
     assert len(store.devices()) == 51
+
+
+async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store):
+    def mistake(connection):
+        raise ZeroDivisionError
+
+    def slow(connection):
+        began.set()
+        assert go_on.wait(10)
+
+    began, go_on = threading.Event(), threading.Event()
+    with pytest.raises(ZeroDivisionError):
+        await store._writer.write(mistake)
+    under_way = asyncio.create_task(store._writer.write(slow))
+    await asyncio.to_thread(began.wait, 10)
+    queued = asyncio.create_task(store.save_device(DeviceRecord("X1", "never")))
+    await asyncio.sleep(0)  # until its write is in the queue
+    for each in (under_way, queued):
+        each.cancel()
+    await asyncio.gather(under_way, queued, return_exceptions=True)
+    go_on.set()
+    async with asyncio.timeout(10):
+        await store.save_device(DeviceRecord("X2", "pixel"))
+    assert [record.serial for record in store.devices()] == ["X2"]
+
+
+async def test_a_bug_in_a_commit_fails_it_and_no_other(store, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(store._writer._engine, "begin", None)
+        with pytest.raises(StoreWriteError, match="could not be written") as caught:
+            await store.save_device(DeviceRecord("X1", "pixel"))
+    assert "TypeError" in caught.value.evidence
+    await store.save_device(DeviceRecord("X1", "pixel"))
+    assert len(store.devices()) == 1
 
 
 async def test_a_jobs_first_end_is_kept(store):
