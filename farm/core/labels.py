@@ -64,7 +64,8 @@ def aliases_of(
 ) -> tuple[str, ...]:
     """Return the stock TVM keys a device answers to: `android`, its GPU, its SoC, its name, then the configured ones.
 
-    A device that is not identified answers to its name and the configured aliases only.
+    A device that is not identified answers to its name and the configured aliases only, one that is not adopted to
+    none (farm.fleet.registry).
     """
     generic = (ANY_PHONE, labels.get("gpu", ""), labels.get("soc", "")) if identity is not None else ()
     wanted = (normalise(alias) for alias in (*generic, name, *configured))

@@ -10,23 +10,23 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-import tenacity
-
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
-from farm.adb.errors import AdbError
 from farm.adb.push import PushProgress
 from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
-from farm.core.errors import FarmError, Fault, PhoneError
+from farm.core.errors import FarmError, Fault, NoPhoneError, PhoneError
 from farm.core.identity import DeviceIdentity
+from farm.core.labels import normalise
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
+from farm.core.selector import nearest
+from farm.fleet.back_off import back_off_s
 from farm.fleet.checker import Checker
 from farm.fleet.identity import identify, read_identity
 from farm.fleet.provision import drop_bundles, provision
@@ -37,8 +37,7 @@ FAREWELL_TIMEOUT_S = 20.0
 # A hub of phones comes at once and shares one cable anyway. A push holds 2 MiB in buffers: a hundred at a time took
 # 170 MB that the allocator never gave back, and not one phone was ready earlier.
 PUSHES_AT_ONCE = 8
-# Before attempt n after a failure: 0.5 s, 1 s, 2 s ... with jitter, so that a hub that came back is not stormed.
-RESTART_WAIT = tenacity.wait_exponential(multiplier=0.5, max=60.0) + tenacity.wait_random(0.0, 0.5)
+_REPORT_IT = "please report it with the daemon's log; then farm device release NAME"
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +80,6 @@ class ServerGoneError(PhoneError):
     code = "no_server"
 
 
-def backoff_s(attempt: int) -> float:
-    """Seconds to wait before `attempt` (from 1)."""
-    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-    state.attempt_number = attempt
-    return RESTART_WAIT(state)
-
-
 class Agent:
     """One device that adb lists or the farm knows. Used from the event loop's thread only."""
 
@@ -121,7 +113,21 @@ class Agent:
         return self._lifecycle.story
 
     def tell(self, event: m.Event) -> None:
-        """Something happened: decide, show it, act."""
+        """Something happened: decide, show it, act. Never raises: what fails in farm itself quarantines the device."""
+        try:
+            self._take(event)
+        except Exception as error:  # noqa: BLE001 - logged there, with the story
+            self.bug_found(error)
+
+    def bug_found(self, error: Exception) -> None:
+        """Farm failed over this device: log its story and leave it to a person; other devices go on."""
+        log.error("%s: a bug in farm; its story:\n%s", self.name, "\n".join(self.story), exc_info=error)
+        try:
+            self._take(m.BugFound(f"a bug in farm: {error!r}", _REPORT_IT))
+        except Exception:  # it is quarantined by now; whoever was to be told of it fails too
+            log.exception("%s: nobody could be told that it is quarantined", self.name)
+
+    def _take(self, event: m.Event) -> None:
         before = self.state
         instructions = self._lifecycle.handle(event, self._means.monotonic())
         after = self.state
@@ -152,10 +158,18 @@ class Agent:
         return await self._means.client.open_tcp(self.serial, server.port, timeout_s=timeout_s), server.secret
 
     async def farewell(self) -> None:
-        """Wait for what was asked of the phone beside work (stop, clean); raises what failed there."""
-        pending = await self._farewells_said()
-        for task in pending:
-            task.result()
+        """Wait for what was asked of the phone beside work (stop, clean); raises what failed there.
+
+        Raises:
+            PhoneError: among them, the phone went away and was let go meanwhile, or did not answer.
+        """
+        for task in await self._farewells_said():
+            if task.cancelled():
+                raise PhoneError(f"{self.name} went away meanwhile", hint="connect it and try again")
+            try:
+                task.result()
+            except TimeoutError as error:
+                raise PhoneError(f"{self.name} did not answer while it was given back", hint="try again") from error
 
     async def close(self) -> None:
         """End every task; the phone keeps what it has."""
@@ -197,7 +211,7 @@ class Agent:
         except Exception as error:
             # A bug must not leave the device waiting for an answer for ever.
             log.exception("%s: %s failed", self.name, type(work).__name__)
-            event = _failed(work, f"a bug in farm: {error!r}", "please report it with the daemon's log")
+            event = _failed(work, f"a bug in farm: {error!r}", _REPORT_IT)
         if number == self.state.generation:
             self._work = None  # this very task: telling must not cancel it
             self.tell(event)
@@ -225,7 +239,7 @@ class Agent:
             case m.Reap():
                 return m.RecoveryFinished(number, await self._rpc.reap())
             case m.BackOff(attempt=attempt):
-                await asyncio.sleep(backoff_s(attempt))
+                await asyncio.sleep(back_off_s(attempt))
                 return m.BackedOff(number)
 
     async def _provision(self, number: int, deep: bool) -> m.Event:
@@ -270,8 +284,14 @@ class Agent:
         event: m.Event
         try:
             event = m.ServerDied(number, await self._rpc.follow(self.server))
-        except AdbError as error:
+        except FarmError as error:
             event = m.LinkLost(number, error.message)
+            if error.fault is Fault.FARM:
+                log.exception("%s", self.name)
+        except Exception as error:
+            # A bug must not leave the device READY with nobody watching its server.
+            log.exception("%s: following its server failed", self.name)
+            event = m.LinkLost(number, f"a bug in farm: {error!r}")
         if number == self.state.follow:
             self._follow = None
             self.tell(event)
@@ -299,6 +319,21 @@ class Agent:
 
     def _task(self, what: Coroutine[object, object, None], kind: str) -> asyncio.Task[None]:
         return asyncio.create_task(what, name=f"{kind} {self.name}")
+
+
+def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
+    """One of `agents` (by serial) by its name or serial.
+
+    Raises:
+        NoPhoneError: there is none; the hint names the nearest.
+    """
+    by_name = {agent.name: agent for agent in agents.values()}
+    found = by_name.get(name) or agents.get(name) or by_name.get(normalise(name))
+    if found is None:
+        close = nearest(name, by_name)
+        hint = f"did you mean {close[0]}?" if close else "see `farm device list`"
+        raise NoPhoneError(f"there is no device {name!r}", hint=hint)
+    return found
 
 
 def _failed(work: m.Work, reason: str, hint: str) -> m.Event:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from farm.adb.client import AdbClient
@@ -21,21 +20,21 @@ from farm.adb.push import PushProgress
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import FarmError, NoPhoneError, PhoneError
+from farm.core.errors import FarmError, NoPhoneError, PhoneError, UserError
 from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
 from farm.core.labels import normalise
 from farm.core.lifecycle import LINK_DOWN, DeviceState
-from farm.core.selector import Selector, nearest
-from farm.fleet.agent import Agent, BundleSource, Means
+from farm.core.selector import Selector
+from farm.fleet.agent import Agent, BundleSource, Means, find_agent
+from farm.fleet.board import Board
 from farm.fleet.checker import Checker
 from farm.fleet.links import Watcher, listed
-from farm.fleet.registry import DeviceBook, Registry
+from farm.fleet.registry import DeviceBook, Registry, with_labels
 from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.store import DeviceRecord
 
-PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see no more, the log keeps less
 DISCONNECT_TIMEOUT_S = 5.0
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class Fleet:
         self._client = client
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
-        self._events = events
+        self._board = Board(self._registry, events)
         self._vitals = VitalsRound(
             client,
             lambda: tuple(self._agents.values()),
@@ -76,9 +75,6 @@ class Fleet:
         )
         self._means = Means(client, bundles, checker, self)
         self._agents: dict[str, Agent] = {}  # by serial
-        self._views: dict[str, DeviceView] = {}  # by serial
-        self._watching: list[Callable[[DeviceView], None]] = []
-        self._told_at: dict[str, float] = {}  # monotonic seconds of the last news about a push, by serial
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- running --
@@ -110,19 +106,29 @@ class Fleet:
         now = {device.serial: device for device in snapshot}
         for serial, agent in tuple(self._agents.items()):
             if serial not in now and agent.device is not None:
-                self._unlisted(agent)
+                with self._alone(serial):
+                    self._unlisted(agent)
         for serial, device in now.items():
-            agent = self._agents.get(serial) or self._new_agent(serial)
-            if agent.device is not None and agent.device.transport_id != device.transport_id:
-                agent.tell(m.Unlisted())  # gone and back between two lists: its streams are dead
-            agent.device = device
-            agent.tell(listed(device))
+            with self._alone(serial):
+                self._listed(device)
+
+    @contextmanager
+    def _alone(self, serial: str) -> Iterator[None]:
+        """What farm itself gets wrong about one device quarantines that device; the others go on."""
+        try:
+            yield
+        except Exception as error:
+            agent = self._agents.get(serial)
+            if agent is None:
+                log.exception("%s: a bug in farm; it is not followed", serial)
+            else:
+                agent.bug_found(error)
 
     # -- looking --
 
     def views(self) -> tuple[DeviceView, ...]:
         """Every device, by name."""
-        return tuple(sorted(self._views.values(), key=lambda view: view.name))
+        return self._board.views()
 
     def view(self, name: str) -> DeviceView:
         """One device by name or serial.
@@ -130,7 +136,7 @@ class Fleet:
         Raises:
             NoPhoneError: there is none; the hint names the nearest.
         """
-        return self._views[self._find(name).serial]
+        return self._board.view(self._find(name).serial)
 
     def story(self, name: str) -> tuple[str, ...]:
         """The last steps of one device's life, for people who wonder."""
@@ -138,19 +144,14 @@ class Fleet:
 
     def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
         """Bundle hash -> names of the devices that have it. May be called from any thread."""
-        found: dict[str, tuple[str, ...]] = {}
-        for view in self.views():
-            if view.bundle:
-                found[view.bundle] = (*found.get(view.bundle, ()), view.name)
-        return found
+        return self._board.bundles_in_use()
 
     def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
         """Call back with each new view, at once and in order; returns the function that ends it.
 
         A device that is no longer known is shown a last time: not adopted and gone.
         """
-        self._watching.append(callback)
-        return lambda: self._watching.remove(callback)
+        return self._board.subscribe(callback)
 
     # -- using --
 
@@ -184,11 +185,11 @@ class Fleet:
         """
         agent = self._find(name)
         record = self._record_of(agent)
-        taken = self._taken(agent)
+        taken = self._board.taken(agent.serial)
         chosen = self._registry.checked_name(rename, taken) if rename else agent.name
         await self._keep(agent, replace(record, name=chosen, pool=normalise(pool) or record.pool, adopted=True))
         agent.tell(m.Adopted())
-        return self._views[agent.serial]
+        return self._board.view(agent.serial)
 
     async def change(
         self, name: str, *, rename: str | None = None, pool: str | None = None, labels: Mapping[str, str] | None = None
@@ -201,14 +202,13 @@ class Fleet:
         agent = self._find(name)
         record = self._record_of(agent)
         if rename is not None:
-            record = replace(record, name=self._registry.checked_name(rename, self._taken(agent)))
+            record = replace(record, name=self._registry.checked_name(rename, self._board.taken(agent.serial)))
         if pool is not None:
             record = replace(record, pool=normalise(pool))
         if labels:
-            merged = {**record.labels, **{normalise(key): normalise(value) for key, value in labels.items()}}
-            record = replace(record, labels={key: value for key, value in merged.items() if key and value})
+            record = with_labels(record, labels)
         await self._keep(agent, record)
-        return self._views[agent.serial]
+        return self._board.view(agent.serial)
 
     async def set_service(self, name: str, service: Service) -> DeviceView:
         """Drain, maintain or put back into service; the last also releases a quarantined device."""
@@ -217,7 +217,7 @@ class Fleet:
         agent.tell(m.ServiceChanged(service))
         if service is Service.IN:
             agent.tell(m.Released())
-        return self._views[agent.serial]
+        return self._board.view(agent.serial)
 
     async def add_network(self, address: str) -> str:
         """Keep a network phone connected for ever; returns the serial it will be listed under."""
@@ -227,36 +227,38 @@ class Fleet:
         return serial
 
     async def reboot(self, name: str) -> None:
-        """Reboot a device; it comes back by itself.
+        """Reboot an adopted device; it comes back by itself.
 
         Raises:
+            UserError: it is not adopted, so it is not farm's to touch.
             AdbError: the phone did not take the request.
         """
-        await self._client.reboot(self._find(name).serial)
+        agent = self._find(name)
+        if not agent.state.adopted:
+            raise UserError(f"{agent.name} is not adopted: farm leaves it alone", hint="farm device adopt NAME")
+        await self._client.reboot(agent.serial)
 
     async def forget(self, name: str, *, clean: bool = False) -> None:
         """Give a device back: its server ends, with `clean` everything of ours goes, and its record too.
 
         Raises:
-            PhoneError: it cannot be cleaned now (not connected, or the phone refused); it is still remembered.
+            PhoneError: it cannot be cleaned now (not connected, or the phone refused); it is still adopted.
         """
         agent = self._find(name)
-        if clean and agent.state.adopted and (agent.state.life in LINK_DOWN or not agent.state.identified):
+        if clean and (agent.state.life in LINK_DOWN or not agent.state.identified):
             raise PhoneError(
                 f"{agent.name} cannot be cleaned: it is {agent.state.life}",
-                hint="connect it, or forget it without --clean",
+                hint="connect it and wait until it is identified, or forget it without --clean",
             )
         agent.tell(m.Unadopted(clean))
         agent.server = None
         try:
-            await agent.farewell()
-        except TimeoutError as error:
-            raise PhoneError(f"{agent.name} did not answer while it was cleaned", hint="try again") from error
-        except AdbError:
-            if clean:
-                raise
-            log.info("%s was forgotten while it could not be reached", agent.name)
-        await self._forget_record(agent)
+            await self._part(agent, clean=clean)
+            await self._forget_record(agent)
+        finally:
+            record = self._registry.get(agent.serial)
+            if record is not None and record.adopted:  # it did not work: what farm does must agree with its record
+                agent.tell(m.Adopted())
         if agent.state.life is Life.GONE:
             await self._drop(agent)
         else:
@@ -286,45 +288,22 @@ class Fleet:
         """Put a name to an identity; returns whether the device is adopted."""
         agent.identity = identity
         self._move_in(agent, identity)
-        record = self._registry.get(agent.serial)
-        if record is not None and record.adopted:
-            if record.hardware_serial != identity.hardware_serial:
-                self._registry.save_soon(replace(record, hardware_serial=identity.hardware_serial))
-        else:
-            record = self._registry.adopted_by_rule(agent.serial, identity, self._taken(agent))
-            if record is not None:
-                self._registry.save_soon(record)
-        agent.name = record.name if record else self._registry.name_for(agent.serial, identity, self._taken(agent))
+        taken = self._board.taken(agent.serial)
+        record = self._registry.identified(agent.serial, identity, taken)
+        agent.name = record.name if record else self._registry.name_for(agent.serial, identity, taken)
         return record is not None
 
     def changed(self, agent: Agent) -> None:
         """Publish the agent's view if it differs from the last one."""
         if self._agents.get(agent.serial) is not agent:
             return
-        before = self._views.get(agent.serial)
-        view = self._view_of(agent)
-        if view == before:
-            return
-        self._views[agent.serial] = view
-        if before is not None and before.name != view.name:  # nobody answers to the old name any more
-            self._show(replace(before, life=Life.GONE, adopted=False, reason=f"it is called {view.name} now"))
-        if before is None or before.life is not view.life:
-            self._events.publish(
-                f"device.{view.life}", view.name, serial=view.serial, reason=view.reason, hint=agent.state.hint
-            )
-            if view.life is Life.READY and agent.temperature_c is None:
-                self._spawn(self._vitals.read(agent), f"first vitals {agent.name}")
-        self._show(view)
+        shown = self._board.show(agent)
+        if shown and agent.state.life is Life.READY and agent.temperature_c is None:
+            self._spawn(self._vitals.read(agent), f"first vitals {agent.name}")
 
     def pushing(self, agent: Agent, progress: PushProgress) -> None:
-        """Say how far a push is, not more often than people can see."""
-        now = time.monotonic()
-        if now - self._told_at.get(agent.serial, 0.0) < PROGRESS_EVERY_S and progress.sent_bytes < progress.total_bytes:
-            return
-        self._told_at[agent.serial] = now
-        self._events.publish(
-            "device.pushing", agent.name, sent_bytes=progress.sent_bytes, total_bytes=progress.total_bytes
-        )
+        """Say how far a push is."""
+        self._board.pushing(agent, progress)
 
     # -- below --
 
@@ -336,6 +315,13 @@ class Fleet:
         self._agents[serial] = agent
         return agent
 
+    def _listed(self, device: AdbDevice) -> None:
+        agent = self._agents.get(device.serial) or self._new_agent(device.serial)
+        if agent.device is not None and agent.device.transport_id != device.transport_id:
+            agent.tell(m.Unlisted())  # gone and back between two lists: its streams are dead
+        agent.device = device
+        agent.tell(listed(device))
+
     def _unlisted(self, agent: Agent) -> None:
         agent.device = None
         agent.tell(m.Unlisted())
@@ -346,9 +332,7 @@ class Fleet:
         """Nobody remembers it and adb does not list it: show it gone and let it go."""
         if agent.device is None and self._agents.get(agent.serial) is agent:
             del self._agents[agent.serial]
-            last = self._views.pop(agent.serial, None)
-            if last is not None:
-                self._show(replace(last, life=Life.GONE, adopted=False, reason=agent.state.reason))
+            self._board.take_down(agent.serial, agent.state.reason)
             await agent.close()
 
     def _move_in(self, agent: Agent, identity: DeviceIdentity) -> None:
@@ -364,50 +348,15 @@ class Fleet:
             if former is None or former.device is not None or old.address:
                 continue
             del self._agents[old.serial]
-            self._views.pop(old.serial, None)
+            self._board.move_away(old.serial)
             self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
             agent.server = former.server
             agent.name = old.name
             agent.tell(m.ServiceChanged(Service(old.service)))
             return
 
-    def _view_of(self, agent: Agent) -> DeviceView:
-        state = agent.state
-        called = self._registry.called(agent.serial, agent.name, agent.identity)
-        return DeviceView(
-            name=agent.name,
-            serial=agent.serial,
-            life=state.life,
-            service=state.service,
-            reason=state.reason,
-            adopted=state.adopted,
-            pool=called.pool,
-            identity=agent.identity,
-            labels=called.labels,
-            aliases=called.aliases,
-            temperature_c=agent.temperature_c,
-            battery_percent=agent.battery_percent,
-            bundle=state.bundle,
-            since=agent.since,
-        )
-
-    def _show(self, view: DeviceView) -> None:
-        for callback in tuple(self._watching):
-            callback(view)
-
     def _find(self, name: str) -> Agent:
-        by_name = {agent.name: agent for agent in self._agents.values()}
-        found = by_name.get(name) or self._agents.get(name) or by_name.get(normalise(name))
-        if found is None:
-            close = nearest(name, by_name)
-            hint = f"did you mean {close[0]}?" if close else "see `farm device list`"
-            raise NoPhoneError(f"there is no device {name!r}", hint=hint)
-        return found
-
-    def _taken(self, agent: Agent) -> set[str]:
-        """What other devices answer to: names, and aliases that may mean several of them."""
-        others = [view for view in self._views.values() if view.serial != agent.serial]
-        return {view.name for view in others}.union(*(view.aliases for view in others))
+        return find_agent(self._agents, name)
 
     def _record_of(self, agent: Agent) -> DeviceRecord:
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
@@ -417,6 +366,15 @@ class Fleet:
         await self._registry.save(record)
         agent.name = record.name
         self.changed(agent)
+
+    async def _part(self, agent: Agent, *, clean: bool) -> None:
+        """Wait until the phone's server ended; only who wants it clean must hear that this did not work."""
+        try:
+            await agent.farewell()
+        except FarmError as error:
+            if clean:
+                raise
+            log.info("%s was forgotten, but its server may still run: %s", agent.name, error)
 
     async def _forget_record(self, agent: Agent) -> None:
         record = self._registry.get(agent.serial)

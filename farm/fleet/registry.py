@@ -92,6 +92,17 @@ class Registry:
         await self._book.forget_device(serial)
         self._records.pop(serial, None)
 
+    def identified(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
+        """The record of an identified device that is adopted, by somebody before or by a rule now; else None."""
+        known = self._records.get(serial)
+        if known is None or not known.adopted:
+            record = self.adopted_by_rule(serial, identity, taken)
+        else:
+            record = replace(known, hardware_serial=identity.hardware_serial)
+        if record is not None and record != known:
+            self.save_soon(record)
+        return record
+
     def adopted_by_rule(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
         """The record an adoption rule gives a device that is not adopted; None: leave it alone."""
         adoption = decide_adoption(self._rules, identity, serial, taken)
@@ -117,11 +128,13 @@ class Registry:
 
     # -- names --
 
-    def called(self, serial: str, name: str, identity: DeviceIdentity | None) -> Called:
-        """Pool, labels and aliases of a device."""
+    def called(self, serial: str, name: str, identity: DeviceIdentity | None, *, adopted: bool) -> Called:
+        """Pool, labels and aliases of a device. One that is not adopted answers to no key: it serves nobody."""
         record = self._records.get(serial)
         pool = record.pool if record else ""
         labels = labels_of(identity, name, pool, serial) | dict(record.labels if record else {})
+        if not adopted:
+            return Called(pool, labels, ())
         own = aliases_of(identity, name, labels)
         configured = (alias for alias, selector in self._aliases.items() if selector.matches(labels, own))
         return Called(pool, labels, aliases_of(identity, name, labels, configured))
@@ -152,3 +165,9 @@ class Registry:
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
         """Replace the keys set by hand."""
         self._aliases = dict(aliases)
+
+
+def with_labels(record: DeviceRecord, labels: Mapping[str, str]) -> DeviceRecord:
+    """The record with these hand-set labels too; an empty value removes one."""
+    merged = {**record.labels, **{normalise(key): normalise(value) for key, value in labels.items()}}
+    return replace(record, labels={key: value for key, value in merged.items() if key and value})

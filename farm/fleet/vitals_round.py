@@ -51,12 +51,22 @@ class VitalsRound:
                     await self.read(agent)
 
     async def read(self, agent: Agent) -> None:
-        """Read one device now. One that answers no command at all is reported lost: adb goes on listing it."""
+        """Read one device now. One that answers no command at all is reported lost: adb goes on listing it.
+
+        Never raises: a thermometer that farm cannot read is no reason to stop reading the others, or to end a session.
+        """
+        try:
+            await self._read(agent)
+        except Exception:
+            log.exception("%s: a bug in farm while its vitals were read", agent.name)
+
+    async def _read(self, agent: Agent) -> None:
+        follow = agent.state.follow  # of now: a server that starts while we wait is not to blame
         try:
             vitals = await read_vitals(self._client, agent.serial, timeout_s=self._timeout_s)
         except AdbTimeout:
             if not await self._answers(agent):
-                agent.tell(m.LinkLost(agent.state.follow, "it answers no command, though adb lists it"))
+                agent.tell(m.LinkLost(follow, "it answers no command, though adb lists it"))
         except FarmError as error:
             log.debug("%s: no vitals: %s", agent.name, error)  # the follower or the list will tell what is wrong
         else:

@@ -120,6 +120,15 @@ class Rig:
     async def server_pid(self, serial: str) -> str:
         return (await self.shell(serial, "sed -n s/^pid=//p /data/local/tmp/farm/run/state")).strip()
 
+    async def sessions(self, serial: str) -> set[str]:
+        """The processes that the server's sessions are, each with the tick it began at."""
+        folder = "/data/local/tmp/farm"
+        command = (
+            f". {folder}/bin/processes.sh; family $(sed -n s/^pid=//p {folder}/run/state);"
+            " for pid in $relatives; do stat_of $pid && echo $pid-$ticks; done"
+        )
+        return set((await self.shell(serial, command)).split())
+
 
 def make_bundle(folder: Path) -> Bundle:
     files = tuple(

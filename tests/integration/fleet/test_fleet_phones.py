@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from farm.bundle.manifest import Bundle
-from farm.core.device import Life, Service
-from farm.core.errors import NoPhoneError, PhoneError, UserError
+from farm.core.device import DeviceView, Life, Service
+from farm.core.errors import FarmError, NoPhoneError, PhoneError, UserError
 from farm.core.selector import Selector
 from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
@@ -60,15 +60,16 @@ async def test_a_replugged_phone_keeps_its_server_and_gets_no_byte(rig) -> None:
 async def test_an_orphaned_session_is_killed_when_its_server_is_taken_over(rig) -> None:
     async with rig() as r:
         view = await r.until(Life.READY)
-        status = "sh /data/local/tmp/farm/bin/rpc_supervise.sh status | grep ^sessions="
         _, close = await handshake(r.fleet, view.name)
+        sessions = await r.sessions(view.serial)
+        assert sessions
         r.phones.ignore_sigterm("one")
         try:
             r.phones.unplug("one")
             await r.until(Life.GONE)
             r.phones.plug("one")
             await r.until(Life.READY)
-            assert await r.shell(view.serial, status) in ("sessions=0\n", "sessions=1\n")  # 1: the check's, just ending
+            assert not await r.sessions(view.serial) & sessions
         finally:
             close()
 
@@ -151,7 +152,10 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
     async with rig(rules=()) as r:
         view = await r.until(Life.NEW)
         assert not view.adopted
+        assert view.aliases == ()
         assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
+        with pytest.raises(UserError, match="is not adopted"):
+            await r.fleet.reboot(view.name)
         with pytest.raises(UserError, match="cannot be a name"):
             await r.fleet.adopt(view.name, rename="::")
         await r.fleet.adopt(view.name, pool="Desk 1", rename="left one")
@@ -280,6 +284,43 @@ async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
         assert r.fleet.views() == ()
         with pytest.raises(NoPhoneError):
             r.fleet.view(view.name)
+
+
+async def test_a_phone_that_could_not_be_cleaned_is_still_adopted_and_cleaned_later(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        r.phones.offline("one", "refuse")
+        for _ in range(2):
+            with pytest.raises(FarmError):
+                await r.fleet.forget(view.name, clean=True)
+            assert r.fleet.view(view.name).adopted
+            assert [record.adopted for record in r.store.devices()] == [True]
+        cleaned, failed = await r.fleet.uninstall()
+        assert (cleaned, list(failed)) == ((), [view.name])
+        r.phones.plug("one")
+        view = await r.until(Life.READY)
+        await r.fleet.forget(view.name, clean=True)
+        assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
+        assert r.store.devices() == ()
+
+
+async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig({"one": "oneplus-12", "two": "galaxy-s9"}) as r:
+        first = await r.until(Life.READY, count=2)
+
+        def fails(view: DeviceView) -> None:
+            if view.name == first.name and view.life is Life.GONE:
+                raise RuntimeError("nobody thought of this")
+
+        r.fleet.subscribe(fails)
+        r.phones.unplug("*")
+        view = await r.until(Life.QUARANTINED)
+        assert view.name == first.name
+        assert "nobody thought of this" in view.reason
+        assert "Unlisted()" in caplog.text
+        await r.until(Life.GONE)
+        r.phones.plug("two" if view.serial == r.phones.phone("one").serial else "one")
+        await r.until(Life.READY)
 
 
 async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from farm.adb.devices import AdbDevice, DeviceState, parse_device_list
 from farm.bundle.manifest import Bundle, BundleFile
 from farm.core.lifecycle_messages import Link
-from farm.fleet.agent import backoff_s
+from farm.fleet.back_off import back_off_s
 from farm.fleet.links import listed
 from farm.fleet.phone_paths import ROOT, scripts
 from farm.fleet.provision import parse_probe, probe_command
@@ -122,6 +122,6 @@ def test_missing_permissions_are_told_in_adbs_words_too() -> None:
 
 def test_waiting_grows_to_a_minute_and_scatters() -> None:
     for attempt, least_s in ((1, 0.5), (2, 1.0), (3, 2.0), (20, 60.0)):
-        waits = {backoff_s(attempt) for _ in range(20)}
+        waits = {back_off_s(attempt) for _ in range(20)}
         assert len(waits) > 1
         assert all(least_s <= wait_s <= least_s + 0.5 for wait_s in waits)

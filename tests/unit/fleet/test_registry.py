@@ -64,11 +64,18 @@ def test_hand_set_labels_and_aliases_count() -> None:
     registry = Registry(Book(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
     registry.load()
     registry.set_aliases({"fast": Selector.parse("rack=3"), "slow": Selector.parse("rack=4")})
-    called = registry.called("R5CT", "left", PIXEL)
+    called = registry.called("R5CT", "left", PIXEL, adopted=True)
     assert called.pool == "desk"
     assert called.labels["rack"] == "3"
     assert "fast" in called.aliases
     assert "slow" not in called.aliases
+
+
+def test_who_is_not_adopted_answers_to_no_key() -> None:
+    registry = Registry(Book(), ())
+    registry.set_aliases({"fast": Selector.parse("gpu=mali-g710")})
+    called = registry.called("R5CT", "pixel-7", PIXEL, adopted=False)
+    assert (called.aliases, called.labels["gpu"]) == ((), "mali-g710")
 
 
 @pytest.mark.parametrize(("wanted", "said"), [("::", "cannot be a name"), ("Taken", "taken"), ("fast", "taken")])

@@ -1,0 +1,115 @@
+"""What everybody sees of the devices: the latest view of each, and news of every change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from farm.adb.push import PushProgress
+from farm.core.device import DeviceView, Life
+from farm.core.events import EventLog
+from farm.fleet.agent import Agent
+from farm.fleet.registry import Registry
+
+PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see no more, the log keeps less
+
+
+class Board:
+    """Views by serial. Used from the event loop's thread, except where a method says otherwise."""
+
+    def __init__(self, registry: Registry, events: EventLog) -> None:
+        self._registry = registry
+        self._events = events
+        self._views: dict[str, DeviceView] = {}
+        self._watching: list[Callable[[DeviceView], None]] = []
+        self._told_at: dict[str, float] = {}  # monotonic seconds of the last news about a push, by serial
+
+    def views(self) -> tuple[DeviceView, ...]:
+        """Every device, by name. May be called from any thread."""
+        return tuple(sorted(self._views.values(), key=lambda view: view.name))
+
+    def view(self, serial: str) -> DeviceView:
+        """One device that is shown."""
+        return self._views[serial]
+
+    def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
+        """Bundle hash -> names of the devices that have it. May be called from any thread."""
+        found: dict[str, tuple[str, ...]] = {}
+        for view in self.views():
+            if view.bundle:
+                found[view.bundle] = (*found.get(view.bundle, ()), view.name)
+        return found
+
+    def taken(self, serial: str) -> set[str]:
+        """What devices other than this one answer to: names, and aliases that may mean several of them."""
+        others = [view for view in self._views.values() if view.serial != serial]
+        return {view.name for view in others}.union(*(view.aliases for view in others))
+
+    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
+        """Call back with each new view, at once and in order; returns the function that ends it."""
+        self._watching.append(callback)
+        return lambda: self._watching.remove(callback)
+
+    def show(self, agent: Agent) -> bool:
+        """Publish the agent's view if it differs from the last one; returns whether its life changed."""
+        before = self._views.get(agent.serial)
+        view = self._view_of(agent)
+        if view == before:
+            return False
+        self._views[agent.serial] = view
+        if before is not None and before.name != view.name:  # nobody answers to the old name any more
+            self._tell(replace(before, life=Life.GONE, adopted=False, reason=f"it is called {view.name} now"))
+        changed = before is None or before.life is not view.life
+        if changed:
+            self._events.publish(
+                f"device.{view.life}", view.name, serial=view.serial, reason=view.reason, hint=agent.state.hint
+            )
+        self._tell(view)
+        return changed
+
+    def take_down(self, serial: str, reason: str) -> None:
+        """Show a device that is no longer known a last time: not adopted and gone."""
+        last = self._views.pop(serial, None)
+        self._told_at.pop(serial, None)
+        if last is not None:
+            self._tell(replace(last, life=Life.GONE, adopted=False, reason=reason))
+
+    def move_away(self, serial: str) -> None:
+        """The device is shown under another serial from now on."""
+        self._views.pop(serial, None)
+        self._told_at.pop(serial, None)
+
+    def pushing(self, agent: Agent, progress: PushProgress) -> None:
+        """Say how far a push is, not more often than people can see."""
+        now = time.monotonic()
+        if now - self._told_at.get(agent.serial, 0.0) < PROGRESS_EVERY_S and progress.sent_bytes < progress.total_bytes:
+            return
+        self._told_at[agent.serial] = now
+        self._events.publish(
+            "device.pushing", agent.name, sent_bytes=progress.sent_bytes, total_bytes=progress.total_bytes
+        )
+
+    def _view_of(self, agent: Agent) -> DeviceView:
+        state = agent.state
+        called = self._registry.called(agent.serial, agent.name, agent.identity, adopted=state.adopted)
+        return DeviceView(
+            name=agent.name,
+            serial=agent.serial,
+            life=state.life,
+            service=state.service,
+            reason=state.reason,
+            adopted=state.adopted,
+            pool=called.pool,
+            identity=agent.identity,
+            labels=called.labels,
+            aliases=called.aliases,
+            temperature_c=agent.temperature_c,
+            battery_percent=agent.battery_percent,
+            bundle=state.bundle,
+            since=agent.since,
+        )
+
+    def _tell(self, view: DeviceView) -> None:
+        for callback in tuple(self._watching):
+            callback(view)
