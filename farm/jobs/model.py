@@ -63,17 +63,15 @@ class BenchSpec:
 
 
 class AttemptState(StrEnum):
-    """Where one attempt of a job on one phone is."""
+    """How one attempt of a job on one phone ended."""
 
-    RUNNING = "running"
     DONE = "done"
     FAILED = "failed"  # `error` says how; a phone's fault is tried once more
-    STALE = "stale"  # its fence is no longer the current one: whatever it reports is refused
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One try of a job on one phone."""
+    """One try of a job on one phone; `fence` is its lease's, 0 when it never got the phone."""
 
     id: str
     job: str
@@ -81,7 +79,7 @@ class AttemptRecord:
     fence: int
     state: AttemptState
     started_at: datetime
-    ended_at: datetime | None = None
+    ended_at: datetime
     error: Mapping[str, object] | None = None  # as core/error_wire writes it
 
 
@@ -134,7 +132,7 @@ class PhoneResult:
         report = own.pop("report")
         for attempt in own["attempts"]:
             for name in ("started_at", "ended_at"):
-                attempt[name] = attempt[name].isoformat() if attempt[name] else None
+                attempt[name] = attempt[name].isoformat()
         return {**report, **own}  # the result's own fields win
 
 

@@ -5,9 +5,12 @@ from farm.leasing.model import (
     Devices,
     Explanation,
     Holder,
+    LeaseEndedError,
     LeasePolicy,
     NoSuchLeaseError,
     NotCheckingError,
+    PhoneLostError,
+    SessionStuckError,
     WaitingRequest,
 )
 
@@ -15,9 +18,12 @@ __all__ = [
     "Devices",
     "Explanation",
     "Holder",
+    "LeaseEndedError",
     "LeasePolicy",
     "Leasing",
     "NoSuchLeaseError",
     "NotCheckingError",
+    "PhoneLostError",
+    "SessionStuckError",
     "WaitingRequest",
 ]

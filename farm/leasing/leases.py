@@ -23,6 +23,7 @@ from farm.core.allocator import (
     RequestWithdrawn,
 )
 from farm.core.device import DeviceView, Life
+from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.core.requests import Door, Lease, LeaseRequest
@@ -36,9 +37,12 @@ from farm.leasing.model import (
     Devices,
     Explanation,
     Holder,
+    LeaseEndedError,
     LeasePolicy,
     NoSuchLeaseError,
     NotCheckingError,
+    PhoneLostError,
+    SessionStuckError,
     WaitingRequest,
 )
 from farm.leasing.sessions import Held, Sessions
@@ -98,7 +102,8 @@ class Leasing:
         """Revoke every lease and stop following the devices; waiting requests stay unanswered."""
         self._unsubscribe()
         for held in (*self._leases.values(), *self._checks.values()):
-            self._revoke(held, "the farm is stopping")
+            reason = "the farm is stopping"
+            self._revoke(held, HostError(reason), reason)
 
     # --- the job door ---------------------------------------------------------------------------------------------
 
@@ -121,6 +126,29 @@ class Leasing:
             held.ending = reason
             held.session.cut(reason)
 
+    def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
+        """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
+
+        From that moment on whatever is done under the lease is void, though its session may take a little to end.
+        A lease that its holder gives back is never taken away.
+
+        Raises:
+            NoSuchLeaseError: the lease is over already.
+        """
+        held = self._leases.get(lease_id)
+        if held is None:
+            raise _no_lease(lease_id)
+        return asyncio.shield(held.taken)
+
+    def abort(self, lease_id: str, reason: str) -> None:
+        """A holder says that its session went wrong: the session is cut, the phone cleaned and checked.
+
+        Nothing happens when the lease has ended: its phone is looked after already.
+        """
+        held = self._leases.get(lease_id)
+        if held is not None and not held.ending:
+            self._devices.report_broken_session(held.lease.device, reason)
+
     async def revoke(self, target: str, reason: str) -> None:
         """Take a device away from its holder; returns when its session has ended.
 
@@ -130,17 +158,22 @@ class Leasing:
 
         Raises:
             NoSuchLeaseError: nobody holds it.
+            SessionStuckError: its session does not end.
         """
         held = self._leases.get(target) or self._by_device.get(target)
         if held is None:
-            raise NoSuchLeaseError(
-                f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
-            )
+            raise _no_lease(target)
         session = held.session
-        self._revoke(held, reason)
+        self._revoke(held, LeaseEndedError(f"the lease on {held.lease.device} was taken back: {reason}"), reason)
         if session is not None:
-            async with asyncio.timeout(REVOKE_LIMIT_S):
-                await session.over.wait()
+            try:
+                async with asyncio.timeout(REVOKE_LIMIT_S):
+                    await session.over.wait()
+            except TimeoutError as error:
+                raise SessionStuckError(
+                    f"session {session.id} on {held.lease.device} was cut but has not ended in {REVOKE_LIMIT_S:g} s",
+                    hint=f"farm explain {held.lease.device} shows what becomes of it",
+                ) from error
 
     def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
         """A key by which the gate opens this lease's device: one session in all, or one at a time until the lease ends.
@@ -170,11 +203,6 @@ class Leasing:
         return self._sessions.new_key(held, device, single_use=False)
 
     # --- status ---------------------------------------------------------------------------------------------------
-
-    def is_current(self, device: str, fence: int) -> bool:
-        """Whether `fence` belongs to the lease that holds `device` now; anything else is a stale report."""
-        held = self._by_device.get(device)
-        return held is not None and held.lease.fence == fence
 
     def waiting(self) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served."""
@@ -290,6 +318,7 @@ class Leasing:
     def _follow_device(self, held: Held, view: DeviceView) -> None:
         """Decide what a holder's lease is worth now that its device has changed."""
         reason = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
+        lost = PhoneLostError(reason)
         keeps = not held.ends_with_session and view.life in MENDING
         if held.ending:
             return
@@ -297,16 +326,17 @@ class Leasing:
             if not held.ends_with_session:
                 held.stop_timer()
         elif not keeps:
-            self._revoke(held, reason)
+            self._revoke(held, lost, reason)
         else:
             if held.session is not None and not held.session.waits:
                 held.session.cut(reason)
             if held.timer is None:
-                held.timer = self._loop.call_later(self._policy.recovery_s, self._revoke, held, reason)
+                held.timer = self._loop.call_later(self._policy.recovery_s, self._revoke, held, lost, reason)
 
-    def _revoke(self, held: Held, reason: str) -> None:
+    def _revoke(self, held: Held, why: FarmError, reason: str) -> None:
         if held.ending:
             return
+        held.taken.set_result(why)
         if not held.internal:
             self._publish("lease.revoked", held.lease, reason=reason)
         if held.session is None:
@@ -318,7 +348,7 @@ class Leasing:
     def _end_check(self, device: str, reason: str) -> None:
         held = self._checks.get(device)
         if held is not None:
-            self._revoke(held, reason)
+            self._revoke(held, PhoneError(reason), reason)
 
     def _end(self, held: Held, reason: str) -> None:
         """The lease is over and no session is open under it."""
@@ -357,3 +387,9 @@ class Leasing:
             session.id if session else "",
             str(session.peer) if session else "",
         )
+
+
+def _no_lease(target: str) -> NoSuchLeaseError:
+    return NoSuchLeaseError(
+        f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
+    )

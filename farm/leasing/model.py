@@ -9,7 +9,7 @@ from typing import Protocol
 
 from farm.core.allocator import DeviceReason
 from farm.core.device import DeviceView
-from farm.core.errors import PhoneError, UserError
+from farm.core.errors import ExitCode, FarmError, PhoneError, UserError
 from farm.core.requests import Lease, LeaseRequest
 
 
@@ -17,6 +17,25 @@ class NoSuchLeaseError(UserError):
     """There is no such lease."""
 
     code = "no_such_lease"
+
+
+class LeaseEndedError(UserError):
+    """A lease was taken away from its holder. Trying again would take back what somebody ended on purpose."""
+
+    code = "lease_ended"
+    exit_code = ExitCode.FAILED
+
+
+class PhoneLostError(PhoneError):
+    """A lease ended because its phone went away or did not come back in time."""
+
+    code = "phone_lost"
+
+
+class SessionStuckError(FarmError):
+    """A session that was cut has not reported its end."""
+
+    code = "session_stuck"
 
 
 class NotCheckingError(PhoneError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from farm.core.allocator import unleasable_reason
 from farm.core.device import DeviceView, Life
-from farm.core.errors import PhoneError
+from farm.core.errors import FarmError, PhoneError
 from farm.core.events import EventLog
 from farm.core.requests import Lease
 from farm.core.sessions import (
@@ -50,6 +50,9 @@ class Held:
     session: Session | None = None
     ends_with_session: bool = False
     ending: str = ""  # why it ends as soon as its session is over
+    taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     timer: asyncio.TimerHandle | None = None  # unused grant, or mending phone
 
     def stop_timer(self) -> None:

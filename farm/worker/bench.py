@@ -30,7 +30,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     """Benchmark one model on one phone.
 
     Raises:
-        ModelError: the model or its inputs cannot be used.
+        ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
         PhoneError: the phone failed, or computed wrong numbers.
     """
     task = BenchTask.from_wire(payload)

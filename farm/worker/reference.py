@@ -17,7 +17,7 @@ import tvm
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from farm.core.errors import PhoneError
+from farm.core.errors import ModelError, PhoneError
 from farm.worker.child import first_line
 from farm.worker.compile import compile_for, to_relax
 from farm.worker.onnx_model import OnnxModel, shapes_of
@@ -36,6 +36,12 @@ class WrongNumbersError(PhoneError):
     """A phone computed wrong numbers."""
 
     code = "wrong_numbers"
+
+
+class MiscompiledError(ModelError):
+    """TVM itself compiles a model wrongly: another phone computes the same wrong numbers."""
+
+    code = "miscompiled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str]) -> d
     """The comparison as a result's fields.
 
     Raises:
-        WrongNumbersError: the outputs are too far off; the message says who is to blame.
+        WrongNumbersError: the outputs are too far off, and the phone alone computes so.
+        MiscompiledError: they are, and TVM on this host computes the same.
     """
     difference = compare(got, reference.outputs, names)
     against_host = compare(got, reference.host_outputs, names)
@@ -108,7 +115,7 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str]) -> d
         said = difference.problem or f"off by {difference.max_abs_error:.3g} ({difference.excess:.3g} times the limit)"
         where = f"output {difference.output!r}: {said}"
         if against_host.ok and reference.independent:
-            raise WrongNumbersError(
+            raise MiscompiledError(
                 f"wrong numbers, {where}; the phone agrees with TVM on this host, so TVM compiles the model wrongly",
                 hint="another target or TVM version; report it to TVM with this model",
             )

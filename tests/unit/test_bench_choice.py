@@ -16,7 +16,7 @@ from farm.jobs.attempt import (
     next_look_s,
     overdue,
 )
-from farm.jobs.bench import choose
+from farm.jobs.choice import choose
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
