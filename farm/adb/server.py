@@ -177,13 +177,13 @@ class AdbServer:
             else:
                 path = self.client.address.path
                 if path.startswith("/"):
-                    await asyncio.to_thread(self._let_group_in, path)
+                    await asyncio.to_thread(self._let_group_in, Path(path))
                 return version
 
-    def _let_group_in(self, path: str) -> None:
+    def _let_group_in(self, path: Path) -> None:
         if self._gid is not None:
             os.chown(path, -1, self._gid)
-        os.chmod(path, _SOCKET_MODE)
+        path.chmod(_SOCKET_MODE)
 
     def _not_started(self, code: int) -> AdbError:
         with self.log.open("rb") as log:

@@ -6,11 +6,12 @@ entry that is not in the ledger is never touched, wherever it came from.
 
 Two things done to a reverse abort the whole adb server, and every phone's sessions with it (docs/facts.md): removing
 one while the phone dials it, and rebinding one to another host port. So a reverse is never rebound, and one is removed
-only after the caller has said that nothing on the phone dials it any more. One reconciliation runs at a time.
+only after the caller has said that nothing on the phone dials it any more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -170,7 +171,7 @@ class TunnelLedger:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[tuple[str, str, str], Entry] = {}
-        self._running = False
+        self._writing = asyncio.Lock()  # a change begins with what the one before it left
         if path.exists():
             try:
                 entries = _LEDGER_FILE.validate_json(path.read_bytes())
@@ -187,49 +188,53 @@ class TunnelLedger:
         """What farm owns, in the order of making."""
         return tuple(self._entries.values())
 
-    def own(self, tunnel: Tunnel) -> None:
+    async def own(self, tunnel: Tunnel) -> None:
         """Takes a tunnel into the ledger; `reconcile` then sets it up.
 
         Raises:
             UserError: see `check_tunnel`, or the ledger has another tunnel in that place.
+            HostError: the ledger cannot be written.
         """
         check_tunnel(tunnel)
-        held = self._entries.get(tunnel.place)
-        if held is not None and held.tunnel != tunnel:
-            raise UserError(
-                f"{tunnel.listen} is farm's already, for {held.tunnel.dial} of {held.tunnel.serial}",
-                hint="Release that one first, or choose another port.",
-            )
-        self._save({**self._entries, tunnel.place: Entry(tunnel)})
+        async with self._writing:
+            held = self._entries.get(tunnel.place)
+            if held is not None and held.tunnel != tunnel:
+                raise UserError(
+                    f"{tunnel.listen} is farm's already, for {held.tunnel.dial} of {held.tunnel.serial}",
+                    hint="Release that one first, or choose another port.",
+                )
+            await self._save({**self._entries, tunnel.place: Entry(tunnel)})
 
-    def release(self, tunnel: Tunnel, *, dialler_stopped: bool = False) -> None:
+    async def release(self, tunnel: Tunnel, *, dialler_stopped: bool = False) -> None:
         """Marks a tunnel for removal by the next `reconcile`; one that is not farm's is left alone.
 
         Args:
             tunnel: as owned.
             dialler_stopped: for a reverse: nothing on the phone dials it any more (see the top of this file).
+
+        Raises:
+            HostError: the ledger cannot be written.
         """
-        held = self._entries.get(tunnel.place)
-        if held is not None and held.tunnel == tunnel:
-            stopped = dialler_stopped or held.dialler_stopped
-            changed = replace(held, releasing=True, dialler_stopped=stopped)
-            self._save({**self._entries, tunnel.place: changed})
+        async with self._writing:
+            held = self._entries.get(tunnel.place)
+            if held is not None and held.tunnel == tunnel:
+                stopped = dialler_stopped or held.dialler_stopped
+                changed = replace(held, releasing=True, dialler_stopped=stopped)
+                await self._save({**self._entries, tunnel.place: changed})
 
     async def reconcile(self, client: AdbClient, usable: Collection[str]) -> list[Planned]:
         """Sets up what is missing and removes what was released; returns what was planned, failures as CONFLICT.
 
-        Call it after every change of the list of phones. While one runs, another returns at once with nothing.
+        Call it after every change of the list of phones, one call at a time (farm.fleet.tunnels).
+
+        Raises:
+            AdbError: the adb server does not answer.
+            HostError: the ledger cannot be written.
         """
-        if self._running:
-            return []
-        self._running = True
-        try:
-            listed = list(parse_forwards(await client.list_forwards()))
-            for serial in sorted({entry.tunnel.serial for entry in self.entries if _is_reverse(entry)} & set(usable)):
-                listed += parse_reverses(serial, await client.list_reverses(serial))
-            return [await self._perform(client, planned) for planned in plan(self.entries, listed, usable)]
-        finally:
-            self._running = False
+        listed = list(parse_forwards(await client.list_forwards()))
+        for serial in sorted({entry.tunnel.serial for entry in self.entries if _is_reverse(entry)} & set(usable)):
+            listed += parse_reverses(serial, await client.list_reverses(serial))
+        return [await self._perform(client, planned) for planned in plan(self.entries, listed, usable)]
 
     async def _perform(self, client: AdbClient, planned: Planned) -> Planned:
         tunnel = planned.tunnel
@@ -243,19 +248,37 @@ class TunnelLedger:
         except AdbError as error:
             return replace(planned, step=Step.WAIT, reason=error.message)
         if planned.step in (Step.REMOVE, Step.DROP):
-            self._save({place: entry for place, entry in self._entries.items() if place != tunnel.place})
+            await self._strike_off(tunnel)
         return planned
 
-    def _save(self, entries: Mapping[tuple[str, str, str], Entry]) -> None:
+    async def _strike_off(self, tunnel: Tunnel) -> None:
+        async with self._writing:
+            held = self._entries.get(tunnel.place)
+            if held is not None and held.releasing:  # not owned again meanwhile
+                await self._save({place: each for place, each in self._entries.items() if place != tunnel.place})
+
+    async def _save(self, entries: Mapping[tuple[str, str, str], Entry]) -> None:
         """On disk first, whole or not at all; then in memory."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_suffix(".part")
-        with part.open("w") as file:
-            json.dump([asdict(entry) for entry in entries.values()], file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        try:
+            await asyncio.to_thread(_write, self._path, tuple(entries.values()))
+        except OSError as error:
+            raise HostError(
+                f"the ledger of tunnels {self._path} cannot be written: {error.strerror}",
+                hint="free disk space, or look at the state folder's owner",
+                evidence=str(error),
+            ) from error
         self._entries = dict(entries)
+
+
+def _write(path: Path, entries: Iterable[Entry]) -> None:
+    """Blocks until it is on the disk: 5-50 ms, seconds on a busy one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    with part.open("w") as file:
+        json.dump([asdict(entry) for entry in entries], file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
 def _is_reverse(entry: Entry) -> bool:

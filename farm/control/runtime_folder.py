@@ -26,8 +26,8 @@ class RuntimeFolderError(HostError):
 def prepare_runtime_folder(path: Path, gid: int | None) -> None:
     """Make the folder of the daemon's sockets, or check the one that is there. Done once, before any socket is opened.
 
-    A folder that others may enter is somebody's choice (`--runtime-dir /srv/lab`): its mode stays, the sockets in it are
-    closed by their own. Any other is opened to the group.
+    A folder that others may enter is somebody's choice (`--runtime-dir /srv/lab`): its mode stays, the sockets in it
+    are closed by their own. Any other is opened to the group.
 
     Args:
         path: the folder.

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, DeviceState
-from farm.adb.errors import AdbError
 from farm.adb.tunnels import Planned, Step, Tunnel, TunnelLedger
-from farm.core.errors import HostError, ProtocolError
+from farm.core.errors import FarmError, HostError
 
 RETRY_S = 5.0  # an adb server that just came back may not list its phones yet
+ROUND_LIMIT_S = 30.0  # a few requests to adb, each with a limit of its own; an order may come during another's round
 
 log = logging.getLogger(__name__)
 
@@ -28,29 +28,45 @@ class Snapshots(Protocol):
 
 
 class TunnelKeeper:
-    """One ledger, reconciled after every change of adb's list and after every order."""
+    """One ledger and the one task that reconciles it: after every change of adb's list and after every order."""
 
     def __init__(self, client: AdbClient, watcher: Snapshots, ledger: TunnelLedger) -> None:
         self._client = client
         self._watcher = watcher
         self._ledger = ledger
-        self._state: dict[Tunnel, Planned] = {}  # what the last reconciliation said of each
+        self._state: dict[Tunnel, Planned] = {}  # what the last round said of each
+        self._dirty = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []  # for the end of a round that has not begun
 
     async def run(self) -> None:
-        """Follow adb's list until cancelled."""
+        """Reconcile whenever something changed, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_list(), name="tunnels list")
+            group.create_task(self._keep(), name="tunnels")
+
+    async def _follow_list(self) -> None:
         async for _ in self._watcher.snapshots():
+            self._dirty.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            waiting, self._waiting = self._waiting, []
             try:
-                await self.reconcile()
-            except (AdbError, ProtocolError) as error:
+                await self._reconcile()
+            except FarmError as error:
                 log.info("tunnels are not set up now: %s", error)
-                await asyncio.sleep(RETRY_S)
+                asyncio.get_running_loop().call_later(RETRY_S, self._dirty.set)
+                for each in waiting:
+                    if not each.done():
+                        each.set_exception(error)
+            finally:  # done, or cancelled in the middle
+                for each in waiting:
+                    if not each.done():
+                        each.set_result(None)
 
-    async def reconcile(self) -> None:
-        """Set up what is missing, remove what was released.
-
-        Raises:
-            AdbError: the adb server does not answer.
-        """
+    async def _reconcile(self) -> None:
         devices = self._watcher.devices or ()
         usable = {device.serial for device in devices if device.state is DeviceState.DEVICE}
         planned = await self._ledger.reconcile(self._client, usable)
@@ -60,6 +76,24 @@ class TunnelKeeper:
                 "%s %s -> %s: %s %s", each.tunnel.serial, each.tunnel.listen, each.tunnel.dial, each.step, each.reason
             )
 
+    async def _reconciled(self) -> None:
+        """Return when a round that begins after now has ended.
+
+        Raises:
+            AdbError: the adb server does not answer; it is tried again by itself.
+            HostError: the ledger cannot be written, or there is no end.
+        """
+        ended = asyncio.get_running_loop().create_future()
+        self._waiting.append(ended)
+        self._dirty.set()
+        try:
+            async with asyncio.timeout(ROUND_LIMIT_S):
+                await ended
+        except TimeoutError as error:
+            raise HostError(
+                f"the tunnels were not set up within {ROUND_LIMIT_S:.0f} s", hint="farm goes on: farm forward list"
+            ) from error
+
     async def add(self, tunnel: Tunnel) -> None:
         """Own a tunnel and set it up.
 
@@ -67,12 +101,12 @@ class TunnelKeeper:
             UserError: it cannot be, or must not.
             HostError: its place is taken by somebody else's entry; farm does not keep it then.
         """
-        self._ledger.own(tunnel)
-        await self.reconcile()
+        await self._ledger.own(tunnel)
+        await self._reconciled()
         said = self._state.get(tunnel)
         if said is not None and said.step is Step.CONFLICT:
-            self._ledger.release(tunnel, dialler_stopped=True)
-            await self.reconcile()
+            await self._ledger.release(tunnel, dialler_stopped=True)
+            await self._reconciled()
             raise HostError(
                 f"{tunnel.listen} is taken: {said.reason}", hint="choose another port; farm leaves that one alone"
             )
@@ -82,9 +116,10 @@ class TunnelKeeper:
 
         Raises:
             AdbError: the adb server does not answer.
+            HostError: the ledger cannot be written.
         """
-        self._ledger.release(tunnel, dialler_stopped=dialler_stopped)
-        await self.reconcile()
+        await self._ledger.release(tunnel, dialler_stopped=dialler_stopped)
+        await self._reconciled()
         waiting = any(entry.tunnel == tunnel for entry in self._ledger.entries)
         return self._state[tunnel].reason if waiting and tunnel in self._state else ""
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.adb.client import AdbClient
+from farm.adb.devices import AdbDevice, DeviceState
+from farm.adb.errors import AdbError
 from farm.adb.tunnels import (
     Entry,
     Planned,
@@ -21,6 +24,7 @@ from farm.adb.tunnels import (
     plan,
 )
 from farm.core.errors import HostError, UserError
+from farm.fleet.tunnels import TunnelKeeper
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -135,23 +139,23 @@ def test_the_phone_may_listen_on_5555() -> None:
     check_tunnel(reverse("tcp:5555"))
 
 
-def test_the_ledger_survives_a_restart(tmp_path: Path) -> None:
+async def test_the_ledger_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "adb" / "tunnels.json"
     ledger = TunnelLedger(path)
-    ledger.own(forward())
-    ledger.own(reverse())
-    ledger.release(reverse())
-    ledger.release(forward("tcp:1"))  # not ours
+    await ledger.own(forward())
+    await ledger.own(reverse())
+    await ledger.release(reverse())
+    await ledger.release(forward("tcp:1"))  # not ours
     assert TunnelLedger(path).entries == (Entry(forward()), Entry(reverse(), releasing=True)) == ledger.entries
 
 
-def test_two_tunnels_in_one_place_are_refused(tmp_path: Path) -> None:
+async def test_two_tunnels_in_one_place_are_refused(tmp_path: Path) -> None:
     ledger = TunnelLedger(tmp_path / "tunnels.json")
-    ledger.own(forward())
-    ledger.own(forward())
+    await ledger.own(forward())
+    await ledger.own(forward())
     with pytest.raises(UserError, match="farm's already, for tcp:5000 of A"):
-        ledger.own(forward(serial="B"))
-    ledger.own(reverse("tcp:9000"))  # another side, another place
+        await ledger.own(forward(serial="B"))
+    await ledger.own(reverse("tcp:9000"))  # another side, another place
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"tunnel": {"kind": "sideways"}}]', "\0"])
@@ -193,20 +197,98 @@ async def test_reconcile_sets_up_and_takes_down_only_ours(
     entries = Entries(server, "FAKE1 tcp:8000 tcp:1")
     ledger = TunnelLedger(tmp_path / "tunnels.json")
     mine = forward(serial="FAKE1")
-    ledger.own(mine)
+    await ledger.own(mine)
     assert steps(await ledger.reconcile(client, set())) == [Step.WAIT]
     assert steps(await ledger.reconcile(client, {"FAKE1"})) == [Step.ADD]
     assert await ledger.reconcile(client, {"FAKE1"}) == []
     entries.lines = ["FAKE1 tcp:8000 tcp:1"]  # a replug
     assert steps(await ledger.reconcile(client, {"FAKE1"})) == [Step.ADD]
-    ledger.release(mine)
+    await ledger.release(mine)
     assert steps(await ledger.reconcile(client, {"FAKE1"})) == [Step.REMOVE]
     assert (entries.lines, ledger.entries) == (["FAKE1 tcp:8000 tcp:1"], ())
 
 
-async def test_reconciling_twice_at_once_does_it_once(server: FakeServer, client: AdbClient, tmp_path: Path) -> None:
-    Entries(server)
+class Listing:
+    """adb's list as a watcher tells it."""
+
+    def __init__(self) -> None:
+        self.devices: tuple[AdbDevice, ...] | None = None
+        self.changes: asyncio.Queue[tuple[AdbDevice, ...]] = asyncio.Queue()
+
+    async def snapshots(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
+        while True:
+            self.devices = await self.changes.get()
+            yield self.devices
+
+
+PLUGGED = (AdbDevice("FAKE1", DeviceState.DEVICE),)
+
+
+async def test_an_order_that_comes_during_a_round_is_carried_out_in_the_next(
+    server: FakeServer, client: AdbClient, tmp_path: Path
+) -> None:
+    entries = Entries(server)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await go_on.wait()
+        await entries.list(reader, writer)
+
+    server.services["host:list-forward"] = slow
+    listing = Listing()
+    keeper = TunnelKeeper(client, listing, TunnelLedger(tmp_path / "tunnels.json"))
+    running = asyncio.create_task(keeper.run())
+    try:
+        listing.changes.put_nowait(PLUGGED)
+        await asyncio.wait_for(begun.wait(), 10)
+        adding = asyncio.create_task(keeper.add(forward(serial="FAKE1")))
+        await asyncio.wait((adding,), timeout=0.05)
+        assert not adding.done()  # the round under way knows nothing of it
+        go_on.set()
+        await asyncio.wait_for(adding, 10)
+        assert entries.lines == ["FAKE1 tcp:9000 tcp:5000"]
+        assert keeper.listed() == ((forward(serial="FAKE1"), ""),)
+        assert await keeper.remove(forward(serial="FAKE1"), dialler_stopped=False) == ""
+        assert entries.lines == []
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_round_that_failed_is_said_and_tried_again(
+    server: FakeServer, client: AdbClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.fleet.tunnels.RETRY_S", 0.01)
+    entries, added = Entries(server), asyncio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.services["host:list-forward"] = entries.list
+        writer.write(b"FAIL0004busy")
+
+    async def add(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await entries.add(reader, writer)
+        added.set()
+
+    server.services["host:list-forward"] = refuse
+    server.services["host-serial:FAKE1:forward:norebind:tcp:9000;tcp:5000"] = add
+    listing = Listing()
+    listing.devices = PLUGGED
+    keeper = TunnelKeeper(client, listing, TunnelLedger(tmp_path / "tunnels.json"))
+    running = asyncio.create_task(keeper.run())
+    try:
+        with pytest.raises(AdbError):
+            await keeper.add(forward(serial="FAKE1"))
+        await asyncio.wait_for(added.wait(), 10)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_ledger_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     ledger = TunnelLedger(tmp_path / "tunnels.json")
-    ledger.own(forward(serial="FAKE1"))
-    first, second = await asyncio.gather(ledger.reconcile(client, {"FAKE1"}), ledger.reconcile(client, {"FAKE1"}))
-    assert (steps(first), second) == ([Step.ADD], [])
+    ledger._path = tmp_path / "file" / "tunnels.json"
+    with pytest.raises(HostError, match="cannot be written"):
+        await ledger.own(forward())
+    assert ledger.entries == ()
