@@ -9,6 +9,7 @@ import typer
 
 from farm.cli.context import JsonFlag, connect, print_json, print_table, say
 from farm.core.errors import ExitCode, UserError
+from farm.jobs.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
 
 
 def register(app: typer.Typer) -> None:
@@ -19,8 +20,8 @@ def register(app: typer.Typer) -> None:
 def bench(
     model: Annotated[Path, typer.Argument(help="An ONNX model.")],
     on: Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias.")],
-    repeat: Annotated[int, typer.Option(min=1, max=100_000, help="How many timed samples per phone.")] = 20,
-    number: Annotated[int, typer.Option(min=1, max=1_000_000, help="Runs averaged into one sample.")] = 5,
+    repeat: Annotated[int, typer.Option(min=1, max=MAX_REPEAT, help="How many timed samples per phone.")] = 20,
+    number: Annotated[int, typer.Option(min=1, max=MAX_NUMBER, help="Runs averaged into one sample.")] = 5,
     target: Annotated[str, typer.Option(help="cpu, adreno or opencl.")] = "cpu",
     inputs: Annotated[
         Path | None, typer.Option("--input", help=".npz with one array per model input; seeded random otherwise.")
@@ -28,7 +29,9 @@ def bench(
     devices: Annotated[
         int | None, typer.Option(min=1, help="At most so many phones; every matching one by default.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(min=1.0, help="Seconds for one phone, all steps.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=1.0, max=MAX_TIMEOUT_S, help="Seconds for one phone, all steps.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Compile a model, send it to every matching phone, check its numbers and time it.

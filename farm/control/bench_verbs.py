@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.core.error_wire import error_to_wire
 from farm.jobs.bench import BenchRunner
@@ -29,27 +31,33 @@ class BenchVerbs:
     async def bench(self, call: ControlCall) -> Mapping[str, Any]:
         """Run a bench. The caller's leaving cancels it."""
         spec = BenchSpec.from_wire(call.fields)
-        steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        job_id = f"bench-{secrets.token_hex(4)}"
+        await self._store.add_job(job_id, kind="bench", user=call.caller.user, spec=asdict(spec))
+        steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
         def progress(device: str, step: str, facts: Mapping[str, Any]) -> None:
             steps.put_nowait({"device": device, "step": step, **facts})
 
         async def tell() -> None:
-            while True:
-                await call.progress(**await steps.get())
+            with contextlib.suppress(CallerGoneError):  # the door cancels the bench of a caller that left
+                while (step := await steps.get()) is not None:
+                    await call.progress(**step)
 
         telling = asyncio.create_task(tell())
-        job_id = f"bench-{secrets.token_hex(4)}"
-        await self._store.add_job(job_id, kind="bench", user=call.caller.user, spec=asdict(spec))
         try:
-            result = await self._runner.run(job_id, spec, call.caller.user, progress)
-        except BaseException as error:
-            await asyncio.shield(self._store.end_job(job_id, state="failed", result={"error": error_to_wire(error)}))
-            raise
+            try:
+                result = await self._runner.run(job_id, spec, call.caller.user, progress)
+            except BaseException as error:
+                await self._end(job_id, {"error": error_to_wire(error)}, ok=False)
+                raise
+            answer = result.to_wire()
+            await self._end(job_id, answer, ok=result.ok)
+            steps.put_nowait(None)
+            await telling  # every step comes before the answer
         finally:
             telling.cancel()
-        answer = result.to_wire()
-        await self._store.end_job(job_id, state="done" if result.ok else "failed", result=answer)
-        while not steps.empty():
-            await call.progress(**steps.get_nowait())
         return answer
+
+    async def _end(self, job_id: str, result: Mapping[str, Any], *, ok: bool) -> None:
+        """Keep a job's result, whoever gives up waiting meanwhile."""
+        await asyncio.shield(self._store.end_job(job_id, state="done" if ok else "failed", result=result))

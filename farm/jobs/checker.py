@@ -67,7 +67,7 @@ class FarmChecker:
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def check(self, device: str, bundle: Bundle) -> CheckReport:
-        """Run the bundle's golden kernels for the CPU on a phone.
+        """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.
 
         Raises:
             CheckTimeoutError: the phone hangs.
@@ -76,7 +76,7 @@ class FarmChecker:
         """
         async with self._places:
             started_s = asyncio.get_running_loop().time()
-            payload = {"device": device, "golden": str(bundle.golden_dir)}
+            payload = {"device": device, "golden": str(bundle.golden_dir), "kinds": [one.kind for one in bundle.golden]}
             task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
             try:
                 found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))

@@ -12,11 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from farm.core.errors import UserError
 from farm.core.identity import DeviceIdentity
+from farm.jobs.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
 
 DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
-MAX_TIMEOUT_S = 24 * 3600.0
-MAX_REPEAT = 20_000  # a sample is about 20 bytes as JSON; a result must fit one frame of 1 MiB
-MAX_NUMBER = 1_000_000
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]

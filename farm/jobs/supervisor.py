@@ -22,7 +22,7 @@ from typing import Any
 from farm.core.errors import FarmError, UserError
 from farm.jobs.attempt import Attempt, AttemptHost, Door, Task, Watch, WorkerDiedError, next_look_s, overdue
 from farm.jobs.messages import Exited, Spawn
-from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
+from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError, tail_of
 
 TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
 KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
@@ -32,7 +32,6 @@ CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under t
 DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 30.0
 STEADY_S = 60.0  # a zygote that lived this long starts the back-off anew
-LOG_TAIL_BYTES = 2000
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class Supervisor:
         zygote = await self._ready(toolchain)
         now_s = asyncio.get_running_loop().time()
         attempt = Attempt(task, host, Watch(now_s, now_s))
-        folder = self._attempt_folder(task)
+        folder = await asyncio.to_thread(self._attempt_folder, task)
         token = self._door.admit(task.attempt, task.fence, attempt)
         try:
             pid = await zygote.spawn(self._order(task, token, folder))
@@ -240,7 +239,7 @@ def _died(attempt: Attempt, exited: Exited, folder: Path) -> WorkerDiedError:
 
 def _tail(log: Path) -> str:
     try:
-        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return tail_of(log).decode(errors="replace").strip()
     except FileNotFoundError:
         return ""
 

@@ -297,9 +297,16 @@ def _environment() -> dict[str, str]:
     return environment
 
 
+def tail_of(log: Path) -> bytes:
+    """The end of a log, however long the log is."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+        return file.read(LOG_TAIL_BYTES)
+
+
 def _tail(log: Path) -> str:
     try:
-        data = log.read_bytes()[-LOG_TAIL_BYTES:]
+        data = tail_of(log)
     except OSError as error:
         return str(error)
     lines = data.decode(errors="replace").strip().splitlines()

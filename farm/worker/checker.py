@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farm.bundle.model import KIND_OPENCL
 from farm.worker.daemon import Daemon
-from farm.worker.golden import run_golden
-from farm.worker.session import on_phone, opened
+from farm.worker.golden import CheckResult, run_golden
+from farm.worker.session import PhoneSession, on_phone, opened
+
+ALWAYS_THERE = "tvm.rpc.server.remove"  # every RPC server has it
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
-    """Run the golden kernels for the CPU.
+    """Run the bundle's golden kernels: for the CPU, and for OpenCL if it has any and the phone a driver.
+
+    A phone without an OpenCL driver is a healthy phone; the detail says so.
 
     Raises:
         PhoneError: the phone failed in the session.
@@ -20,7 +26,33 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     """
     daemon.progress("opening a session")
     with opened(daemon.open_session()) as session:
+        golden = Path(payload["golden"])
         daemon.progress("running the golden kernels")
         with on_phone("running the golden kernels"):
-            found = run_golden(session.raw, Path(payload["golden"]))
+            found = run_golden(session.raw, golden)
+        if found.ok and KIND_OPENCL in payload["kinds"]:
+            found = _with_opencl(found, session, golden, daemon)
     return {"ok": found.ok, "detail": found.detail, "max_abs_error": min(found.max_abs_error, 1e300)}
+
+
+def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: Daemon) -> CheckResult:
+    if not has_opencl(session):
+        return replace(cpu, detail=f"{cpu.detail}; no OpenCL driver, so its golden kernels were not run")
+    daemon.progress("running the golden kernels for OpenCL")
+    with on_phone("running the golden kernels for OpenCL"):
+        gpu = run_golden(session.raw, golden, KIND_OPENCL)
+    detail = f"{cpu.detail}; {gpu.detail}" if gpu.ok else gpu.detail
+    return CheckResult(gpu.ok, max(cpu.max_abs_error, gpu.max_abs_error), detail)
+
+
+def has_opencl(session: PhoneSession) -> bool:
+    """Whether the phone has an OpenCL device.
+
+    Raises:
+        PhoneError: the session ended over the question.
+    """
+    try:
+        return bool(session.raw.cl(0).exist)
+    except Exception:  # noqa: BLE001 - without libOpenCL.so TVM's runtime raises instead of answering no
+        session.function(ALWAYS_THERE)  # a session that is dead is the phone's fault, not a missing driver
+        return False

@@ -26,7 +26,7 @@ from farm.worker.onnx_model import OnnxModel
 
 LIBRARY = "model.so"
 RECIPE = 1  # raise it when this module compiles differently: older cached libraries are then not used
-UNUSED_S = 7 * 24 * 3600.0  # a cached library nobody wanted for a week is deleted
+UNUSED_S = 7 * 24 * 3600.0  # what is in the cache and nobody wanted for a week is deleted
 
 _ABIS = {
     "aarch64": Abi.ARM64, "arm64": Abi.ARM64, "arm": Abi.ARMV7, "armv7a": Abi.ARMV7, "x86_64": Abi.X86_64,
@@ -180,12 +180,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _drop_unused(cache: Path) -> None:
+    """Delete what nobody wanted for a week: libraries, references, locks, and what killed workers left half done."""
     oldest_s = time.time() - UNUSED_S
-    for folder in cache.iterdir():
+    for path in cache.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another worker was faster
-            if folder.is_dir() and folder.stat().st_mtime < oldest_s:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.with_suffix(".lock").unlink(missing_ok=True)
+            if path.stat().st_mtime >= oldest_s:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def _unsupported(model: OnnxModel, text: str) -> str:

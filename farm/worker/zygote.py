@@ -41,6 +41,7 @@ from farm.jobs.messages import (
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_OPEN_FILES = 1024  # a worker needs a few dozen
+MAX_FILE_BYTES = 4 << 30  # a library with its weights stays below 2 GiB; what an endless log would take ends here
 OOM_SCORE_ADJ = 500  # when memory runs out, a worker goes before the daemon (man 5 proc_pid_oom_score_adj)
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")  # their versions go into every result
 # What children use: imported here once, in the order in which a missing one is most worth naming.
@@ -152,6 +153,7 @@ def _confine(order: Spawn, zygote: int) -> None:
     os.close(log)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)  # Python ignores SIGXFSZ: a write beyond it fails with EFBIG
     _limit(resource.RLIMIT_CPU, order.cpu_limit_s)
     _limit(resource.RLIMIT_DATA, order.data_limit_bytes)
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
