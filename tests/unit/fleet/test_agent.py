@@ -1,0 +1,146 @@
+"""The agent when its helpers fail in ways nobody planned; phones are played by functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.adb.errors import AdbTimeout
+from farm.bundle.manifest import Bundle
+from farm.core import lifecycle_messages as m
+from farm.core.device import Life
+from farm.core.errors import PhoneError, ProtocolError
+from farm.core.identity import DeviceIdentity
+from farm.core.lifecycle import DeviceState
+from farm.fleet.agent import Agent, Means
+from farm.fleet.checker import CheckReport
+from farm.fleet.rpc_server import RunningServer
+from farm.fleet.vitals_round import VitalsRound
+
+LIMIT_S = 5.0
+STARTING = DeviceState(Life.STARTING, adopted=True, identified=True, generation=5)
+
+
+async def for_ever(*_: object, **__: object) -> Any:
+    await asyncio.Event().wait()
+
+
+class Phone:
+    """A client whose calls do what a test says."""
+
+    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+        self.shell = self.open_shell = call
+
+
+class NoBundles:
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        return None
+
+
+class Patient:
+    async def check(self, device: str, bundle: Bundle) -> CheckReport:
+        return cast(CheckReport, await for_ever())
+
+
+class Watcher:
+    """The fleet's part: remembers every life and reason it was told of."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Life, str]] = []
+        self.news = asyncio.Event()
+
+    def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
+        return True
+
+    def changed(self, agent: Agent) -> None:
+        self.seen.append((agent.state.life, agent.state.reason))
+        self.news.set()
+
+    def pushing(self, agent: Agent, progress: object) -> None:
+        pass
+
+    async def until(self, life: Life) -> str:
+        """Wait for that life; returns its reason."""
+        async with asyncio.timeout(LIMIT_S):
+            while life not in (reasons := dict(self.seen)):
+                self.news.clear()
+                await self.news.wait()
+        return reasons[life]
+
+
+@asynccontextmanager
+async def agent_of(call: Callable[..., Awaitable[Any]], state: DeviceState) -> AsyncIterator[tuple[Agent, Watcher]]:
+    watcher = Watcher()
+    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher), state)
+    agent.identity = DeviceIdentity(abi="arm64-v8a")
+    agent.server = RunningServer(5000, "b" * 64, "secret")
+    try:
+        yield agent, watcher
+    finally:
+        await agent.close()
+
+
+@pytest.mark.parametrize("error", [ProtocolError("adb said nonsense"), ValueError("nonsense")])
+async def test_a_follower_that_fails_is_a_lost_link_not_silence(error: Exception) -> None:
+    async def nonsense(*_: object, **__: object) -> None:
+        raise error
+
+    async with agent_of(nonsense, STARTING) as (agent, watcher):
+        agent.tell(m.ServerStarted(5))
+        assert "nonsense" in await watcher.until(Life.PROVISIONING)
+
+
+async def test_a_server_that_started_meanwhile_is_not_blamed_for_a_phone_that_did_not_answer() -> None:
+    async def silent(serial: str, command: str, **_: object) -> None:
+        if agent.state.life is Life.STARTING:
+            agent.tell(m.ServerStarted(5))
+        if "rpc_supervise" in command:
+            await for_ever()
+        raise AdbTimeout("no answer")
+
+    async with agent_of(silent, STARTING) as (agent, _):
+        client = cast(AdbClient, Phone(silent))
+        await VitalsRound(client, lambda: (agent,), lambda _: None).read(agent)
+        assert (agent.state.life, agent.state.trouble) == (Life.CHECKING, "")
+
+
+async def test_vitals_that_cannot_be_shown_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise ValueError("no such sensor")
+
+    async with agent_of(broken, STARTING) as (agent, _):
+        await VitalsRound(cast(AdbClient, Phone(broken)), lambda: (agent,), lambda _: None).read(agent)
+        assert agent.state == STARTING
+    assert "no such sensor" in caplog.text
+
+
+async def test_a_farewell_to_a_phone_that_is_let_go_fails_as_an_error() -> None:
+    ready = DeviceState(Life.READY, adopted=True, identified=True, generation=5)
+    async with agent_of(for_ever, ready) as (agent, watcher):
+        agent.tell(m.Unadopted(clean=True))
+        await watcher.until(Life.NEW)
+        waiting = asyncio.create_task(agent.farewell())
+        await asyncio.sleep(0)
+        await agent.close()
+        with pytest.raises(PhoneError, match="went away"):
+            await waiting
+
+
+async def test_what_watchers_get_wrong_quarantines_the_phone_and_reaches_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with agent_of(for_ever, STARTING) as (agent, watcher):
+
+        def fail(_: Agent) -> None:
+            raise RuntimeError("a subscriber's bug")
+
+        watcher.changed = fail  # type: ignore[method-assign]
+        agent.tell(m.ServerStarted(5))
+        assert agent.state.life is Life.QUARANTINED
+        assert "a subscriber's bug" in agent.state.reason
+    assert "ServerStarted(generation=5)" in caplog.text
