@@ -91,7 +91,7 @@ def spinning(farm, phone, client):
     """Let `client` start a kernel that never ends and ignores SIGTERM; later kernels are good again."""
     farm.lab.ignore_sigterm(phone.nickname)
     client.go()
-    until(phone.computes)
+    until(phone.spins)
     farm.lab.good_kernels(phone.nickname)
 
 

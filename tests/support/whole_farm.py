@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -133,16 +134,14 @@ class Phone:
 
     def programs(self) -> list[str]:
         """Process ids of its RPC server and of the sessions under it."""
-        return [pid for pid, _ in self._servers()]
+        lines = self.shell("ps -A -o PID,ARGS").splitlines()
+        return [line.split()[0] for line in lines if "tvm_rpc server" in line]
 
-    def computes(self) -> bool:
-        """Whether a session on it is at work right now."""
-        return any(state.startswith("R") for _, state in self._servers())
-
-    def _servers(self) -> list[tuple[str, str]]:
-        lines = self.shell("ps -A -o PID,STAT,ARGS").splitlines()
-        rows = [line.split(maxsplit=2) for line in lines if "tvm_rpc server" in line]
-        return [(pid, state) for pid, state, _ in rows]
+    def spins(self) -> bool:
+        """Whether a session on it is inside a kernel that the fault `ignore_sigterm` keeps there."""
+        status = "".join(f"cat /proc/{pid}/status 2>/dev/null;" for pid in self.programs())
+        ignored = [int(line.split()[1], 16) for line in self.shell(status + "true").splitlines() if "SigIgn" in line]
+        return any(mask & 1 << (signal.SIGTERM - 1) for mask in ignored)
 
 
 def phones(farm: VirtualFarm) -> list[Phone]:
