@@ -129,8 +129,7 @@ def test_a_slow_link_is_slow_and_correct(rig, tmp_path):
     rig.lab.slow(PHONE, bytes_per_s=1_000_000, latency_s=0.02)
     began = time.monotonic()
     rig.text("push", str(file), f"{TMP}/t/file")
-    took_s = time.monotonic() - began
-    assert 0.4 <= took_s < 5
+    assert time.monotonic() - began >= 0.4  # no haste of the host can undercut the link's pace
     rig.lab.fast(PHONE)
     rig.text("pull", f"{TMP}/t/file", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == file.read_bytes()
@@ -220,10 +219,10 @@ def test_heat_and_battery_show_on_the_phone(rig):
 
 
 def test_a_ramp_takes_its_time(rig):
-    began = time.monotonic()
+    rig.lab.heat(PHONE, 50.0, ramp_s=3600)
+    assert "Thermal Status: 0" in rig.text("shell", "dumpsys thermalservice")
     rig.lab.heat(PHONE, 50.0, ramp_s=0.5)
     until(lambda: "Thermal Status: 4" in rig.text("shell", "dumpsys thermalservice"))
-    assert time.monotonic() - began > 0.2
 
 
 def test_the_phone_comes_back_to_a_new_adb_server(rig):
