@@ -341,10 +341,10 @@ async def test_megabytes_both_ways_at_once_with_a_slow_reader():
         sock = await lab.session()
         data = os.urandom(1 << 20) * 24
         sending = asyncio.create_task(send(sock, data))
-        await asyncio.sleep(0.05)  # let both directions fill up and pause
+        (session,) = lab.door.gate._sessions.values()
+        await until(lambda: session._relay._down.sending)  # this side does not read: the way back is full
         assert await receive(sock, len(data)) == data
         await sending
-        (session,) = lab.door.gate._sessions.values()
         assert session._relay.bytes_up == session._relay.bytes_down == len(data)
 
 
