@@ -185,8 +185,7 @@ class Fleet:
         """
         agent = self._find(name)
         record = self._record_of(agent)
-        taken = self._board.taken(agent.serial)
-        chosen = self._registry.checked_name(rename, taken) if rename else agent.name
+        chosen = self._registry.checked_name(rename, self._board.taken(agent.serial)) if rename else agent.name
         await self._keep(agent, replace(record, name=chosen, pool=normalise(pool) or record.pool, adopted=True))
         agent.tell(m.Adopted())
         return self._board.view(agent.serial)
