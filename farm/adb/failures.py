@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from farm.adb.devices import AdbDevice, DeviceState
 from farm.adb.errors import (
     AdbError,
     AdbFailed,
@@ -160,20 +159,3 @@ def failure(text: str, *, serial: str = "") -> AdbError:
 def _unknown(text: str, who: str) -> AdbFailed:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return AdbFailed(f"{who} or the adb server refused: {lines[0] if lines else '(no words)'}", evidence=text.strip())
-
-
-_STATE_WORDS = {
-    DeviceState.UNAUTHORIZED: "device unauthorized",
-    DeviceState.AUTHORIZING: "device still authorizing",
-    DeviceState.CONNECTING: "device still connecting",
-    DeviceState.OFFLINE: "device offline",
-    DeviceState.NO_PERMISSIONS: "no permissions",
-}
-
-
-def why_not_usable(device: AdbDevice) -> AdbError | None:
-    """The error that a listed device's state stands for; None when its shell can be asked."""
-    if device.state is DeviceState.DEVICE:
-        return None
-    words = device.detail or _STATE_WORDS.get(device.state, f"device is in state {device.state}")
-    return failure(words, serial=device.serial)

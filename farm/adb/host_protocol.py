@@ -285,7 +285,6 @@ class SyncWord:
     DONE = b"DONE"
     OKAY = b"OKAY"
     FAIL = b"FAIL"
-    QUIT = b"QUIT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ stays behind. Imported lazily: it costs 164 ms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
 import socket
 import tempfile
 from collections.abc import Callable
@@ -69,11 +71,14 @@ class PhoneTools:
         Raises:
             AdbFailed: the phone's package manager refused; its words are the evidence.
         """
-        remote = _REMOTE_PACKAGE.format(os.getpid())
+        remote = _REMOTE_PACKAGE.format(secrets.token_hex(8))
 
         def work(device: Any) -> None:
-            device.sync.push(package, remote)
-            device.install_remote(remote, clean=True, flags=["-r", "-t"])
+            try:
+                device.sync.push(package, remote)
+                device.install_remote(remote, clean=False, flags=["-r", "-t"])
+            finally:
+                _remove(device, remote)
 
         await self._call(serial, f"installing {package.name}", work, timeout_s)
 
@@ -126,14 +131,15 @@ class PhoneTools:
         """Runs blocking work in a thread; on timeout or cancellation its sockets are shut down, which ends it."""
         sockets: list[socket.socket] = []
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, _run, self._address, serial, work, sockets)
+        queued = self._threads.submit(_run, self._address, serial, work, sockets)
+        running = asyncio.wrap_future(queued, loop=loop)
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(running)
         except TimeoutError as error:
             raise AdbTimeout(f"Phone {serial} did not finish {what} in {timeout_s:g} s.") from error
         finally:
-            if not running.done():
+            if not running.done() and not queued.cancel():  # one that has not begun never will
                 for connected in tuple(sockets):
                     _shut(connected)
                 running.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -203,6 +209,14 @@ def _run(address: ServerAddress, serial: str, work: Callable[[Any], T], sockets:
         for connected in sockets:
             _shut(connected)
             connected.close()
+
+
+def _remove(device: Any, remote: str) -> None:
+    """Takes our file off the phone; when the link is lost, what ended the work is the error to tell."""
+    import adbutils
+
+    with contextlib.suppress(adbutils.AdbError, OSError, EOFError):
+        device.shell(["rm", "-f", remote])
 
 
 def _shut(connected: socket.socket) -> None:

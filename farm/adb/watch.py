@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
@@ -50,8 +50,6 @@ class DeviceWatcher:
         client: how to reach it.
         server: farm's own server, started and restarted when needed; None = somebody else's, only reported about.
         own_version: protocol version of the adb program in use; a server of another one is a clash (0 = any).
-        network: addresses of network phones to keep connected.
-        on_devices: called with each snapshot that differs from the last; the first even when empty.
         on_news: called with each piece of news.
         policy: the numbers.
     """
@@ -62,25 +60,21 @@ class DeviceWatcher:
         *,
         server: AdbServer | None = None,
         own_version: int = 0,
-        network: Iterable[str] = (),
-        on_devices: Callable[[Snapshot], None] = _ignore,
         on_news: Callable[[WatchNews], None] = _ignore,
         policy: WatchPolicy = WatchPolicy(),  # noqa: B008 - frozen
     ) -> None:
         self._client = client
         self._server = server
         self._own_version = own_version or (server.binary.version if server is not None else 0)
-        self._on_devices = on_devices
         self._on_news = on_news
         self._policy = policy
-        self._network = {address: NetworkPhone(address) for address in map(network_address, network)}
+        self._network: dict[str, NetworkPhone] = {}
         self._attempts: set[asyncio.Task[None]] = set()
         self._outage = Outage()
         self._lost_told = False
         self._clash_told = 0  # the version that was told
         self._changed = asyncio.Event()
         self.devices: Snapshot | None = None  # None until the first list came
-        self.progress_at = time.monotonic()  # for the daemon's watchdog: advances while the watcher lives, adb or not
 
     def add_network(self, address: str) -> str:
         """Keeps a network phone connected from now on; returns its address as adb lists it (its serial)."""
@@ -126,7 +120,6 @@ class DeviceWatcher:
         if news:
             self._tell_lost(error)
         self._publish(())
-        self.progress_at = time.monotonic()
         await asyncio.sleep(self._policy.server.delay_s(self._outage.failures))
 
     async def _watch(self) -> None:
@@ -140,7 +133,7 @@ class DeviceWatcher:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_TICK_S):
                         await rung.wait()
-                now = self.progress_at = time.monotonic()
+                now = time.monotonic()
                 if rung.is_set():
                     rung.clear()
                     owed, lost = True, 0  # a server that rings is alive, however slow its answers are
@@ -233,7 +226,6 @@ class DeviceWatcher:
         self.devices = devices
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._on_devices(devices)
 
     def _tell(self, kind: str, subject: str, message: str, error: FarmError | None = None) -> None:
         self._on_news(WatchNews(kind, subject, message, error))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.core.errors import FarmError
+from farm.core.errors import FarmError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +45,20 @@ def call(kind: str, **fields: Any) -> dict[str, Any]:
     """One request, one answer."""
     with connect() as client:
         return client.call(kind, **fields)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """What a command was told to write.
+
+    Raises:
+        UserError: it cannot be written there.
+    """
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that is there and yours"
+        ) from error
 
 
 def print_json(value: object) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, write_file
 from farm.cli.status import print_devices
 from farm.control.client import ControlClient
 from farm.core.errors import PhoneError
@@ -166,7 +166,7 @@ def screenshot(name: Name, out: Annotated[Path, typer.Argument(help="The PNG fil
     """Save a phone's screen as PNG."""
     with connect() as client:
         answer = client.call("device.screenshot", device=name)
-        out.write_bytes(client.get_artifact(answer["artifact"]))
+        write_file(out, client.get_artifact(answer["artifact"]))
     typer.echo(f"wrote {out}: {answer['width']} x {answer['height']}")
 
 
@@ -179,7 +179,7 @@ def pull(
     """Copy a file from a phone."""
     with connect() as client:
         answer = client.call("device.pull", device=name, path=path)
-        out.write_bytes(client.get_artifact(answer["artifact"]))
+        write_file(out, client.get_artifact(answer["artifact"]))
     typer.echo(f"wrote {out}: {answer['size_bytes']} bytes")
 
 

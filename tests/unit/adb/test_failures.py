@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.adb import errors
-from farm.adb.devices import AdbDevice, DeviceState
-from farm.adb.failures import classify, failure, why_not_usable
+from farm.adb.failures import classify, failure
 from farm.core.errors import Fault
 
 DATA = Path(__file__).parents[2] / "data" / "adb" / "errors"
@@ -93,17 +92,6 @@ def test_leaves_say_whose_fault_it_is() -> None:
     assert errors.AdbServerUnreachable().fault is Fault.HOST
     assert errors.DeviceNoPermissions().fault is Fault.HOST
     assert str(errors.AdbTimeout()) == "The phone did not answer in time."
-
-
-@pytest.mark.parametrize("state", [state for state in DeviceState if state is not DeviceState.DEVICE])
-def test_a_state_that_is_not_usable_says_why(state: DeviceState) -> None:
-    error = why_not_usable(AdbDevice("ABC", state))
-    assert error is not None
-    assert "ABC" in error.message
-
-
-def test_a_usable_state_has_no_error() -> None:
-    assert why_not_usable(AdbDevice("ABC", DeviceState.DEVICE)) is None
 
 
 @given(st.text())

@@ -130,7 +130,8 @@ async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServe
         writer.write(b"OKAY%04x%s" % (len(words), words))
 
     server.services["host:connect:10.0.0.7:5555"] = refuse
-    async with watching(client, FAST, network=["10.0.0.7"]) as (watcher, seen):
+    async with watching(client, FAST) as (watcher, seen):
+        assert watcher.add_network("10.0.0.7") == "10.0.0.7:5555"
         await seen.until(lambda: "network.back" in seen.kinds)
         await seen.until(lambda: [d.serial for d in watcher.devices or ()] == ["10.0.0.7:5555"])
         assert seen.kinds == ["network.lost", "network.back"]

@@ -45,15 +45,19 @@ async def watching(
     seen = Seen()
     watcher = DeviceWatcher(
         client,
-        on_devices=seen.add_snapshot,
         on_news=seen.add_news,
         policy=policy,
         **options,  # type: ignore[arg-type]
     )
-    task = asyncio.create_task(watcher.run())
+
+    async def follow() -> None:
+        async for snapshot in watcher.snapshots():
+            seen.add_snapshot(snapshot)
+
+    tasks = [asyncio.create_task(watcher.run()), asyncio.create_task(follow())]
     try:
         yield watcher, seen
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
