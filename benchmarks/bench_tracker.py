@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import resource
 import socket
 import statistics
@@ -14,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Context, Figure
+from farm.tracker.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION
+from farm.tracker.wire import TRACKER_MAGIC
 from tests.support.tvm import descendants, farm_door, resident_bytes, stock_tracker
 
 EXCHANGES = 300  # of ours; the stock tracker needs 88 ms for each
@@ -22,6 +26,11 @@ CYCLES = 1500
 STOCK_CYCLES = 15
 CLIENTS = 200
 CLIENT_PATIENCE_S = 5.0  # a client that waits this long for an answer counts as refused
+FLOODERS = 100  # clients that send SUMMARY without end and never read
+FLOOD_MESSAGES = 20_000  # of each, as far as the kernel takes them
+FLOOD_EXCHANGES = 5
+FLOOD_LIMIT_MS = 100.0
+CLOSING_LIMIT_MS = 200.0
 UNKNOWN_KEYS = 100_000
 STOCK_UNKNOWN_KEYS = 10_000  # it keeps them all; the growth is scaled
 KEYS_PER_CONNECTION = 50
@@ -44,6 +53,10 @@ def run(context: Context) -> list[Figure]:
         cycles = cycles_per_s(door.port, CYCLES)
         context.say(f"farm: {CLIENTS} clients at once")
         refused = refused_of(CLIENTS, door.port)
+        context.say(f"farm: {FLOODERS} clients that never read")
+        flooded_ms = flooded_exchange_ms(door.port)
+        context.say(f"farm: {MAX_OFFERS} offers")
+        closing_ms = offers_closed_ms(door.port)
         context.say(f"farm: {UNKNOWN_KEYS} requests for unknown keys")
         ask_unknown(door.port, 0, UNKNOWN_KEYS // 10)
         growth = unknown_growth(door.pid, door.port, UNKNOWN_KEYS, lambda: door.state()["waiting"] == 0)
@@ -71,6 +84,22 @@ def run(context: Context) -> list[Figure]:
         Figure("one exchange, unmodified client", ours_ms, "ms", stock_exchange_ms, faster, fast),
         Figure("put+request cycles, unmodified clients", cycles, "1/s", stock_cycles, more, many),
         Figure(f"refused of {CLIENTS} clients at once", refused, "clients", stock_refused, "0", refused == 0),
+        Figure(
+            f"one new client's exchange, {FLOODERS} SUMMARY floods",
+            flooded_ms,
+            "ms",
+            None,
+            f"under {FLOOD_LIMIT_MS:g}",
+            flooded_ms < FLOOD_LIMIT_MS,
+        ),
+        Figure(
+            f"closing {MAX_OFFERS} offers",
+            closing_ms,
+            "ms",
+            None,
+            f"under {CLOSING_LIMIT_MS:g}",
+            closing_ms < CLOSING_LIMIT_MS,
+        ),
         Figure(unknown, growth / 2**20, "MiB", stock_growth / 2**20, "flat (under 2 MiB)", flat),
         Figure("load while out of descriptors", 100 * load, "% of a core", 100 * stock_load, "under 10", load < 0.1),
         Figure("back after descriptor exhaustion", back_s, "s", stock_back_s, alive, lives),
@@ -136,6 +165,52 @@ def refused_of(count: int, port: int) -> int:
     for thread in threads:
         thread.join()
     return count - len(served)
+
+
+def tracker_frame(message: object) -> bytes:
+    """One message in one piece."""
+    body = json.dumps(message).encode()
+    return struct.pack("<i", len(body)) + body
+
+
+def new_client_ms(port: int) -> float:
+    """Connect, greet and PING."""
+    begun = time.perf_counter()
+    with socket.create_connection(("127.0.0.1", port), timeout=60.0) as sock:
+        sock.sendall(struct.pack("<i", TRACKER_MAGIC) + tracker_frame([1]))
+        if len(sock.recv(9, socket.MSG_WAITALL)) != 9:
+            raise AssertionError("a new client was turned away")
+    return 1e3 * (time.perf_counter() - begun)
+
+
+def flooded_exchange_ms(port: int) -> float:
+    """The slowest of a few new clients while others flood."""
+    floods = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(FLOODERS):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", port))
+            sock.setblocking(False)
+            floods.append(sock)
+        for sock in floods:
+            sock.send(struct.pack("<i", TRACKER_MAGIC) + tracker_frame([6]) * FLOOD_MESSAGES)
+        return max(new_client_ms(port) for _ in range(FLOOD_EXCHANGES))
+
+
+def offers_closed_ms(port: int) -> float:
+    """From closing connections with as many offers as there may be, newest first, until a new client is served."""
+    with contextlib.ExitStack() as stack:
+        for number in range(MAX_OFFERS // MAX_OFFERS_PER_CONNECTION):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60.0))
+            offers = [[3, "flood", [9, f"flood:{number}-{index}"], None] for index in range(MAX_OFFERS_PER_CONNECTION)]
+            sock.sendall(struct.pack("<i", TRACKER_MAGIC) + b"".join(map(tracker_frame, offers)))
+            answers = struct.pack("<i", TRACKER_MAGIC) + len(offers) * tracker_frame(0)
+            if sock.recv(len(answers), socket.MSG_WAITALL) != answers:
+                raise AssertionError("an offer was refused")
+        begun = time.perf_counter()
+    new_client_ms(port)
+    return 1e3 * (time.perf_counter() - begun)
 
 
 def ask_unknown(port: int, first: int, count: int) -> None:

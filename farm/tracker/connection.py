@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from farm.core.sessions import Peer
+from farm.tracker.budget import Budget
 from farm.tracker.sockets import quick_ack
 
-ANSWERED_BYTES = 256 << 10  # answers that wait for their reader before its further questions are looked at
-RECEIVE_BYTES = 16 << 10  # per turn of the loop, so that a flood of tiny messages leaves time for others
+ANSWERED_BYTES = 16 << 10  # answers that wait for their reader before its further questions are looked at
+RECEIVE_BYTES = 16 << 10  # per turn of the loop
+# Of one connection per turn of the loop. Stock clients have one message on its way; a hundred clients that send without
+# end take turns of some 10 ms with this, and seconds with all that one recv brings.
+MESSAGES_PER_TURN = 8
 _buffer = memoryview(bytearray(RECEIVE_BYTES))  # one for all: it is emptied before the callback returns
 
 log = logging.getLogger(__name__)
@@ -30,22 +34,27 @@ class Limits:
     idle_s: float = 3600.0  # a tracker client that neither waits nor speaks; notebooks keep theirs for long
     waiting: int = 10_000  # unanswered REQUESTs of all clients
     waiting_per_connection: int = 64  # stock clients have one
-    invalid_messages: int = 32  # well-framed nonsense before the connection is closed
+    invalid_messages: int = 32  # well-framed nonsense, or refused registrations, before the connection is closed
+    held_bytes: int = 32 << 20  # unfinished messages and unread answers of all clients
 
 
 class Connection(ABC):
     """Owns a non-blocking socket. Subclasses say what arrives means."""
 
-    def __init__(self, sock: socket.socket, peer: Peer, limits: Limits, closed: Callable[[], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, peer: Peer, limits: Limits, budget: Budget, closed: Callable[[], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self.peer = peer
         self.limits = limits
+        self._budget = budget
         self.closed = False
         self._report_closed = closed
         self._unsent = bytearray()
         self._gathering = False
         self._writing = False
+        self._listening = False
         self._last_heard = self._loop.time()
         self._incomplete_since: float | None = None
         self._stalled_since: float | None = None  # when the peer last read something of what waits for it
@@ -53,8 +62,8 @@ class Connection(ABC):
 
     @property
     @abstractmethod
-    def incomplete(self) -> bool:
-        """Whether a message has begun and not ended."""
+    def unhandled_bytes(self) -> int:
+        """What has been received and not handled: the beginning of a message, or more than there was room for."""
 
     @property
     @abstractmethod
@@ -63,9 +72,9 @@ class Connection(ABC):
 
     @abstractmethod
     def received(self, data: memoryview) -> int:
-        """Handle bytes, whose memory is reused after the call, until `full`; returns how many messages they ended.
+        """Take bytes, whose memory is reused after the call; returns how many messages were handled.
 
-        Called again with no bytes when there is room again.
+        That is until `full`, and `MESSAGES_PER_TURN` at most. Called again with no bytes for the rest.
         """
 
     @abstractmethod
@@ -79,7 +88,7 @@ class Connection(ABC):
 
     def start(self, first: bytes) -> None:
         """Begin to serve; `first` was read already."""
-        self._loop.add_reader(self._sock, self._readable)
+        self._listen(True)
         self._arm(self.limits.idle_s)
         if first:
             self._deliver(memoryview(first))
@@ -89,7 +98,11 @@ class Connection(ABC):
         if self.closed:
             return
         self._unsent += data
-        if not self._gathering and not self._writing:
+        if self._gathering:
+            return
+        if self._writing:
+            self._account()
+        else:
             self._flush()
 
     @contextmanager
@@ -111,16 +124,26 @@ class Connection(ABC):
             self._flush()  # the refusal that explains the close; best effort
         self._close()
 
+    def evict(self, held_bytes: int) -> None:
+        """All connections together hold too much, and this one most of it."""
+        log.warning("%s: closed, for it held %d bytes of all that clients may hold", self.peer, held_bytes)
+        self._close()
+
+    def proceed(self) -> None:
+        """Handle what was left for want of room, if there is room; others first."""
+        self._loop.call_soon(self._continue)
+
     def _close(self) -> None:
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._sock)
+        self._listen(False)
         self._loop.remove_writer(self._sock)
         if self._timer is not None:
             self._timer.cancel()
         self._sock.close()
         self._unsent.clear()
+        self._budget.hold(self, 0)
         self.on_close()
         self._report_closed()
 
@@ -145,18 +168,32 @@ class Connection(ABC):
         messages = self.received(data)
         if self.closed:
             return
-        if messages or not self.incomplete:
+        left = self.unhandled_bytes
+        more = messages > 0 and left > 0  # perhaps only the beginning of a message: the next turn will tell
+        self._listen(not more and not self.full)  # what cannot be handled yet stays in the kernel
+        if more:
+            self.proceed()
+        if messages or not left:
             self._incomplete_since = None
-        if messages and self.incomplete and not self._writing:
-            self._loop.call_soon(self._continue)  # others first
-        if self.incomplete and self._incomplete_since is None:
+        if left and self._incomplete_since is None:
             self._incomplete_since = self._last_heard
             self._arm(self.limits.message_s)
+        self._account()
 
     def _continue(self) -> None:
-        """Handle the messages that were left for want of room."""
-        if not self.closed and not self._writing:
+        if not self.full:
             self._deliver(memoryview(b""))
+
+    def _listen(self, wanted: bool) -> None:
+        if wanted and not self._listening:
+            self._loop.add_reader(self._sock, self._readable)
+        elif self._listening and not wanted:
+            self._loop.remove_reader(self._sock)
+        self._listening = wanted
+
+    def _account(self) -> None:
+        if not self.closed:
+            self._budget.hold(self, self.unhandled_bytes + len(self._unsent))
 
     def _flush(self) -> None:
         try:
@@ -174,15 +211,15 @@ class Connection(ABC):
             if not self._writing:
                 # Whoever does not read is not listened to, so that its questions cannot pile up answers here.
                 self._writing = True
-                self._loop.remove_reader(self._sock)
+                self._listen(False)
                 self._loop.add_writer(self._sock, self._flush)
                 self._arm(self.limits.message_s)
+            self._account()
         elif self._writing:
             self._writing = False
             self._stalled_since = None
             self._loop.remove_writer(self._sock)
-            self._loop.add_reader(self._sock, self._readable)
-            self._loop.call_soon(self._continue)
+            self.proceed()
 
     def _arm(self, delay_s: float) -> None:
         """Look at the clock no later than in `delay_s`. One timer per connection, moved lazily."""

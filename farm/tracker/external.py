@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -11,7 +11,8 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 # Stock servers ask for their pending match keys every 2 s while they are free. One that was silent for this long is
 # frozen or cut off: it is not handed out until it speaks again.
 SILENT_AFTER_S = 30.0
-MAX_OFFERS_PER_CONNECTION = 1024  # stock servers have one
+MAX_OFFERS_PER_CONNECTION = 128  # a stock server has one, a stock proxy one for each phone behind it
+MAX_OFFERS = 8192  # of all connections: two for each that the door takes, and 40 MiB at the very worst
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -77,50 +78,81 @@ class Registration:
 
     last_heard: float
     servers: dict[str, tuple[str, int]] = field(default_factory=dict)  # key -> announced address, port
-    offers: dict[str, tuple[str, Offer]] = field(default_factory=dict)  # match key -> key, offer
+    offers: dict[str, _Entry] = field(default_factory=dict)  # by match key
+    silent: bool = False  # its offers are in no queue
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    """An offer in its queue. Its own identity, because two connections may use the same match key."""
+
+    registration: Registration
+    key: str
+    offer: Offer
 
 
 class Registry:
-    """All offers of all connections, first in first out within a key."""
+    """All offers of all connections, first in first out within a key.
+
+    Whatever a connection can cause costs the same however many offers there are: whoever may register could otherwise
+    stop the loop for everybody. Silent servers leave their queues, so that nothing has to step over them.
+    """
 
     def __init__(self, clock: Callable[[], float], silent_after_s: float = SILENT_AFTER_S) -> None:
         self._clock = clock
         self._silent_after_s = silent_after_s
-        self._registrations: set[Registration] = set()
-        self._queues: dict[str, deque[tuple[Registration, Offer]]] = {}
+        self._speaking: OrderedDict[Registration, None] = OrderedDict()  # longest unheard first
+        self._silent: set[Registration] = set()
+        self._queues: dict[str, OrderedDict[_Entry, None]] = {}  # a dict would walk over what left its front
+        self._offers = 0
 
     def register(self) -> Registration:
         """A new connection's empty registration."""
         registration = Registration(self._clock())
-        self._registrations.add(registration)
+        self._speaking[registration] = None
         return registration
 
     def heard(self, registration: Registration) -> tuple[str, ...]:
         """The connection spoke; returns the keys of the offers that count again because of it."""
-        returned = {key for key, _ in registration.offers.values()} if self._silent(registration) else ()
+        self._notice_silence()
         registration.last_heard = self._clock()
-        return tuple(returned)
+        if not registration.silent:
+            self._speaking.move_to_end(registration)
+            return ()
+        registration.silent = False
+        self._silent.discard(registration)
+        self._speaking[registration] = None
+        for entry in registration.offers.values():
+            self._enqueue(entry)
+        return tuple({entry.key for entry in registration.offers.values()})
 
     def put(self, registration: Registration, key: str, offer: Offer) -> None:
-        """Add an offer; the same match key again replaces the earlier one.
+        """Add an offer of a connection that was just heard; the same match key again replaces the earlier one.
 
         Raises:
-            Refused: the connection has too many.
+            Refused: the connection, or all of them, have too many.
         """
         if offer.match_key in registration.offers:
-            self._discard(registration, offer.match_key)
+            self._discard(registration.offers[offer.match_key])
         elif len(registration.offers) >= MAX_OFFERS_PER_CONNECTION:
             raise Refused(f"one connection may hold {MAX_OFFERS_PER_CONNECTION} unused match keys")
-        registration.offers[offer.match_key] = (key, offer)
-        self._queues.setdefault(key, deque()).append((registration, offer))
+        elif self._offers >= MAX_OFFERS:
+            raise Refused(f"all connections together may hold {MAX_OFFERS} unused match keys")
+        entry = _Entry(registration, key, offer)
+        registration.offers[offer.match_key] = entry
+        self._offers += 1
+        if not registration.silent:
+            self._enqueue(entry)
 
     def take(self, key: str) -> Offer | None:
         """The oldest offer whose server is not silent, removed."""
-        for registration, offer in self._queues.get(key, ()):
-            if not self._silent(registration):
-                self._discard(registration, offer.match_key)
-                return offer
-        return None
+        self._notice_silence()
+        queue = self._queues.get(key)
+        if queue is None:
+            return None
+        entry = next(iter(queue))
+        self._discard(entry)
+        return entry.offer
 
     def pending(self, registration: Registration) -> list[str]:
         """Match keys of this connection that nobody took yet."""
@@ -128,31 +160,49 @@ class Registry:
 
     def drop(self, registration: Registration) -> None:
         """The connection is closed: nothing of it stays."""
-        for match_key in tuple(registration.offers):
-            self._discard(registration, match_key)
-        self._registrations.discard(registration)
+        for entry in tuple(registration.offers.values()):
+            self._discard(entry)
+        self._speaking.pop(registration, None)
+        self._silent.discard(registration)
 
     def free(self) -> Counter[str]:
         """Offers per key that could be taken now."""
-        return Counter(
-            key for key, queue in self._queues.items() for registration, _ in queue if not self._silent(registration)
-        )
+        self._notice_silence()
+        return Counter({key: len(queue) for key, queue in self._queues.items()})
 
     def servers(self) -> Iterator[tuple[str, str, int]]:
         """(key, address, port) of every registered server, handed out or not."""
-        for registration in self._registrations:
+        for registration in (*self._speaking, *self._silent):
             for key, (address, port) in registration.servers.items():
                 yield key, address, port
 
-    def _silent(self, registration: Registration) -> bool:
-        return self._clock() - registration.last_heard > self._silent_after_s
+    def _notice_silence(self) -> None:
+        """Take the offers of servers that have fallen silent out of their queues: once each, whoever asks first."""
+        now = self._clock()
+        while self._speaking:
+            registration = next(iter(self._speaking))
+            if now - registration.last_heard <= self._silent_after_s:
+                return
+            del self._speaking[registration]
+            self._silent.add(registration)
+            registration.silent = True
+            for entry in registration.offers.values():
+                self._dequeue(entry)
 
-    def _discard(self, registration: Registration, match_key: str) -> None:
-        key, offer = registration.offers.pop(match_key)
-        queue = self._queues[key]
-        queue.remove((registration, offer))
+    def _discard(self, entry: _Entry) -> None:
+        del entry.registration.offers[entry.offer.match_key]
+        self._offers -= 1
+        if not entry.registration.silent:
+            self._dequeue(entry)
+
+    def _enqueue(self, entry: _Entry) -> None:
+        self._queues.setdefault(entry.key, OrderedDict())[entry] = None
+
+    def _dequeue(self, entry: _Entry) -> None:
+        queue = self._queues[entry.key]
+        del queue[entry]
         if not queue:
-            del self._queues[key]
+            del self._queues[entry.key]
 
 
 def networks(entries: Iterable[str]) -> tuple[Network, ...]:

@@ -5,6 +5,7 @@ The rules are those of wire.py. A handshake is one event; what follows it belong
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,6 +14,8 @@ from farm.tracker.wire import INT32, Parser
 SESSION_MAGIC = 0xFF271
 MAX_HELLO_BYTES = 4096  # of `client:<match key> -timeout=<n>`; stock ones are below 200
 MAX_TIMEOUT_S = 30 * 24 * 3600.0  # of a session; a month. Larger ones would overflow timers
+# What Python and C++ print for a number. float() alone would also take 1_0, other scripts' digits, nan and infinity.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 class SessionCode(IntEnum):
@@ -87,11 +90,10 @@ class ClientHelloParser(Parser):
         return ClientHello(words[0].removeprefix("client:"), timeout_s)
 
     def _timeout(self, text: str) -> float:
-        try:
-            timeout_s = float(text)
-        except ValueError:
+        if _NUMBER.fullmatch(text) is None:
             self.fail(f"session timeout {text[:32]!r} is not a number")
-        if not 0 <= timeout_s <= MAX_TIMEOUT_S:  # also refuses nan
+        timeout_s = float(text)
+        if not 0 <= timeout_s <= MAX_TIMEOUT_S:
             self.fail(f"session timeout {text[:32]!r} is not between 0 and {MAX_TIMEOUT_S:.0f} s")
         return timeout_s
 

@@ -18,7 +18,8 @@ from typing import Protocol
 from farm.core.errors import FarmError, ProtocolError, UserError
 from farm.core.sessions import FleetSummary, Peer
 from farm.tracker import wire
-from farm.tracker.connection import Connection, Limits
+from farm.tracker.budget import Budget
+from farm.tracker.connection import MESSAGES_PER_TURN, Connection, Limits
 from farm.tracker.external import Admission, ExternalPolicy, Offer, Refused, Registration, Registry
 from farm.tracker.sockets import address_of
 from farm.tracker.wire import Code
@@ -74,7 +75,10 @@ class Tracker:
         self.admission = Admission(policy)
         self.registry = Registry(self._loop.time, policy.silent_after_s)
         self._advertised = advertised
+        self.budget = Budget(limits.held_bytes)
         self._connections: set[TrackerConnection] = set()
+        # Who waits for a summary, by where they find the gate.
+        self._askers: dict[tuple[str, int], list[TrackerConnection]] = {}
         self._queues: dict[str, list[Waiting]] = {}  # waiting for external servers, by key, in order
         self._refused_by_backend: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,6 +123,25 @@ class Tracker:
         queues = {key: {"free": free[key], "pending": pending[key]} for key in sorted(keys)}
         return {"queue_info": queues, "server_info": servers + external}
 
+    def ask_summary(self, connection: TrackerConnection) -> None:
+        """Answer in the next turn of the loop.
+
+        A summary takes time that grows with the farm. So it is made once a turn at most, for everybody who has asked
+        by then, and is never older than the question.
+        """
+        if not self._askers:
+            self._loop.call_soon(self._answer_summaries)
+        self._askers.setdefault(self.address_for(connection), []).append(connection)
+
+    def _answer_summaries(self) -> None:
+        place, connections = next(iter(self._askers.items()))
+        del self._askers[place]
+        if self._askers:
+            self._loop.call_soon(self._answer_summaries)
+        encoded = wire.encode_json([Code.SUCCESS, self.summary(*place)])
+        for connection in connections:
+            connection.answer_summary(encoded)
+
     # --- requests -------------------------------------------------------------------------------------------------
 
     def request(self, connection: TrackerConnection, message: wire.Request) -> None:
@@ -150,9 +173,13 @@ class Tracker:
 
     def hand_out(self, key: str) -> None:
         """A server has offered itself: give it to the first client that waits."""
-        for waiting in tuple(self._queues.get(key, ())):
+        queue = self._queues.get(key, [])
+        passed = 0
+        while passed < len(queue):
+            waiting = queue[passed]
             if waiting.task is not None and waiting.task.done():
-                continue  # a farm phone was granted in this very turn of the loop
+                passed += 1  # a farm phone was granted in this very turn of the loop
+                continue
             taken = self.registry.take(key)
             if taken is None:
                 return
@@ -160,6 +187,7 @@ class Tracker:
                 waiting.task.cancel()
             self._settle(waiting)
             waiting.connection.answer_offer(taken)
+            passed = 0  # an answer may close connections, whose requests then leave the queue
 
     async def _ask_backend(self, waiting: Waiting) -> None:
         connection, message = waiting.connection, waiting.message
@@ -210,10 +238,11 @@ class TrackerConnection(Connection):
     """One tracker client or self-registering server."""
 
     def __init__(self, tracker: Tracker, sock: socket.socket, peer: Peer, closed: Callable[[], None]) -> None:
-        super().__init__(sock, peer, tracker.limits, closed)
+        super().__init__(sock, peer, tracker.limits, tracker.budget, closed)
         self._tracker = tracker
         self._parser = wire.TrackerParser()
         self._invalid = 0
+        self._asked_summary = False
         self._registration: Registration | None = None
         self.local = address_of(sock.getsockname())
         self.waiting: set[Waiting] = set()
@@ -226,10 +255,21 @@ class TrackerConnection(Connection):
         """Hand out an external server."""
         self.answer([Code.SUCCESS, [offer.address, offer.port, offer.match_key]])
 
+    def answer_summary(self, encoded: bytes) -> None:
+        """The summary that was asked for; the messages after it have their turn."""
+        self._asked_summary = False
+        self.send(encoded)
+        self.proceed()
+
     @property
-    def incomplete(self) -> bool:
-        """Whether a message has begun and not ended."""
-        return self._parser.incomplete
+    def unhandled_bytes(self) -> int:
+        """What has been received beyond the last message."""
+        return self._parser.held_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether no further message should be handled now: answers keep the order of their questions."""
+        return self._asked_summary or super().full
 
     @property
     def may_idle(self) -> bool:
@@ -245,7 +285,9 @@ class TrackerConnection(Connection):
                 self._tracker.hand_out(key)
         with self.gathered():
             try:
-                while not self.full and (event := self._parser.next_event()) is not None:
+                while (
+                    messages < MESSAGES_PER_TURN and not self.full and (event := self._parser.next_event()) is not None
+                ):
                     messages += 1
                     self._handle(event)
             except ProtocolError as error:
@@ -273,7 +315,8 @@ class TrackerConnection(Connection):
             case wire.Put() | wire.UpdateInfo():
                 self._register(event)
             case wire.Summary():
-                self.answer([Code.SUCCESS, self._tracker.summary(*self._tracker.address_for(self))])
+                self._asked_summary = True
+                self._tracker.ask_summary(self)
             case wire.GetPendingMatchKeys():
                 pending = [] if self._registration is None else self._tracker.registry.pending(self._registration)
                 self.answer(pending)
@@ -299,13 +342,18 @@ class TrackerConnection(Connection):
             self.answer(Code.SUCCESS)
             tracker.hand_out(event.key)
         except Refused as refusal:
-            log.warning("the server %s was refused: %s", self.peer, refusal)
+            level = logging.DEBUG if self._invalid else logging.WARNING  # the first is news
+            log.log(level, "the server %s was refused: %s", self.peer, refusal)
             self.answer(Code.FAIL)
+            self._count_refusal()
 
     def _refuse(self, code: Code | None, reason: str) -> None:
         """Answer as the sender expects an answer; give up on one that sends nothing else."""
         log.info("a message from %s was refused: %s", self.peer, reason)
         self.answer(Code.FAIL if code in _BARE_ANSWERS else [Code.FAIL, reason])
+        self._count_refusal()
+
+    def _count_refusal(self) -> None:
         self._invalid += 1
         if self._invalid >= self.limits.invalid_messages:
             self.close()

@@ -20,11 +20,14 @@ from farm.core.errors import ProtocolError
 
 TRACKER_MAGIC = 0x2F271
 
-MAX_MESSAGE_BYTES = 1 << 20  # of one tracker frame; the stock tracker's limit
+# Of one tracker frame. The longest valid one takes 16 KiB, with every character escaped. The stock tracker allows
+# 1 MiB: as JSON up to 21 MiB of memory, and 0.1 s in which nobody is served.
+MAX_MESSAGE_BYTES = 64 << 10
 MAX_REPLY_BYTES = 64 << 20  # of one answer; the protocol has no limit, a summary of 100,000 servers takes 8 MiB
 MAX_KEY_LENGTH = 512  # characters of a key or match key; a farm alias has at most 96
 MAX_USER_LENGTH = 256  # characters of the user a client claims to be (stock clients claim "")
 MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
+MAX_ECHO_LENGTH = 32  # characters of somebody's nonsense in our answer to it
 MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
 
 INT32 = struct.Struct("<i")
@@ -139,6 +142,11 @@ class Parser:
         """Whether the peer began something that it has not finished."""
         return bool(self._buffer)
 
+    @property
+    def held_bytes(self) -> int:
+        """What has been received beyond the last event."""
+        return len(self._buffer)
+
     def trailing_data(self) -> bytes:
         """What has been received beyond the last event. Empties the parser."""
         data = bytes(self._buffer)
@@ -241,7 +249,7 @@ class ReplyParser(Parser):
         if body is None:
             return None
         try:
-            return Reply(json.loads(body))
+            return Reply(json.loads(body.decode()))
         except (ValueError, RecursionError):
             self.fail("a tracker reply that is not JSON")
 
@@ -249,7 +257,7 @@ class ReplyParser(Parser):
 def decode_message(body: bytes) -> TrackerMessage | Invalid:
     """Read one message's JSON. Never raises: what cannot be read is `Invalid`."""
     try:
-        value = json.loads(body)
+        value = json.loads(body.decode())  # given bytes, json would also take UTF-16 and 32
     except (ValueError, RecursionError):
         return Invalid(None, "the message is not JSON in UTF-8")
     if not isinstance(value, list) or not value or not _is_int(value[0]):
@@ -257,7 +265,7 @@ def decode_message(body: bytes) -> TrackerMessage | Invalid:
     try:
         code = Code(value[0])
     except ValueError:
-        return Invalid(None, f"message code {value[0]} is unknown")
+        return Invalid(None, f"message code {str(value[0])[:MAX_ECHO_LENGTH]} is unknown")
     try:
         return _decode_fields(code, value[1:])
     except _FieldError as error:

@@ -9,10 +9,11 @@ from farm.core.device import Life, Service
 from farm.core.events import EventLog
 from farm.leasing import LeasePolicy, Leasing
 from farm.tracker import wire
-from farm.tracker.connection import Limits
+from farm.tracker.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, Limits
 from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.listener import PortTakenError
+from farm.tracker.tracker import TrackerConnection
 from tests.support.raw import RawTracker, until
 from tests.support.tvm import FakeDevices
 
@@ -243,6 +244,92 @@ async def test_a_slow_reader_gets_every_answer():
         assert answers.count(answers[0]) == 1000
 
 
+async def test_answers_keep_the_order_of_their_questions():
+    async with Lab() as lab:
+        client = await lab.client()
+        await client.send(
+            b"".join(
+                wire.encode_message(message)
+                for message in (
+                    wire.Ping(),
+                    wire.Summary(),
+                    wire.Put("board", 9090, "board:1", None),
+                    wire.Summary(),
+                    wire.GetPendingMatchKeys(),
+                    *[wire.Ping()] * 3 * MESSAGES_PER_TURN,
+                    wire.Stop(""),
+                )
+            )
+        )
+        assert await client.answer() == 0
+        assert (await client.answer())[1]["queue_info"] == {}
+        assert await client.answer() == 0
+        assert (await client.answer())[1]["queue_info"] == {"board": {"free": 1, "pending": 0}}
+        assert await client.answer() == ["board:1"]
+        assert [await client.answer() for _ in range(3 * MESSAGES_PER_TURN + 1)] == [0] * 3 * MESSAGES_PER_TURN + [-1]
+
+
+async def test_who_sends_without_end_has_a_few_messages_handled_before_others_have_their_turn(monkeypatch):
+    async with Lab() as lab:
+        greedy, other = await lab.client(), await lab.client()
+        served = []
+        handle = TrackerConnection._handle
+
+        def watched(connection, event):
+            served.append(connection.peer.port)
+            handle(connection, event)
+
+        monkeypatch.setattr(TrackerConnection, "_handle", watched)
+        greedy_port, other_port = (client.sock.getsockname()[1] for client in (greedy, other))
+        greedy.sock.send(wire.encode_message(wire.Ping()) * 500)
+        other.sock.send(wire.encode_message(wire.Ping()))
+        assert [await greedy.answer() for _ in range(500)] == [0] * 500
+        assert served.count(greedy_port) == 500
+        assert served.index(other_port) <= 2 * MESSAGES_PER_TURN
+
+
+async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
+    async with Lab() as lab:
+        client = await lab.client()
+        (connection,) = lab.door.tracker._connections
+        held = []
+        flood = asyncio.create_task(client.send(wire.encode_message(wire.Ping()) * 50_000))
+        for _ in range(50_000):
+            assert await client.answer() == 0
+            held.append(connection.unhandled_bytes)
+        await flood
+        assert max(held) <= RECEIVE_BYTES + wire.MAX_MESSAGE_BYTES
+
+
+async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loop(monkeypatch):
+    async with Lab() as lab:
+        clients = [await lab.client() for _ in range(20)]
+        made = []
+        summary = lab.leasing.summary
+        monkeypatch.setattr(lab.leasing, "summary", lambda: made.append(1) or summary())
+        for client in clients:
+            client.sock.send(wire.encode_message(wire.Summary()))
+        assert [(await client.answer())[0] for client in clients] == [0] * 20
+        assert len(made) == 1
+
+
+async def test_unfinished_messages_of_all_clients_have_a_common_limit():
+    length, limit = 40_000, 100_000
+    async with Lab(limits=Limits(held_bytes=limit)) as lab:
+        clients = [await lab.client() for _ in range(6)]
+        for client in clients:
+            await client.send(struct.pack("<i", length) + b" " * (length - 10))
+        await until(lambda: len(lab.door.tracker._connections) == 2)
+        for client in clients[:4]:  # the oldest of those that hold the same
+            with pytest.raises(EOFError):
+                await client.event()
+        assert await (await lab.client()).ask(wire.Ping()) == 0
+        await clients[4].send(b" " * 10)
+        assert (await clients[4].answer())[0] == -1
+        clients[5].close()
+        await until(lambda: lab.door.tracker.budget.total_bytes == 0)
+
+
 async def test_more_connections_than_allowed_wait_their_turn():
     async with Lab(limits=Limits(connections=3)) as lab:
         clients = [await lab.client() for _ in range(3)]
@@ -318,6 +405,15 @@ async def test_a_silent_server_is_not_handed_out_until_it_speaks():
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
         assert await server.ask(wire.GetPendingMatchKeys()) == []
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:1"]]
+
+
+async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
+    async with Lab(limits=Limits(invalid_messages=3), external=ExternalPolicy(allow=("10.0.0.0/8",))) as lab:
+        server = await lab.client()
+        for _ in range(3):
+            assert await server.ask(wire.Put("board", 9090, "board:1", None)) == -1
+        with pytest.raises(EOFError):
+            await server.event()
 
 
 async def test_a_taken_port_is_named():
