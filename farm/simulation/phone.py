@@ -285,11 +285,11 @@ def signal_servers(number: signal.Signals, machine: Machine) -> int:
         try:
             program = (entry / "cmdline").read_bytes().split(b"\0")[:2]
             environment = (entry / "environ").read_bytes().split(b"\0")
+            if marker in environment and any(os.path.basename(word) == SERVER_PROGRAM.encode() for word in program):  # noqa: PTH119
+                os.kill(int(entry.name), number)
+                count += 1
         except OSError:
             continue  # it ended meanwhile, or is not ours to look at
-        if marker in environment and any(os.path.basename(word) == SERVER_PROGRAM.encode() for word in program):  # noqa: PTH119
-            os.kill(int(entry.name), number)
-            count += 1
     return count
 
 
