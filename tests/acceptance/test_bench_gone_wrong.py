@@ -1,0 +1,114 @@
+"""A bench on a farm with real leasing: what ends it from outside is named, at once, and leaves a clean phone."""
+
+import os
+import sys
+from subprocess import PIPE, Popen
+
+import pytest
+
+from farm.worker.small_cnn import build
+from tests.support.whole_farm import Story, phones, running_farm, until_ready
+
+FOREVER = ("--repeat", "20000", "--number", "1000000")  # times longer than any test runs
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with running_farm("galaxy-s9") as farm:
+        yield farm
+
+
+@pytest.fixture
+def farm(whole):
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def phone(farm):
+    [phone] = phones(farm)
+    yield phone
+    farm.lab.good_kernels(phone.nickname)
+    farm.lab.plug(phone.nickname)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return path
+
+
+class Bench:
+    """A running `farm bench`."""
+
+    def __init__(self, child):
+        self.child = child
+        self.said = ""
+
+    def until(self, words):
+        while words not in self.said:
+            line = self.child.stderr.readline()
+            assert line, f"it ended before it said {words!r}: {self.said}"
+            self.said += line
+
+    def result(self):
+        """Its exit code and everything it said."""
+        out, errors = self.child.communicate(timeout=60)
+        return self.child.returncode, self.said + errors + out
+
+
+@pytest.fixture
+def timing(farm, phone, model):
+    """A bench in the middle of its timing loop, and the story from before it."""
+    story = Story(farm)
+    command = [sys.executable, "-m", "farm", "bench", str(model), "--on", phone.name, *FOREVER]
+    environment = {**os.environ, "FARM_SOCKET": str(farm.socket)}
+    with Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as child:
+        try:
+            bench = Bench(child)
+            bench.until(": timing")
+            yield story, bench
+        finally:
+            child.kill()
+
+
+def test_an_unplugged_phone_is_named_as_the_cause(farm, phone, timing):
+    story, bench = timing
+    name = phone.name
+    farm.lab.unplug(phone.nickname)
+    code, said = bench.result()
+    assert code == 1, said
+    assert f"{name} is gone" in said
+    assert "Traceback" not in said
+    assert farm.client.call("lease.list") == {"leases": [], "waiting": []}  # nobody waits for it to come back
+    story.until("lease.released", device=name)
+    farm.lab.plug(phone.nickname)
+    story.until("device.ready", subject=name)
+    story.order("device.checking", "device.ready", device=name)
+
+
+def test_an_operator_ends_a_bench_and_the_next_user_gets_a_checked_phone(farm, phone, timing, model):
+    story, bench = timing
+    name = phone.name
+    kicked = farm.farm("lease", "kick", name)
+    assert kicked.returncode == 0, kicked
+    code, said = bench.result()
+    assert code == 1, said
+    assert "ended by an operator" in said
+    again = farm.farm("bench", str(model), "--on", name, "--repeat", "3")
+    assert again.returncode == 0, again
+    story.until("lease.revoked")
+    story.until("lease.granted")
+    story.order("lease.revoked", "session.ended", "device.checking", "device.ready", "lease.granted", device=name)
+
+
+def test_a_phone_that_computes_wrong_is_checked_before_anybody_gets_it(farm, phone, model):
+    story, name = Story(farm), phone.name
+    farm.lab.wrong_numbers(phone.nickname)
+    done = farm.farm("bench", str(model), "--on", name, "--repeat", "3")
+    assert done.returncode == 1, done
+    story.until("device.quarantined", subject=name)
+    story.order("session.ended", "device.recovering", "device.checking", "device.quarantined", device=name)
+    farm.lab.good_kernels(phone.nickname)
+    assert farm.farm("device", "release", name).returncode == 0
