@@ -185,9 +185,12 @@ class AdbClient:
 
     async def reboot(self, serial: str, target: str = "", *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
         """Reboots the phone: `target` is empty, `bootloader`, `recovery` or `sideload`."""
-        async with self._opened(serial, f"reboot:{target}", timeout_s) as connection:
-            while await connection.receive():
-                continue  # adbd closes the stream when it has asked init
+        try:
+            async with self._opened(serial, f"reboot:{target}", timeout_s) as connection:
+                while await connection.receive():
+                    continue  # adbd closes the stream when it has asked init
+        except AdbLinkLost:
+            pass  # the phone went down before adb could say that it had heard
         self.forget(serial)
 
     # -- forwards and reverses: farm.adb.tunnels decides, this asks --
