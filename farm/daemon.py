@@ -216,7 +216,7 @@ class Daemon:
 
     def _heard(self, events: EventLog) -> Callable[[WatchNews], None]:
         def heard(news: WatchNews) -> None:
-            if news.kind.endswith(".back"):
+            if news.kind.endswith((".back", ".removed")):
                 self._news.pop(news.subject, None)
             else:
                 hint = f" ({news.error.hint})" if news.error and news.error.hint else ""

@@ -30,7 +30,7 @@ UNSETTLED = frozenset({DeviceState.OFFLINE, DeviceState.AUTHORIZING, DeviceState
 class WatchNews:
     """Something about the server or a network phone that people should hear once.
 
-    `kind`: `adb.lost`, `adb.back`, `adb.clash`, `network.lost`, `network.back`.
+    `kind`: `adb.lost`, `adb.back`, `adb.clash`, `network.lost`, `network.back`, `network.removed`.
     """
 
     kind: str
@@ -84,7 +84,9 @@ class DeviceWatcher:
 
     def remove_network(self, address: str) -> None:
         """Stops keeping it connected; the caller disconnects it."""
-        self._network.pop(network_address(address), None)
+        serial = network_address(address)
+        if self._network.pop(serial, None) is not None:
+            self._tell("network.removed", serial, f"Phone {serial} is not kept connected any more.")
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
         """The current list and then each newer one; a slow reader skips to the newest."""

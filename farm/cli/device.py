@@ -11,7 +11,7 @@ import typer
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, write_file
 from farm.cli.status import print_devices
 from farm.control.client import ControlClient
-from farm.core.errors import PhoneError
+from farm.core.errors import PhoneError, UserError
 
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
 STUCK = frozenset({"device.quarantined", "device.unauthorized", "device.gone"})  # a person must act
@@ -124,7 +124,14 @@ def set_device(
     json: JsonFlag = False,
 ) -> None:
     """Change a phone's name, pool or labels."""
-    _act("device.set", "changed {name}", json, device=name, rename=rename, pool=pool, labels=label or [])
+    if rename is None and pool is None and not label:
+        raise UserError("nothing to change", hint="give --name, --pool or --label")
+    answer = call("device.set", device=name, rename=rename, pool=pool, labels=label or [])
+    if json:
+        print_json(answer)
+        return
+    labels = [f"label {key}={value}" if value else f"label {key} removed" for key, value in answer["changed"].items()]
+    typer.echo(", ".join((f"name {answer['name']}", f"pool {answer['pool'] or '(none)'}", *labels)))
 
 
 @app.command()
@@ -155,10 +162,11 @@ def reboot(name: Name, json: JsonFlag = False) -> None:
 def forget(
     name: Name,
     clean: Annotated[bool, typer.Option("--clean", help="Also remove everything farm put on it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even while someone holds it; that lease ends.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Remove a phone from the farm."""
-    _act("device.forget", "forgot {name}", json, device=name, clean=clean)
+    """Remove a phone from the farm; refused while someone holds it."""
+    _act("device.forget", "forgot {name}", json, device=name, clean=clean, force=force)
 
 
 @app.command()

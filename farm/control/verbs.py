@@ -16,12 +16,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.server import authorization_steps
-from farm.control.render import device_details, device_row
+from farm.control.render import device_details, device_row, nobody_answers
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.core.device import Life, Service
 from farm.core.errors import UserError
 from farm.core.events import Event, EventLog
+from farm.core.labels import normalise
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
 from farm.leasing import Leasing
@@ -72,10 +73,11 @@ class SetService:
 
 @checked(frozen=True, slots=True, config=STRICT)
 class Forget:
-    """`device.forget`. `clean` also removes farm from the phone."""
+    """`device.forget`. `clean` also removes farm from the phone, `force` ends the lease of whoever holds it."""
 
     device: str
     clean: bool = False
+    force: bool = False
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -206,11 +208,14 @@ class FleetVerbs:
 
     async def set_device(self, asked: SetDevice) -> Mapping[str, Any]:
         """Change a phone's name, pool or labels."""
+        if asked.rename is None and asked.pool is None and not asked.labels:
+            raise UserError("device.set: nothing to change", hint="give --name, --pool or --label")
         labels = dict(_assignment(text) for text in asked.labels)
         if asked.rename is not None:
             self._free(asked.device)  # a lease knows its device by name
         view = await self._fleet.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
-        return {"name": view.name, "pool": view.pool, "labels": dict(view.labels)}
+        changed = {label: view.labels.get(label, "") for label in map(normalise, labels)}  # "": removed
+        return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
 
     async def set_service(self, asked: SetService) -> Mapping[str, Any]:
         """Drain, maintain or release a phone."""
@@ -224,8 +229,8 @@ class FleetVerbs:
         return {"name": name}
 
     async def forget(self, asked: Forget) -> Mapping[str, Any]:
-        """Remove a phone from the farm."""
-        name = self._fleet.view(asked.device).name
+        """Remove a phone from the farm; unless forced, one that nobody holds."""
+        name = self._fleet.view(asked.device).name if asked.force else self._free(asked.device)
         await self._fleet.forget(name, clean=asked.clean)
         return {"name": name}
 
@@ -303,8 +308,11 @@ class FleetVerbs:
         for each in explanation.waiting:
             wanted = each.request.key or str(each.request.selector)
             lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s")
-        if not lines:
-            lines.append(f"no phone answers to {subject}, and nobody waits for it")
+        if view is None and not explanation.waiting and not any(reason.matches for reason in explanation.devices):
+            known = {alias for each in self._fleet.views() for alias in each.aliases}
+            lines.insert(0, nobody_answers(subject, known | set(self._aliases.selectors())))
+        if view is not None and view.service is not Service.IN:
+            lines.append(f"an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}")
         if view is not None and view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._facts.adb_key).splitlines()]
         elif view is not None:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
 MAX_VALUE_LENGTH = 96  # characters; a longer property value is no name any more and would break tables
 
+# What `labels_of` sets: not for people to set by hand, a phone whose soc is a wish would get the wrong work.
+DERIVED_LABELS = frozenset(
+    {"name", "pool", "serial", "vendor", "model", "soc", "soc-name", "soc-vendor", "gpu", "gpu-family", "abi"}
+    | {"android", "sdk", "virtual"}
+)
+
 _FORBIDDEN_RUN = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -37,8 +43,7 @@ def unique(value: str, taken: Collection[str]) -> str:
 def labels_of(identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "") -> dict[str, str]:
     """Return the labels of a device: normalised values, facts that are not known left out.
 
-    Keys: `name`, `pool`, `serial`, `vendor`, `model`, `soc`, `soc-name`, `soc-vendor`, `gpu`, `gpu-family`, `abi`,
-    `android` (release), `sdk`, `virtual` (`yes` or absent).
+    Keys: those of DERIVED_LABELS; `android` is its release, `virtual` is `yes` or absent.
     """
     values = {"name": name, "pool": pool, "serial": serial}
     if identity is not None:

@@ -21,7 +21,8 @@ from farm.adb.push import PushProgress
 from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
-from farm.core.errors import FarmError, Fault, NoPhoneError, PhoneError
+from farm.core.device import Life
+from farm.core.errors import FarmError, Fault, NoPhoneError, PhoneError, UserError
 from farm.core.identity import DeviceIdentity
 from farm.core.labels import normalise
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
@@ -92,6 +93,8 @@ class Agent:
         self.battery_percent: int | None = None
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
+        self.installing = ""  # hash of the bundle under way to it, until its state says that it has it
+        self.orders = asyncio.Lock()  # held by each order of an operator: they are carried out one after another
         self._means = means
         self._lifecycle = Lifecycle(state)
         self._rpc = RpcServer(means.client, serial)
@@ -142,6 +145,8 @@ class Agent:
         if after != before:
             # Everybody must know before anything is done: a device leaves READY at once, and a check needs its lease.
             self._means.owner.changed(self)
+        if after.life is not Life.PROVISIONING:
+            self.installing = ""
         for instruction in instructions:
             self._perform(instruction)
 
@@ -254,6 +259,7 @@ class Agent:
                 "farm bundle add FOLDER --name NAME (docs/bundles.md)",
                 person=True,
             )
+        self.installing = bundle.hash
         done = await provision(
             self._means.client,
             self.serial,
@@ -334,6 +340,27 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
         hint = f"did you mean {close[0]}?" if close else "see `farm device list`"
         raise NoPhoneError(f"there is no device {name!r}", hint=hint)
     return found
+
+
+async def part(agent: Agent, *, clean: bool) -> None:
+    """Wait until the phone's server ended; only who wants it clean must hear that this did not work."""
+    try:
+        await agent.farewell()
+    except FarmError as error:
+        if clean:
+            raise
+        log.info("%s was forgotten, but its server may still run: %s", agent.name, error)
+
+
+def require_adopted(agent: Agent) -> Agent:
+    """The device, unless it is not farm's to touch.
+
+    Raises:
+        UserError: it is not adopted.
+    """
+    if not agent.state.adopted:
+        raise UserError(f"{agent.name} is not adopted: farm leaves it alone", hint=f"farm device adopt {agent.name}")
+    return agent
 
 
 def _failed(work: m.Work, reason: str, hint: str) -> m.Event:

@@ -53,7 +53,7 @@ class Aliases:
         alias, parsed = normalise(name), Selector.parse(selector)
         if not alias:
             raise UserError(f"{name!r} cannot be a key", hint="use letters, digits and . _ -")
-        own = next((view for view in self._fleet.views() if alias in view.aliases), None)
+        own = next((view for view in self._fleet.views() if alias in (view.name, *view.aliases)), None)
         if own is not None and alias not in self.selectors():
             raise UserError(f"{alias} is a key that {own.name} has by itself", hint="choose another key")
         before = self._kept.get(alias)

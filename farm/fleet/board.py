@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from farm.adb.push import PushProgress
@@ -33,13 +33,13 @@ class Board:
         """One device that is shown."""
         return self._views[serial]
 
-    def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
-        """Bundle hash -> names of the devices that have it. May be called from any thread."""
-        found: dict[str, tuple[str, ...]] = {}
-        for view in self.views():
-            if view.bundle:
-                found[view.bundle] = (*found.get(view.bundle, ()), view.name)
-        return found
+    def bundles_in_use(self, installing: Collection[tuple[str, str]] = ()) -> dict[str, tuple[str, ...]]:
+        """Bundle hash -> names of the devices that have it or, as in `installing`, get it. From any thread."""
+        users: dict[str, set[str]] = {}
+        for bundle, name in (*installing, *((view.bundle, view.name) for view in self.views())):
+            if bundle:
+                users.setdefault(bundle, set()).add(name)
+        return {bundle: tuple(sorted(names)) for bundle, names in users.items()}
 
     def taken(self, serial: str) -> set[str]:
         """What devices other than this one answer to: names, and aliases that may mean several of them."""

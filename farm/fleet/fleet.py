@@ -9,33 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
-from farm.adb.errors import AdbError
 from farm.adb.push import PushProgress
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import FarmError, NoPhoneError, PhoneError, UserError
+from farm.core.errors import FarmError, NoPhoneError, PhoneError
 from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
-from farm.core.labels import normalise
 from farm.core.lifecycle import LINK_DOWN, DeviceState
 from farm.core.selector import Selector
-from farm.fleet.agent import Agent, BundleSource, Means, find_agent
+from farm.fleet.agent import Agent, BundleSource, Means, find_agent, part, require_adopted
 from farm.fleet.board import Board
 from farm.fleet.checker import Checker
-from farm.fleet.links import Watcher, listed
-from farm.fleet.registry import DeviceBook, Registry, with_labels
+from farm.fleet.links import Watcher, listed, part_from_network
+from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.store import DeviceRecord
-
-DISCONNECT_TIMEOUT_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +139,8 @@ class Fleet:
         return self._find(name).story
 
     def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
-        """Bundle hash -> names of the devices that have it. May be called from any thread."""
-        return self._board.bundles_in_use()
+        """Bundle hash -> names of the devices that have or get it. May be called from any thread."""
+        return self._board.bundles_in_use([(agent.installing, agent.name) for agent in tuple(self._agents.values())])
 
     def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
         """Call back with each new view, at once and in order; returns the function that ends it.
@@ -183,12 +179,12 @@ class Fleet:
         Raises:
             NoPhoneError, UserError: there is none, or the new name is taken or no name.
         """
-        agent = self._find(name)
-        record = self._record_of(agent)
-        chosen = self._registry.checked_name(rename, self._board.taken(agent.serial)) if rename else agent.name
-        await self._keep(agent, replace(record, name=chosen, pool=normalise(pool) or record.pool, adopted=True))
-        agent.tell(m.Adopted())
-        return self._board.view(agent.serial)
+        async with self._order(name) as agent:
+            record = replace(self._record_of(agent), name=agent.name, adopted=True)
+            taken = self._board.taken(agent.serial)
+            await self._keep(agent, self._registry.edited(record, taken, rename or None, pool or None))
+            agent.tell(m.Adopted())
+            return self._board.view(agent.serial)
 
     async def change(
         self, name: str, *, rename: str | None = None, pool: str | None = None, labels: Mapping[str, str] | None = None
@@ -196,33 +192,34 @@ class Fleet:
         """Change a device's name, pool or hand-set labels (an empty value removes a label).
 
         Raises:
-            NoPhoneError, UserError: there is none, or the new name is taken or no name.
+            NoPhoneError, UserError: there is none, or the new name is taken or no name, or a label is not for people.
         """
-        agent = self._find(name)
-        record = self._record_of(agent)
-        if rename is not None:
-            record = replace(record, name=self._registry.checked_name(rename, self._board.taken(agent.serial)))
-        if pool is not None:
-            record = replace(record, pool=normalise(pool))
-        if labels:
-            record = with_labels(record, labels)
-        await self._keep(agent, record)
-        return self._board.view(agent.serial)
+        async with self._order(name) as agent:
+            record, taken = self._record_of(agent), self._board.taken(agent.serial)
+            await self._keep(agent, self._registry.edited(record, taken, rename, pool, labels or {}))
+            return self._board.view(agent.serial)
 
     async def set_service(self, name: str, service: Service) -> DeviceView:
-        """Drain, maintain or put back into service; the last also releases a quarantined device."""
-        agent = self._find(name)
-        await self._keep(agent, replace(self._record_of(agent), service=service.value))
-        agent.tell(m.ServiceChanged(service))
-        if service is Service.IN:
-            agent.tell(m.Released())
-        return self._board.view(agent.serial)
+        """Drain, maintain or put back into service; the last also releases a quarantined device.
+
+        Raises:
+            NoPhoneError, UserError: there is none, or it is not adopted.
+        """
+        async with self._order(name) as agent:
+            require_adopted(agent)
+            await self._keep(agent, replace(self._record_of(agent), service=service.value))
+            agent.tell(m.ServiceChanged(service))
+            if service is Service.IN:
+                agent.tell(m.Released())
+            return self._board.view(agent.serial)
 
     async def add_network(self, address: str) -> str:
         """Keep a network phone connected for ever; returns the serial it will be listed under."""
         serial = self._watcher.add_network(address)
-        agent = self._agents.get(serial) or self._new_agent(serial)
-        await self._keep(agent, replace(self._record_of(agent), address=serial))
+        if serial not in self._agents:
+            self._new_agent(serial)
+        async with self._order(serial) as agent:
+            await self._keep(agent, replace(self._record_of(agent), address=serial))
         return serial
 
     async def reboot(self, name: str) -> None:
@@ -232,9 +229,7 @@ class Fleet:
             UserError: it is not adopted, so it is not farm's to touch.
             AdbError: the phone did not take the request.
         """
-        agent = self._find(name)
-        if not agent.state.adopted:
-            raise UserError(f"{agent.name} is not adopted: farm leaves it alone", hint="farm device adopt NAME")
+        agent = require_adopted(self._find(name))
         await self._client.reboot(agent.serial)
 
     async def forget(self, name: str, *, clean: bool = False) -> None:
@@ -243,7 +238,10 @@ class Fleet:
         Raises:
             PhoneError: it cannot be cleaned now (not connected, or the phone refused); it is still adopted.
         """
-        agent = self._find(name)
+        async with self._order(name) as agent:
+            await self._give_back(agent, clean=clean)
+
+    async def _give_back(self, agent: Agent, *, clean: bool) -> None:
         if clean and (agent.state.life in LINK_DOWN or not agent.state.identified):
             raise PhoneError(
                 f"{agent.name} cannot be cleaned: it is {agent.state.life}",
@@ -252,7 +250,7 @@ class Fleet:
         agent.tell(m.Unadopted(clean))
         agent.server = None
         try:
-            await self._part(agent, clean=clean)
+            await part(agent, clean=clean)
             await self._forget_record(agent)
         finally:
             record = self._registry.get(agent.serial)
@@ -266,13 +264,15 @@ class Fleet:
     async def uninstall(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Clean and forget every adopted device: the names that are clean, and why the others are not."""
         names = [view.name for view in self.views() if view.adopted]
-        outcomes = await asyncio.gather(*(self.forget(name, clean=True) for name in names), return_exceptions=True)
         failed: dict[str, str] = {}
-        for name, outcome in zip(names, outcomes, strict=True):
-            if isinstance(outcome, FarmError):
-                failed[name] = outcome.message
-            elif outcome is not None:
-                raise outcome
+
+        async def forget(name: str) -> None:
+            try:
+                await self.forget(name, clean=True)
+            except FarmError as error:
+                failed[name] = error.message
+
+        await asyncio.gather(*map(forget, names))
         return tuple(name for name in names if name not in failed), failed
 
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
@@ -361,32 +361,32 @@ class Fleet:
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
         return self._registry.get(agent.serial) or DeviceRecord(agent.serial, agent.name, hardware_serial)
 
-    async def _keep(self, agent: Agent, record: DeviceRecord) -> None:
-        await self._registry.save(record)
-        agent.name = record.name
-        self.changed(agent)
+    @asynccontextmanager
+    async def _order(self, name: str) -> AsyncIterator[Agent]:
+        """The device of an order, when the order before is done: what is read of it holds until this one is kept."""
+        agent = self._find(name)
+        async with agent.orders:
+            if self._agents.get(agent.serial) is not agent:
+                raise NoPhoneError(f"{agent.name} was forgotten meanwhile", hint="see `farm device list`")
+            yield agent
 
-    async def _part(self, agent: Agent, *, clean: bool) -> None:
-        """Wait until the phone's server ended; only who wants it clean must hear that this did not work."""
-        try:
-            await agent.farewell()
-        except FarmError as error:
-            if clean:
-                raise
-            log.info("%s was forgotten, but its server may still run: %s", agent.name, error)
+    async def _keep(self, agent: Agent, record: DeviceRecord) -> None:
+        """Everybody believes the record before it is written: nobody else takes its name meanwhile."""
+        former = agent.name
+
+        def believe() -> None:
+            known = self._registry.get(agent.serial)
+            agent.name = known.name if known else former
+            self.changed(agent)
+
+        await self._registry.save(record, believe)
 
     async def _forget_record(self, agent: Agent) -> None:
         record = self._registry.get(agent.serial)
-        if record is None:
-            return
-        await self._registry.forget(agent.serial)
-        if record.address:
-            self._watcher.remove_network(record.address)
-            try:
-                async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
-                    await self._client.disconnect(record.address)
-            except (AdbError, TimeoutError) as error:
-                log.info("%s: adb did not disconnect it: %s", record.address, error)
+        if record is not None:
+            await self._registry.forget(agent.serial)
+        if record is not None and record.address:
+            await part_from_network(self._client, self._watcher, record.address)
 
     def _spawn(self, what: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(what, name=name)

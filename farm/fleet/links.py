@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, DeviceState
+from farm.adb.errors import AdbError
 from farm.core.lifecycle_messages import Link, Listed
+
+DISCONNECT_TIMEOUT_S = 5.0
+
+log = logging.getLogger(__name__)
 
 _UNAUTHORIZED_HINT = (
     "unlock the phone and accept 'Allow USB debugging' (tick 'Always allow'); no prompt: replug it, or revoke the"
@@ -42,6 +50,16 @@ class Watcher(Protocol):
 
     def remove_network(self, address: str) -> None:
         """Stop doing so."""
+
+
+async def part_from_network(client: AdbClient, watcher: Watcher, address: str) -> None:
+    """Keep a network phone connected no longer. Whether adb still lists it is its server's business."""
+    watcher.remove_network(address)
+    try:
+        async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
+            await client.disconnect(address)
+    except (AdbError, TimeoutError) as error:
+        log.info("%s: adb did not disconnect it: %s", address, error)
 
 
 def listed(device: AdbDevice) -> Listed:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from shlex import quote
 
 from farm.adb.client import AdbClient
-from farm.adb.push import PushFile, PushProgress, push_tree
-from farm.bundle.manifest import Bundle
-from farm.core.errors import PhoneError
+from farm.adb.push import PushFile, PushProgress, PushReport, push_tree
+from farm.bundle.manifest import SHORT_HASH, Bundle
+from farm.core.errors import HostError, PhoneError, UserError
 from farm.fleet.phone_paths import (
     BIN,
     BUNDLES,
@@ -32,6 +32,12 @@ from farm.fleet.shell_output import SECTION, split_sections
 PROBE_TIMEOUT_S = 15.0
 INSTALL_TIMEOUT_S = 30.0
 _BUNDLE_NAME = re.compile(rf"(?:{re.escape(INCOMING)})?[0-9a-f]{{8,64}}")
+
+
+class BundleDamagedError(HostError):
+    """Files of a bundle are not what they were when it was added."""
+
+    code = "bundle_damaged"
 
 
 class InstallError(PhoneError):
@@ -83,6 +89,7 @@ async def provision(
     Raises:
         PhoneStorageFull: not enough room; says what is needed and what is free.
         InstallError: the folder could not be renamed into place.
+        BundleDamagedError: the host's copy of the bundle is not there any more, or not as it was.
         AdbError: phone or link failed; nothing half-installed is left.
     """
     found = await probe(client, serial, bundle, server)
@@ -96,7 +103,7 @@ async def provision(
     else:
         await _run(client, serial, f"mkdir -p {BIN}")
     async with turn or nullcontext():
-        report = await push_tree(client, serial, files, progress)
+        report = await _push(client, serial, bundle, files, progress)
     await _run(client, serial, _finish("" if whole else bundle.hash))
     status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
     return Provisioning(report.pushed_bytes, found.others, status)
@@ -160,6 +167,24 @@ def _script_files() -> list[PushFile]:
 def _bundle_files(bundle: Bundle) -> Sequence[PushFile]:
     folder = incoming_folder(bundle.hash)
     return [PushFile(bundle.path / file.name, f"{folder}/{file.name}", file.mode, file.sha256) for file in bundle.files]
+
+
+async def _push(
+    client: AdbClient,
+    serial: str,
+    bundle: Bundle,
+    files: Sequence[PushFile],
+    progress: Callable[[PushProgress], None] | None,
+) -> PushReport:
+    """Push; what is wrong with the host's files is told of their bundle."""
+    try:
+        return await push_tree(client, serial, files, progress)
+    except (UserError, FileNotFoundError) as error:
+        raise BundleDamagedError(
+            f"bundle {bundle.name or bundle.hash[:SHORT_HASH]} was removed or damaged on this host",
+            hint=f"farm bundle verify {bundle.name or bundle.hash[:SHORT_HASH]}, then add it again",
+            evidence=str(error),
+        ) from error
 
 
 def _make_room(bundle_hash: str) -> str:

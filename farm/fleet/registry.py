@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from farm.core.adoption import AdoptionRule, decide_adoption, device_name
 from farm.core.errors import FarmError, UserError
 from farm.core.identity import DeviceIdentity
-from farm.core.labels import aliases_of, labels_of, normalise, unique
+from farm.core.labels import DERIVED_LABELS, aliases_of, labels_of, normalise, unique
 from farm.core.selector import Selector
 from farm.store.store import DeviceRecord
+
+_LABEL_HINT = "KEY=VALUE of letters, digits and . _ -; an empty value removes the label"
+_OPTION_HINTS = {"name": "farm device set NAME --name NEW", "pool": "farm device set NAME --pool POOL"}
 
 log = logging.getLogger(__name__)
 
@@ -69,21 +73,30 @@ class Registry:
         """Records of one phone under whatever serials adb knows it by."""
         return tuple(record for record in self._records.values() if record.hardware_serial == hardware_serial)
 
-    async def save(self, record: DeviceRecord) -> None:
-        """Keep a record.
+    async def save(self, record: DeviceRecord, believed: Callable[[], None] = lambda: None) -> None:
+        """Believe a record at once, so that whoever changes it meanwhile builds on it, and keep it.
+
+        `believed` is called at each change of what is believed.
 
         Raises:
-            FarmError: the store refused; the old record still holds.
+            FarmError: the store refused; the old record holds again.
         """
-        await self._book.save_device(record)
+        before = self._records.get(record.serial)
         self._records[record.serial] = record
+        believed()
+        try:
+            await self._book.save_device(record)
+        except Exception:
+            self._take_back(record, before)
+            believed()
+            raise
 
     def save_soon(self, record: DeviceRecord, *, instead_of: str = "") -> None:
         """Believe a record now and keep it soon: after a crash in between, the same rule decides the same again."""
         if instead_of:
             self._records.pop(instead_of, None)
         self._records[record.serial] = record
-        task = asyncio.create_task(self._keep(record, instead_of), name=f"keep {record.name}")
+        task = asyncio.create_task(self._keep(record.serial, instead_of), name=f"keep {record.name}")
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
 
@@ -118,13 +131,25 @@ class Registry:
             adopted=True,
         )
 
-    async def _keep(self, record: DeviceRecord, instead_of: str) -> None:
+    def _take_back(self, record: DeviceRecord, before: DeviceRecord | None) -> None:
+        """Undo a record that was not kept. What an identification added to it meanwhile stays."""
+        now = self._records.get(record.serial)
+        if now is None:
+            return  # it moved to another serial meanwhile, and is being kept there
+        if before is None:
+            del self._records[record.serial]
+        else:
+            self._records[record.serial] = replace(before, hardware_serial=now.hardware_serial)
+
+    async def _keep(self, serial: str, instead_of: str) -> None:
+        """Write what is believed by now: a record as it was when this was asked for may be an old one."""
         try:
-            if instead_of:
+            if instead_of and instead_of not in self._records:
                 await self._book.forget_device(instead_of)
-            await self._book.save_device(record)
+            if (record := self._records.get(serial)) is not None:
+                await self._book.save_device(record)
         except FarmError:
-            log.exception("%s could not be kept in the store", record.name)
+            log.exception("%s could not be kept in the store", serial)
 
     # -- names --
 
@@ -156,18 +181,60 @@ class Registry:
         """
         name = normalise(wanted)
         used = {*taken, *self._aliases}
-        if not name:
+        if not any(character.isalnum() for character in name):
             raise UserError(f"{wanted!r} cannot be a name", hint="use letters, digits and . _ -")
         if name in used:
             raise UserError(f"{name} is taken by another device or alias", hint=f"{unique(name, used)} is free")
         return name
+
+    def edited(
+        self,
+        record: DeviceRecord,
+        taken: Collection[str],
+        rename: str | None = None,
+        pool: str | None = None,
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> DeviceRecord:
+        """A record as somebody wants it; None leaves a thing as it is.
+
+        Raises:
+            UserError: the name is none, or taken; the pool or a label cannot be.
+        """
+        name = record.name if rename is None else self.checked_name(rename, taken)
+        wanted = record.pool if pool is None else checked_pool(pool)
+        return with_labels(replace(record, name=name, pool=wanted), labels)
 
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
         """Replace the keys set by hand."""
         self._aliases = dict(aliases)
 
 
+def checked_pool(wanted: str) -> str:
+    """A pool somebody asked for, normalised; empty is no pool.
+
+    Raises:
+        UserError: nothing of it survives.
+    """
+    pool = normalise(wanted)
+    if wanted and not pool:
+        raise UserError(f"{wanted!r} cannot be a pool", hint="use letters, digits and . _ -")
+    return pool
+
+
 def with_labels(record: DeviceRecord, labels: Mapping[str, str]) -> DeviceRecord:
-    """The record with these hand-set labels too; an empty value removes one."""
-    merged = {**record.labels, **{normalise(key): normalise(value) for key, value in labels.items()}}
-    return replace(record, labels={key: value for key, value in merged.items() if key and value})
+    """The record with these hand-set labels too; an empty value removes one.
+
+    Raises:
+        UserError: farm finds that label out by itself, or nothing of its key or value survives normalisation.
+    """
+    merged = dict(record.labels)
+    for raw_key, raw_value in labels.items():
+        key, value = normalise(raw_key), normalise(raw_value)
+        if not key or (raw_value and not value):
+            wrong = raw_key if not key else raw_value
+            raise UserError(f"label {raw_key}={raw_value}: nothing of {wrong!r} is left", hint=_LABEL_HINT)
+        if value and key in DERIVED_LABELS:
+            hint = _OPTION_HINTS.get(key, "choose another key; `farm device show NAME` lists what farm found out")
+            raise UserError(f"farm sets the label {key} itself", hint=hint)
+        merged[key] = value
+    return replace(record, labels={key: value for key, value in merged.items() if value})

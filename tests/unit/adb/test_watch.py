@@ -136,6 +136,9 @@ async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServe
         await seen.until(lambda: [d.serial for d in watcher.devices or ()] == ["10.0.0.7:5555"])
         assert seen.kinds == ["network.lost", "network.back"]
         assert len(tries) == 4
+        watcher.remove_network("10.0.0.7")
+        watcher.remove_network("10.0.0.7")
+        assert seen.kinds[2:] == ["network.removed"]
 
 
 @given(failures=st.integers(1, 10_000))

@@ -38,6 +38,7 @@ def test_status_imports_nothing_heavy(tmp_path):
         (["device", "list"], 4, "no farm daemon listens"),
         (["bench", "absent.onnx", "--on", "android"], 2, "absent.onnx does not exist"),
         (["bench", __file__, "--on", "android", "--repeat", "0"], 2, "--repeat"),
+        (["device", "set", "pixel"], 2, "give --name, --pool or --label"),
         (["uninstall"], 2, "add --yes"),
         (["statsu"], 2, "statsu"),
         (["explain", "weather", "x"], 2, "weather"),

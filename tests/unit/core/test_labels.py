@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.identity import DeviceIdentity, Gpu, Soc
-from farm.core.labels import aliases_of, labels_of, normalise, unique
+from farm.core.labels import DERIVED_LABELS, aliases_of, labels_of, normalise, unique
 
 POCO = DeviceIdentity(
     vendor="Xiaomi",
@@ -90,3 +91,8 @@ def test_aliases_are_the_tvm_keys() -> None:
         "big-phones",
     )
     assert aliases_of(None, "unit", {"name": "unit"}) == ("unit",)
+
+
+def test_derived_labels_are_those_that_labels_of_sets() -> None:
+    whole = replace(POCO, virtual=True, gpu=Gpu("adreno", "Adreno 735"))
+    assert set(labels_of(whole, "poco", "desk", "S1")) == DERIVED_LABELS

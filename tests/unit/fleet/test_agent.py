@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -144,3 +145,32 @@ async def test_what_watchers_get_wrong_quarantines_the_phone_and_reaches_nobody(
         assert agent.state.life is Life.QUARANTINED
         assert "a subscriber's bug" in agent.state.reason
     assert "ServerStarted(generation=5)" in caplog.text
+
+
+class OneBundle:
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        return Bundle("one", "c" * 64, "arm64-v8a", (), Path("/nowhere"), "default", (), "0.27", False)
+
+
+async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_it() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object, **__: object) -> None:
+        asked.set()
+        await answer.wait()
+        raise AdbTimeout("no answer")
+
+    watcher = Watcher()
+    state = DeviceState(Life.NEW, identified=True)
+    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(slow)), OneBundle(), Patient(), watcher), state)
+    agent.identity = DeviceIdentity(abi="arm64-v8a")
+    try:
+        agent.tell(m.Adopted())
+        async with asyncio.timeout(LIMIT_S):
+            await asked.wait()
+        assert agent.installing == "c" * 64
+        answer.set()
+        await watcher.until(Life.RECOVERING)
+        assert agent.installing == ""
+    finally:
+        await agent.close()

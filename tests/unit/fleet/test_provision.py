@@ -11,7 +11,7 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.bundle.manifest import Bundle, BundleFile
-from farm.fleet.provision import provision
+from farm.fleet.provision import BundleDamagedError, provision
 from tests.unit.adb.fake_server import FakeServer, fake_server
 
 
@@ -56,3 +56,11 @@ async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) ->
     again = await provision(client, server.serial, bundle, turn=turn)
     assert again.pushed_bytes == 0
     assert len(turn.spans) == 1
+
+
+async def test_a_bundle_that_is_gone_from_the_host_says_so(server: FakeServer, tmp_path: Path) -> None:
+    bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
+    (bundle.path / "tvm_rpc").unlink()
+    with pytest.raises(BundleDamagedError, match="bundle one was removed or damaged") as caught:
+        await provision(client, server.serial, bundle)
+    assert "farm bundle verify one" in caught.value.hint

@@ -8,7 +8,7 @@ from farm.core.adoption import AdoptionRule
 from farm.core.errors import HostError, UserError
 from farm.core.identity import DeviceIdentity, Gpu, Soc
 from farm.core.selector import Selector
-from farm.fleet.registry import Registry
+from farm.fleet.registry import Registry, with_labels
 from farm.store.store import DeviceRecord
 
 PIXEL = DeviceIdentity(
@@ -78,7 +78,10 @@ def test_who_is_not_adopted_answers_to_no_key() -> None:
     assert (called.aliases, called.labels["gpu"]) == ((), "mali-g710")
 
 
-@pytest.mark.parametrize(("wanted", "said"), [("::", "cannot be a name"), ("Taken", "taken"), ("fast", "taken")])
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [("::", "cannot be a name"), ("..-.", "cannot be a name"), ("Taken", "taken"), ("fast", "taken")],
+)
 def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
     registry = Registry(Book(), ())
     registry.set_aliases({"fast": Selector.parse("rack=3")})
@@ -111,3 +114,58 @@ async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) 
     registry.save_soon(DeviceRecord("s", "right"))
     await registry.close()
     assert "could not be kept" in caplog.text
+
+
+async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
+    book, seen = Book(DeviceRecord("s", "left")), []
+    registry = Registry(book, ())
+    registry.load()
+    book.full = True
+
+    def believed() -> None:
+        record = registry.get("s")
+        seen.append(record and record.name)
+
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("s", "right"), believed)
+    assert seen == ["right", "left"]
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("new", "other"))
+    assert registry.get("new") is None
+
+
+async def test_what_is_kept_late_is_the_newest() -> None:
+    book = Book(DeviceRecord("s", "left"))
+    registry = Registry(book, ())
+    registry.load()
+    registry.save_soon(DeviceRecord("s", "left", "HW1"))  # written in a task, after the next line
+    await registry.save(DeviceRecord("s", "right", "HW1"))
+    await registry.close()
+    assert book.kept["s"].name == "right"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said", "hint"),
+    [
+        ("soc", "sm8650", "farm sets the label soc itself", "another key"),
+        ("Name", "x", "farm sets the label name itself", "--name"),
+        ("pool", "x", "farm sets the label pool itself", "--pool"),
+        ("!!", "x", "nothing of '!!'", "KEY=VALUE"),
+        ("rack", "::", "nothing of '::'", "KEY=VALUE"),
+    ],
+)
+def test_a_label_that_is_not_for_people(key: str, value: str, said: str, hint: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        with_labels(DeviceRecord("s", "left"), {key: value})
+    assert hint in caught.value.hint
+
+
+def test_labels_change_and_go() -> None:
+    record = with_labels(DeviceRecord("s", "left", labels={"rack": "3", "soc": "old"}), {"Desk": "A 1", "rack": ""})
+    assert record.labels == {"soc": "old", "desk": "a-1"}
+    assert with_labels(record, {"soc": ""}).labels == {"desk": "a-1"}  # one of an older farm can be removed
+
+
+def test_a_pool_of_which_nothing_is_left() -> None:
+    with pytest.raises(UserError, match="cannot be a pool"):
+        Registry(Book(), ()).edited(DeviceRecord("s", "left"), (), pool="::")

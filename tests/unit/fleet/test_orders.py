@@ -1,0 +1,149 @@
+"""Orders about devices that come at once: none is lost, and memory and store agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import AdbDevice
+from farm.bundle.manifest import Bundle
+from farm.core.device import Service
+from farm.core.errors import FarmError, HostError, NoPhoneError, UserError
+from farm.core.events import EventLog
+from farm.fleet.aliases import Aliases
+from farm.fleet.checker import CheckReport
+from farm.fleet.fleet import Fleet, FleetConfig
+from farm.store.store import DeviceRecord, Store
+
+REMEMBERED = (DeviceRecord("S1", "one", adopted=True), DeviceRecord("S2", "two"))
+
+
+class Silence:
+    """An adb server without phones."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def snapshots(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
+        yield ()
+        await asyncio.Event().wait()
+
+    def add_network(self, address: str) -> str:
+        return address
+
+    def remove_network(self, address: str) -> None:
+        pass
+
+
+class Unused:
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        raise AssertionError("no phone is there")
+
+    async def check(self, device: str, bundle: Bundle) -> CheckReport:
+        raise AssertionError("no phone is there")
+
+
+@asynccontextmanager
+async def fleet_on(folder: Path) -> AsyncIterator[tuple[Fleet, Store]]:
+    store = Store(folder / "farm.db")
+    for record in REMEMBERED:
+        await store.save_device(record)
+    unused = Unused()
+    fleet = Fleet(cast(AdbClient, None), Silence(), unused, unused, store, EventLog(), FleetConfig())
+    loaded = asyncio.Event()
+    fleet.subscribe(lambda _: loaded.set())  # run() loads every record in one go
+    running = asyncio.create_task(fleet.run())
+    await loaded.wait()
+    try:
+        yield fleet, store
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        store.close()
+
+
+def kept(store: Store, serial: str = "S1") -> DeviceRecord:
+    return next(record for record in store.devices() if record.serial == serial)
+
+
+async def outcomes(*orders: Awaitable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*orders, return_exceptions=True))
+
+
+async def test_no_label_is_lost(tmp_path: Path) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+        wanted = {f"l{number}": str(number) for number in range(5)}
+        await asyncio.gather(*(fleet.change("one", labels={key: value}) for key, value in wanted.items()))
+        assert kept(store).labels == wanted
+        assert wanted.items() <= dict(fleet.view("one").labels).items()
+
+
+async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+        await asyncio.gather(fleet.change("one", pool="desk"), fleet.set_service("one", Service.MAINTENANCE))
+        view, record = fleet.view("one"), kept(store)
+        assert (view.pool, view.service.value) == (record.pool, record.service) == ("desk", "maintenance")
+
+
+@pytest.mark.parametrize("first", ["rename", "alias"])
+async def test_a_name_and_a_key_are_never_one_word(tmp_path: Path, first: str) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+        aliases = Aliases(fleet, store, {})
+        orders = [fleet.change("one", rename="word"), aliases.set("word", "pool=x")]
+        results = await outcomes(*(orders if first == "rename" else orders[::-1]))
+        assert [type(result) for result in results].count(UserError) == 1
+        assert (kept(store).name == "word") is ("word" not in store.aliases())
+
+
+async def test_two_devices_do_not_get_one_name(tmp_path: Path) -> None:
+    async with fleet_on(tmp_path) as (fleet, _):
+        results = await outcomes(fleet.change("one", rename="same"), fleet.change("two", rename="same"))
+        assert isinstance(results[1], UserError)
+        assert [view.name for view in fleet.views()] == ["same", "two"]
+
+
+async def test_what_the_store_refuses_is_shown_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+
+        async def full(_: DeviceRecord) -> None:
+            raise HostError("disk full")
+
+        monkeypatch.setattr(store, "save_device", full)
+        with pytest.raises(HostError):
+            await fleet.change("one", rename="other", pool="desk")
+        assert (fleet.view("one").name, fleet.view("one").pool) == ("one", "")
+        assert [view.name for view in fleet.views()] == ["one", "two"]
+
+
+async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+        results = await outcomes(fleet.forget("one"), fleet.adopt("one"))
+        assert isinstance(results[1], NoPhoneError)
+        assert [record.name for record in store.devices()] == ["two"]
+        assert [view.name for view in fleet.views()] == ["two"]
+
+
+@pytest.mark.parametrize("service", list(Service))
+async def test_who_is_not_adopted_is_in_nobodys_service(tmp_path: Path, service: Service) -> None:
+    async with fleet_on(tmp_path) as (fleet, _):
+        with pytest.raises(UserError, match="two is not adopted") as caught:
+            await fleet.set_service("two", service)
+        assert caught.value.hint == "farm device adopt two"
+
+
+Order = Callable[[Fleet], Awaitable[Any]]
+
+
+@pytest.mark.parametrize("order", [lambda f: f.change("one", pool="::"), lambda f: f.adopt("two", pool="::")])
+async def test_a_wrong_order_changes_nothing(tmp_path: Path, order: Order) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+        before = store.devices()
+        with pytest.raises(FarmError):
+            await order(fleet)
+        assert store.devices() == before
