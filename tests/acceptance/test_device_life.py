@@ -82,6 +82,7 @@ def test_a_new_name_is_a_new_key_and_the_old_one_is_none(farm, phone, clients):
     assert "renamed" in keys
     assert before not in keys
     refused(farm.farm("device", "show", "renamd"), 3, "renamd", "did you mean renamed?")
+    assert "nobody waits for it; did you mean renamed?" in farm.farm("explain", "key", "renamd").stdout
 
 
 def test_a_name_that_is_taken_or_no_name_is_refused(farm, phone):
@@ -89,13 +90,16 @@ def test_a_name_that_is_taken_or_no_name_is_refused(farm, phone):
     refused(farm.farm("device", "set", phone.name, "--name", taken), 2, taken)
     refused(farm.farm("device", "set", phone.name, "--name", "::"), 2)
     refused(farm.farm("device", "set", phone.name, "--label", "rack"), 2, "KEY=VALUE")
+    refused(farm.farm("device", "set", phone.name, "--label", "soc=sm1"), 2, "farm sets the label soc itself")
+    refused(farm.farm("device", "set", phone.name), 2, "nothing to change")
 
 
 def test_labels_select_phones(farm, phone, clients):
-    assert farm.farm("device", "set", phone.name, "--label", "rack=R 3").returncode == 0
+    changed = farm.farm("device", "set", phone.name, "--label", "rack=R 3")
+    assert (changed.returncode, changed.stdout) == (0, f"name {phone.name}, pool (none), label rack=r-3\n")
     assert answer(farm.farm("device", "show", phone.name, "--json"))["labels"]["rack"] == "r-3"
     assert clients.result(USE.format("rack=r-3")) is True
-    assert farm.farm("device", "set", phone.name, "--label", "rack=").returncode == 0
+    assert "label rack removed" in farm.farm("device", "set", phone.name, "--label", "rack=").stdout
     assert "rack" not in answer(farm.farm("device", "show", phone.name, "--json"))["labels"]
 
 
@@ -115,6 +119,8 @@ def test_a_drained_phone_finishes_its_lease_and_is_handed_out_no_more(farm, phon
         assert client.hear() is True
         assert farm.farm("device", "drain", phone.name).returncode == 0
         assert phone.row["state"] == "busy, draining"
+        refused(farm.farm("device", "forget", phone.name), 2, " holds ", f"farm lease kick {phone.name}")
+        assert phone.row["adopted"]
         client.go()
         assert client.hear() is True
     until(lambda: phone.row["state"] == "draining")
@@ -127,6 +133,7 @@ def test_a_drained_phone_finishes_its_lease_and_is_handed_out_no_more(farm, phon
 
 def test_a_phone_in_maintenance_is_out_of_service_until_released(farm, phone):
     assert farm.farm("device", "maintain", phone.name).returncode == 0
+    assert f"farm device release {phone.name}" in farm.farm("explain", "device", phone.name).stdout
     assert phone.row["state"] == "maintenance"
     assert phone.name not in {row["key"] for row in farm.status()["keys"]}
     assert farm.farm("device", "release", phone.name).returncode == 0

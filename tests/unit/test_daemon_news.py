@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 from farm.adb.watch import WatchNews
-from farm.config import FarmConfig
+from farm.config import AdbConfig, FarmConfig
 from farm.core.errors import HostError
 from farm.core.events import EventLog
 from farm.daemon import Daemon
 
 
 @pytest.mark.parametrize("end", ["network.back", "network.removed"])
-async def test_a_problem_lasts_until_it_is_over_or_nobodys_any_more(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    config = FarmConfig()
-    monkeypatch.setattr(config.adb, "manage", False)
-    daemon = Daemon(config)
+async def test_a_problem_lasts_until_it_is_over_or_nobodys_any_more(end: str) -> None:
+    daemon = Daemon(FarmConfig(adb=AdbConfig(manage=False)))
     heard = daemon._heard(EventLog())
     heard(WatchNews("network.lost", "10.0.0.7:5555", "It refused.", HostError("refused", hint="is it on?")))
     assert await daemon._problems() == ["It refused. (is it on?)"]
