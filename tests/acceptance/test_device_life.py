@@ -161,6 +161,17 @@ def test_a_phone_that_is_only_forgotten_keeps_its_files_and_runs_no_server(farm,
     assert "device.pushing" not in [event["kind"] for event in story.events]
 
 
+def test_a_held_phone_can_be_forgotten_by_force(farm, phone, clients):
+    story, name, serial = Story(farm), phone.name, phone.serial
+    with clients.running(USE_TWICE.format(name)) as client:
+        assert client.hear() is True
+        assert farm.farm("device", "forget", name, "--force").returncode == 0
+        story.until("lease.released", device=name)
+    refused(farm.farm("device", "drain", serial), 2, "not adopted", "farm device adopt")
+    assert farm.farm("device", "adopt", serial, "--as", name).returncode == 0
+    story.until("device.ready", serial=serial)
+
+
 def test_a_network_phone_is_connected_again_however_long_it_was_away(farm, clients):
     folder = Path(tempfile.mkdtemp(prefix="wifi-", dir=farm.folder))  # short: it holds a socket
     launcher = is_launcher(farm.folder / "bundle" / "tvm_rpc")

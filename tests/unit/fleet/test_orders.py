@@ -147,3 +147,11 @@ async def test_a_wrong_order_changes_nothing(tmp_path: Path, order: Order) -> No
         with pytest.raises(FarmError):
             await order(fleet)
         assert store.devices() == before
+
+
+async def test_a_bundle_on_its_way_is_in_use(tmp_path: Path) -> None:
+    async with fleet_on(tmp_path) as (fleet, _):
+        assert fleet.bundles_in_use() == {}
+        for serial in ("S2", "S1"):
+            fleet._agents[serial].installing = "c" * 64
+        assert fleet.bundles_in_use() == {"c" * 64: ("one", "two")}
