@@ -7,6 +7,7 @@ loopback TCP, replaced cleanly after a crash, and closed to other users by file 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -29,6 +30,8 @@ _SOCKET_MODE = 0o660
 _LOG_LIMIT_BYTES = 8 << 20  # adb's log has filled whole disks (TVM PR 13172)
 _LOG_TAIL_BYTES = 4000
 _NO_EMULATOR_SCAN = "5554"  # ADB_LOCAL_TRANSPORT_MAX_PORT below the first emulator's port + 1
+
+logger = logging.getLogger(__name__)
 
 
 class AdbServer:
@@ -90,9 +93,10 @@ class AdbServer:
         }
 
     async def ensure(self) -> int:
-        """Makes sure that a server answers: adopts a running one, else starts ours. Returns its protocol version.
+        """Makes sure that a server answers: one that is there, else ours. Returns its protocol version.
 
-        Several callers share one start. A version other than the binary's is not an error here: the watcher reports it.
+        On a unix socket it is ours in any case; on a port somebody else's is used. Several callers share one start. A
+        version other than the binary's is not an error here: the watcher reports it.
 
         Raises:
             AdbPortTaken: somebody else listens there, and not as an adb server.
@@ -128,9 +132,9 @@ class AdbServer:
         while True:
             try:
                 version = await self.client.version()
-                if self.pid is None:
-                    self._inherited = await asyncio.to_thread(self._left_behind)
-                return version
+                if await self._may_stay():
+                    return version
+                await self._end_adopted()
             except AdbServerUnreachable as absent:
                 if absent.nobody_listens:
                     break
@@ -141,12 +145,26 @@ class AdbServer:
         await self._start()
         return await self._wait_until_it_answers()
 
-    def _left_behind(self) -> psutil.Process | None:
+    async def _may_stay(self) -> bool:
+        """Whether the server that answers is one to work with: ours, or one on a port that others use too.
+
+        Every adb program starts a server where it finds none. On farm's own socket that one has the key of whoever
+        called it, so that each phone would wait for somebody to accept another key.
+        """
+        holder = await asyncio.to_thread(socket_holder, self.client.address)
+        if holder is None or holder.pid is None or (self._process is not None and self._process.pid == holder.pid):
+            return True
+        self._inherited = await asyncio.to_thread(self._left_behind, holder.pid)
+        if self._inherited is not None or not self.client.address.path:
+            return True
+        logger.warning("somebody's adb started a server on farm's socket (%s): it is replaced", holder)
+        return False
+
+    def _left_behind(self, pid: int) -> psutil.Process | None:
         """The server that answers, if a daemon of this folder started it: nobody else would ever end it."""
-        holder = socket_holder(self.client.address)
         try:
-            process = psutil.Process(holder.pid) if holder is not None and holder.pid is not None else None
-            return process if process is not None and process.environ().get("HOME") == str(self.folder) else None
+            process = psutil.Process(pid)
+            return process if process.environ().get("HOME") == str(self.folder) else None
         except psutil.Error:
             return None  # another user's, or it ended while we looked
 

@@ -69,12 +69,37 @@ async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) ->
         await server.stop()
 
 
-async def test_somebody_elses_server_is_used_and_left_running(own_server: AdbServer, folder: Path) -> None:
-    second = AdbServer(own_server.binary, own_server.client.address.spec, folder / "second", usb=False)
-    assert await second.ensure() == 41
-    assert second.pid is None
-    await second.stop()
-    assert await own_server.client.version() == 41
+async def test_somebody_elses_server_on_a_port_is_used_and_left_running(binary: AdbBinary, folder: Path) -> None:
+    spec = f"tcp:127.0.0.1:{free_port()}"
+    first = AdbServer(binary, spec, folder / "first", usb=False)
+    second = AdbServer(binary, spec, folder / "second", usb=False)
+    try:
+        assert await first.ensure() == await second.ensure() == 41
+        assert second.pid is None
+        await second.stop()
+        assert await first.client.version() == 41
+    finally:
+        await first.stop()
+
+
+async def test_a_server_that_somebodys_adb_started_on_farms_socket_is_replaced(
+    own_server: AdbServer, folder: Path
+) -> None:
+    await own_server.stop()
+    theirs = {**os.environ, "HOME": str(folder / "them"), "ADB_SERVER_SOCKET": own_server.client.address.spec}
+    theirs |= {"ADB_USB": "0", "ADB_MDNS": "0", "ADB_LOCAL_TRANSPORT_MAX_PORT": "5554"}
+    (folder / "them").mkdir()
+    adb = await asyncio.create_subprocess_exec(
+        str(own_server.binary.path), "devices", env=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    await asyncio.wait_for(adb.wait(), 20)
+    foreign = socket_holder(own_server.client.address)
+    assert foreign is not None
+    assert foreign.pid is not None
+    assert await own_server.ensure() == 41
+    ours = socket_holder(own_server.client.address)
+    assert ours is not None
+    assert ours.pid == own_server.pid != foreign.pid
 
 
 async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer, folder: Path) -> None:
