@@ -77,7 +77,7 @@ class Fleet:
 
     async def run(self) -> None:
         """Follow adb until cancelled. Servers on phones are left running: the next daemon replaces them."""
-        for record in self._registry.load():
+        for record in self._registry.records():
             if record.address:
                 self._watcher.add_network(record.address)
             self.changed(self._agents.get(record.serial) or self._new_agent(record.serial))

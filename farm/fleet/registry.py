@@ -51,12 +51,12 @@ class Registry:
         self._book = book
         self._rules = tuple(rules)
         self._aliases: dict[str, Selector] = {}
-        self._records: dict[str, DeviceRecord] = {}
+        # Read before anybody can order anything: an order about a device must build on what is remembered of it.
+        self._records = {record.serial: record for record in book.devices()}
         self._keeping: set[asyncio.Task[None]] = set()
 
-    def load(self) -> tuple[DeviceRecord, ...]:
-        """Read what the store has."""
-        self._records = {record.serial: record for record in self._book.devices()}
+    def records(self) -> tuple[DeviceRecord, ...]:
+        """Every remembered device."""
         return tuple(self._records.values())
 
     async def close(self) -> None:

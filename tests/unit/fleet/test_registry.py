@@ -54,7 +54,6 @@ def test_a_rule_names_and_pools_once() -> None:
 async def test_a_network_phones_address_is_no_name_to_keep() -> None:
     book = Book(DeviceRecord("10.0.0.7:5555", "10.0.0.7-5555", address="10.0.0.7:5555"))
     registry = Registry(book, (AdoptionRule.parse("vendor=google"),))
-    registry.load()
     record = registry.adopted_by_rule("10.0.0.7:5555", PIXEL, ())
     assert record is not None
     assert (record.name, record.address) == ("pixel-7", "10.0.0.7:5555")
@@ -62,7 +61,6 @@ async def test_a_network_phones_address_is_no_name_to_keep() -> None:
 
 def test_hand_set_labels_and_aliases_count() -> None:
     registry = Registry(Book(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
-    registry.load()
     registry.set_aliases({"fast": Selector.parse("rack=3"), "slow": Selector.parse("rack=4")})
     called = registry.called("R5CT", "left", PIXEL, adopted=True)
     assert called.pool == "desk"
@@ -93,7 +91,6 @@ def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
 async def test_what_is_believed_is_kept_and_replaces() -> None:
     book = Book(DeviceRecord("old", "left"))
     registry = Registry(book, ())
-    registry.load()
     registry.save_soon(DeviceRecord("new", "left"), instead_of="old")
     assert registry.get("old") is None
     assert registry.get("new") is not None
@@ -104,7 +101,6 @@ async def test_what_is_believed_is_kept_and_replaces() -> None:
 async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     book = Book(DeviceRecord("s", "left"))
     registry = Registry(book, ())
-    registry.load()
     book.full = True
     with pytest.raises(HostError):
         await registry.save(DeviceRecord("s", "right"))
@@ -119,7 +115,6 @@ async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) 
 async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
     book, seen = Book(DeviceRecord("s", "left")), []
     registry = Registry(book, ())
-    registry.load()
     book.full = True
 
     def believed() -> None:
@@ -137,7 +132,6 @@ async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
 async def test_what_is_kept_late_is_the_newest() -> None:
     book = Book(DeviceRecord("s", "left"))
     registry = Registry(book, ())
-    registry.load()
     registry.save_soon(DeviceRecord("s", "left", "HW1"))  # written in a task, after the next line
     await registry.save(DeviceRecord("s", "right", "HW1"))
     await registry.close()
