@@ -123,7 +123,8 @@ class DeviceState:
     follow: int = 0  # number of the server being followed, 0 for none
     failures: int = 0  # in a row, since it was last ready for STABLE_S
     wrong: int = 0  # wrong golden results in a row
-    suspect: bool = False  # a check failed on the server: it is replaced, never taken over
+    # A server failed its check or did not start: it is replaced, never taken over, and its files are compared by hash.
+    suspect: bool = False
     bundle: str = ""  # hash of the bundle verified on it
     trouble: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
     hint: str = ""  # what a person can do about it
@@ -283,10 +284,12 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
         case BackedOff():
             life = Life.PROVISIONING if state.identified else Life.IDENTIFYING
             return _work(state, life)
+        case StartFailed(reason=reason, hint=hint):
+            failed = replace(state, follow=0, failures=state.failures + 1, suspect=True)
+            return _back_off(failed, reason, hint)
         case (
             IdentifyFailed(reason=reason, hint=hint)
             | ProvisionFailed(reason=reason, hint=hint)
-            | StartFailed(reason=reason, hint=hint)
             | RecoveryFailed(reason=reason, hint=hint)
         ):
             return _back_off(replace(state, follow=0, failures=state.failures + 1), reason, hint)
@@ -330,7 +333,7 @@ def _work(
     elif life is Life.IDENTIFYING:
         work = Identify(number)
     elif life is Life.PROVISIONING:
-        work = Provision(number, deep=state.wrong > 0)
+        work = Provision(number, deep=state.suspect)
     elif life is Life.STARTING:
         work = StartServer(number)
     elif life is Life.CHECKING:

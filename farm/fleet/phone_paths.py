@@ -26,6 +26,7 @@ class Script:
 
     name: str
     local: Path
+    size: int  # bytes
     sha256: str
 
 
@@ -42,10 +43,13 @@ def scripts() -> Scripts:
     """The device scripts, read once: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(farm.__file__).parent
     folder = next(place for place in (package / "device_scripts", package.parent / "device_scripts") if place.is_dir())
-    files = tuple(
-        Script(name, folder / name, hashlib.sha256((folder / name).read_bytes()).hexdigest()) for name in _SCRIPTS
-    )
+    files = tuple(_read(folder / name) for name in _SCRIPTS)
     return Scripts(files, hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest())
+
+
+def _read(path: Path) -> Script:
+    content = path.read_bytes()
+    return Script(path.name, path, len(content), hashlib.sha256(content).hexdigest())
 
 
 def bundle_folder(bundle_hash: str) -> str:

@@ -31,6 +31,7 @@ from farm.fleet.shell_output import SECTION, split_sections
 
 PROBE_TIMEOUT_S = 15.0
 INSTALL_TIMEOUT_S = 30.0
+SCRIPT_MODE = 0o755
 _BUNDLE_NAME = re.compile(rf"(?:{re.escape(INCOMING)})?[0-9a-f]{{8,64}}")
 
 
@@ -50,7 +51,7 @@ class InstallError(PhoneError):
 class Probe:
     """What is on a phone already."""
 
-    scripts_current: bool
+    scripts_current: bool  # this version's marker, names, sizes and modes
     bundle_whole: bool  # marker, names, sizes and modes are right
     others: tuple[str, ...]  # other folders beside the bundle's
     server: ServerStatus
@@ -82,7 +83,7 @@ async def provision(
         serial: as listed.
         bundle: what shall be there.
         server: the server we believe runs there, to be judged in the same round trip.
-        deep: compare every file by hash although the folder looks whole.
+        deep: compare every file by hash although all looks whole.
         turn: entered around the push, if there is one: a limit of pushes at a time.
         progress: called while files are sent.
 
@@ -93,10 +94,10 @@ async def provision(
         AdbError: phone or link failed; nothing half-installed is left.
     """
     found = await probe(client, serial, bundle, server)
-    whole = found.bundle_whole and not deep
-    if whole and found.scripts_current:
+    whole, current = found.bundle_whole and not deep, found.scripts_current and not deep
+    if whole and current:
         return Provisioning(0, found.others, found.server)
-    files = [] if found.scripts_current else _script_files()
+    files = [] if current else _script_files()
     if not whole:
         files += _bundle_files(bundle)
         await _run(client, serial, _make_room(bundle.hash))
@@ -104,7 +105,7 @@ async def provision(
         await _run(client, serial, f"mkdir -p {BIN}")
     async with turn or nullcontext():
         report = await _push(client, serial, bundle, files, progress)
-    await _run(client, serial, _finish("" if whole else bundle.hash))
+    await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
     status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
     return Provisioning(report.pushed_bytes, found.others, status)
 
@@ -123,6 +124,7 @@ def probe_command(bundle: Bundle, server: RunningServer | None) -> str:
     return f"""\
 echo '{SECTION}scripts'
 cat {BIN}/{MARKER} 2>/dev/null
+cd {BIN} 2>/dev/null && stat -c '%s %a %n' {" ".join(file.name for file in scripts().files)} 2>/dev/null
 echo '{SECTION}bundles'
 ls -a {BUNDLES} 2>/dev/null
 echo '{SECTION}marker'
@@ -138,6 +140,8 @@ exit 0
 def parse_probe(output: bytes, bundle: Bundle) -> Probe:
     """Interpret what `probe_command` printed; total."""
     sections = split_sections(output)
+    told = set(sections.get("scripts", "").splitlines())
+    current = {scripts().hash, *(f"{file.size} {SCRIPT_MODE:o} {file.name}" for file in scripts().files)}
     found = set(sections.get("files", "").splitlines())
     wanted = {f"{file.size} {file.mode:o} {file.name}" for file in bundle.files}
     others = tuple(
@@ -146,7 +150,7 @@ def parse_probe(output: bytes, bundle: Bundle) -> Probe:
         if _BUNDLE_NAME.fullmatch(name) and name != bundle.hash and name != f"{INCOMING}{bundle.hash}"
     )
     return Probe(
-        scripts_current=sections.get("scripts", "").strip() == scripts().hash,
+        scripts_current=current <= told,
         bundle_whole=sections.get("marker", "").strip() == bundle.hash and wanted <= found,
         others=others,
         server=parse_status(sections.get("server", "")),
@@ -161,7 +165,7 @@ async def drop_bundles(client: AdbClient, serial: str, folders: Collection[str])
 
 
 def _script_files() -> list[PushFile]:
-    return [PushFile(file.local, f"{BIN}/{file.name}", 0o755, file.sha256) for file in scripts().files]
+    return [PushFile(file.local, f"{BIN}/{file.name}", SCRIPT_MODE, file.sha256) for file in scripts().files]
 
 
 def _bundle_files(bundle: Bundle) -> Sequence[PushFile]:
@@ -202,9 +206,11 @@ mkdir -p {incoming}
 """
 
 
-def _finish(bundle_hash: str) -> str:
-    """Mark and rename; the scripts' marker is written here too, after all of them are in place."""
-    lines = [f"echo {scripts().hash} > {BIN}/{MARKER}.new", f"mv -f {BIN}/{MARKER}.new {BIN}/{MARKER}"]
+def _finish(scripts_hash: str, bundle_hash: str) -> str:
+    """Mark what was pushed, after all of it is in place, and rename the bundle. Nothing else is vouched for."""
+    lines = []
+    if scripts_hash:
+        lines += [f"echo {scripts_hash} > {BIN}/{MARKER}.new", f"mv -f {BIN}/{MARKER}.new {BIN}/{MARKER}"]
     if bundle_hash:
         final, incoming = bundle_folder(bundle_hash), incoming_folder(bundle_hash)
         lines += [f"echo {bundle_hash} > {incoming}/{MARKER}", f"mv {incoming} {final}"]

@@ -187,6 +187,16 @@ def test_wrong_numbers_restart_then_compare_hashes_then_need_a_person() -> None:
     assert isinstance(story.tell(m.Released())[0], m.Identify)
 
 
+def test_a_server_that_does_not_start_has_its_files_compared() -> None:
+    story = Story().until_ready()
+    story.tell(m.ServerDied(story.state.follow, "exit 1"))
+    assert isinstance(story.tell(m.StartFailed(story.number, "no such file"))[0], m.BackOff)
+    assert story.tell(m.BackedOff(story.number)) == (m.Provision(story.number, deep=True),)
+    story.tell(m.Provisioned(story.number, "b"))
+    story.tell(m.ServerStarted(story.number))
+    assert not story.state.suspect
+
+
 def test_no_bundle_needs_a_person_until_one_is_added() -> None:
     story = Story()
     story.tell(USABLE)

@@ -21,12 +21,13 @@ from farm.fleet.shell_output import SECTION
 HASH = "ab" * 32
 FILES = (BundleFile("tvm_rpc", "00" * 32, 1234, 0o755), BundleFile("libtvm_runtime.so", "11" * 32, 99, 0o644))
 BUNDLE = Bundle("x", HASH, "arm64-v8a", FILES, Path("/nowhere"), "default", (), "0.27", False)
+SCRIPTS = [scripts().hash, *(f"{file.size} 755 {file.name}" for file in scripts().files)]
 STATUS = "boot_now=b\nversion=1\nid=i\nboot=b\nbundle=h\npid=7\nport=5001\nstarted=1\nsessions=2\nadoptable=yes\n"
 
 
 def probe_text(**changes: str) -> bytes:
     sections = {
-        "scripts": f"{scripts().hash}\n",
+        "scripts": "".join(f"{line}\n" for line in SCRIPTS),
         "bundles": f".\n..\n{HASH}\n.incoming-{HASH}\n{'cd' * 32}\n.incoming-{'ef' * 32}\nnotes\n$(reboot)\n",
         "marker": f"{HASH}\n",
         "files": "1234 755 tvm_rpc\n99 644 libtvm_runtime.so\n",
@@ -55,6 +56,12 @@ def test_a_whole_phone() -> None:
 )
 def test_a_bundle_that_is_not_whole(changes: dict[str, str]) -> None:
     assert not parse_probe(probe_text(**changes), BUNDLE).bundle_whole
+
+
+@pytest.mark.parametrize("missing", range(len(SCRIPTS)))
+def test_scripts_that_are_not_all_there(missing: int) -> None:
+    told = "\n".join(SCRIPTS[:missing] + SCRIPTS[missing + 1 :])
+    assert not parse_probe(probe_text(scripts=f"{told}\n"), BUNDLE).scripts_current
 
 
 def test_an_empty_phone() -> None:
