@@ -1,4 +1,4 @@
-"""Two adb programs on one host: they get on, or the daemon says who is in the way of whom."""
+"""Other people's adb servers: two releases get on, and what is in the way is told in `farm status`."""
 
 import asyncio
 import tempfile
@@ -12,7 +12,7 @@ from farm.cli.virtual_farm import DaemonProcess
 from tests.adb_server import adb_binaries
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import phones, running_farm, until
-from tests.unit.adb.fake_server import fake_server
+from tests.unit.adb.fake_server import FakeServer
 
 OLD_VERSION = 39  # of 2017; both programs at hand speak 41
 
@@ -35,26 +35,45 @@ def test_releases_of_one_protocol_version_get_on(server, client, kernel):
 
 @contextmanager
 def old_server(folder):
-    """An adb server of another protocol version, in a thread; its socket spec."""
+    """An adb server of another protocol version on a port of its own, in a thread; its socket spec."""
     loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    found = []
+    ports = []
 
     async def serve():
-        async with fake_server(folder) as server:
-            server.version, server.devices = OLD_VERSION, ""
-            found.append(server.socket)
+        server = FakeServer(folder, version=OLD_VERSION, devices="")
+        async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listener:
+            ports.append(listener.sockets[0].getsockname()[1])
             ready.set()
             await stop.wait()
+            server.drop_connections()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
         assert ready.wait(10)
-        yield found[0]
+        yield f"tcp:127.0.0.1:{ports[0]}"
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         loop.close()
+
+
+def test_a_server_that_is_not_farms_own_is_waited_for(adb_server):
+    adb_server.stop()
+    with tempfile.TemporaryDirectory(prefix="alien-") as folder:
+        daemon = DaemonProcess(Path(folder), f"manage = false\nsocket = '{adb_server.socket}'\n")
+        client = daemon.start()
+        try:
+            until(lambda: client.call("status")["problems"])
+            [problem] = client.call("status")["problems"]
+            adb_server.start()
+            until(lambda: not client.call("status")["problems"])
+        finally:
+            client.close()
+            daemon.stop()
+        assert str(adb_server.port) in problem
+        assert adb_server.answers()  # somebody else's: not ours to end
+        assert "Traceback" not in daemon.log.read_text()
 
 
 def test_a_server_of_another_protocol_version_is_told_with_both_versions():
