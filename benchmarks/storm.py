@@ -24,6 +24,7 @@ from farm.core.errors import FarmError, HostError
 from farm.simulation.control import LabClient
 
 KEY_LIMIT_S = 10.0
+BOOT_LIMIT_S = 10.0
 SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
 FARM_ROOT = "/data/local/tmp/farm"
 
@@ -119,6 +120,7 @@ class PhoneStorm(threading.Thread):
                     if not goes_on:
                         return
                     fault = self._random.choice(faults)
+                    self._lab.wait(self._phone, "on", timeout_s=BOOT_LIMIT_S)  # the last one may have been a reboot
                     with fault():
                         self._tally.add(fault.__name__)
                         self._weather.pause(self._random.uniform(0.0, 3.0))
@@ -158,6 +160,7 @@ class PhoneStorm(threading.Thread):
         self._lab.cut_push(self._phone, self._random.randrange(60_000_000), replug_after_s=0.5)
         self._farm_adb("shell", f"rm -rf {FARM_ROOT}")
         self._lab.reboot(self._phone)
+        self._lab.wait(self._phone, "on", timeout_s=BOOT_LIMIT_S)
         yield
 
     @contextlib.contextmanager
