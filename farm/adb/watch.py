@@ -240,7 +240,9 @@ class DeviceWatcher:
         states = {device.serial: device.state for device in self.devices or ()}
         for address, phone in tuple(self._network.items()):
             self._network[address], action = phone.step(states.get(address), now, self._policy)
-            if action is not NetworkAction.NONE:
+            if action is NetworkAction.TELL_BACK:
+                self._tell("network.back", address, f"Phone {address} is connected again.")
+            elif action is not NetworkAction.NONE:
                 attempt = asyncio.create_task(self._attempt(address, action), name=f"adb-connect-{address}")
                 self._attempts.add(attempt)
                 attempt.add_done_callback(self._attempts.discard)
@@ -257,9 +259,5 @@ class DeviceWatcher:
         if phone is None:
             return  # removed meanwhile
         self._network[address], news = phone.tried(error.code if error else "", time.monotonic(), self._policy)
-        if not news:
-            return
-        if error is not None:
+        if error is not None and news:
             self._tell("network.lost", address, error.message, error)
-        else:
-            self._tell("network.back", address, f"Phone {address} is connected again.")

@@ -54,6 +54,7 @@ class NetworkAction(StrEnum):
     NONE = "none"
     CONNECT = "connect"
     RECONNECT = "reconnect"  # disconnect, then connect: adb has given up but still lists it
+    TELL_BACK = "tell_back"  # it was told lost and is listed again, by whomever it was connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +76,20 @@ class NetworkPhone:
                 return phone, NetworkAction.NONE  # adb's own attempts go on
             return replace(phone, busy=True, offline_since=now), NetworkAction.RECONNECT
         if listed is not None:
-            return replace(self, outage=Outage(), offline_since=None, next_try_at=now), NetworkAction.NONE
+            phone = replace(self, outage=Outage(), offline_since=None, next_try_at=now)
+            return phone, NetworkAction.TELL_BACK if self.outage.told else NetworkAction.NONE
         phone = replace(self, offline_since=None)
         if self.busy or now < self.next_try_at:
             return phone, NetworkAction.NONE
         return replace(phone, busy=True), NetworkAction.CONNECT
 
     def tried(self, failure: str, now: float, policy: WatchPolicy) -> tuple[NetworkPhone, bool]:
-        """An attempt ended; `failure` is its kind, empty for success. The bool says whether that is news."""
+        """An attempt ended; `failure` is its kind, empty for success. The bool says whether that is news.
+
+        A success is none: the list tells whether it is there, and may do so before the attempt has ended.
+        """
         if not failure:
-            return replace(self, busy=False, next_try_at=now + policy.network.first_s), bool(self.outage.told)
+            return replace(self, busy=False, next_try_at=now + policy.network.first_s), False
         outage, news = self.outage.failed(failure)
         return (
             replace(self, busy=False, outage=outage, next_try_at=now + policy.network.delay_s(outage.failures)),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -171,6 +172,23 @@ def test_adbs_own_retries_are_left_alone_until_it_gives_up() -> None:
     assert (action, phone.offline_since) == (NetworkAction.NONE, None)
 
 
+@pytest.mark.parametrize("listed_first", [False, True], ids=["attempt", "list"])
+def test_a_network_phone_is_back_when_it_is_listed_whether_its_attempt_has_ended_or_not(listed_first: bool) -> None:
+    policy, phone = WatchPolicy(), NetworkPhone("a:5555")
+    phone, _ = phone.step(None, 0.0, policy)
+    phone, news = phone.tried("refused", 0.1, policy)
+    assert news
+    phone, action = phone.step(None, 10.0, policy)
+    assert action is NetworkAction.CONNECT
+    if not listed_first:
+        phone, _ = phone.tried("", 10.1, policy)
+    phone, action = phone.step(DeviceState.DEVICE, 10.2, policy)
+    assert action is NetworkAction.TELL_BACK
+    if listed_first:
+        phone, _ = phone.tried("", 10.3, policy)
+    assert phone.step(DeviceState.DEVICE, 10.4, policy) == (replace(phone, next_try_at=10.4), NetworkAction.NONE)
+
+
 @given(st.lists(st.tuples(st.sampled_from([None, *DeviceState]), st.booleans(), st.floats(0.01, 100)), max_size=60))
 def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(
     story: list[tuple[DeviceState | None, bool, float]],
@@ -179,7 +197,7 @@ def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(
     for listed, fails, pause in story:
         now += pause
         phone, action = phone.step(listed, now, policy)
-        if action is not NetworkAction.NONE:
+        if action in {NetworkAction.CONNECT, NetworkAction.RECONNECT}:
             assert not under_way
             under_way = True
         if under_way and pause > 1:
