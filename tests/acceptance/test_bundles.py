@@ -40,14 +40,19 @@ def pushes(story):
     return [event for event in story.events if event["kind"] == "device.pushing"]
 
 
+def reboot(farm, phone, story):
+    farm.lab.reboot(phone.nickname)
+    story.until("device.gone")
+    story.until("device.ready")
+
+
 def on_phone(phone):
     return phone.shell(f"ls -A {ON_PHONE}/farm/bundles").split()
 
 
 def test_an_unchanged_bundle_is_not_pushed_again(farm, phone):
     story = Story(farm)
-    farm.lab.reboot(phone.nickname)
-    story.until("device.ready")
+    reboot(farm, phone, story)
     assert pushes(story) == []
     assert on_phone(phone) == [phone.row["bundle"]]
 
@@ -69,8 +74,7 @@ def test_a_newer_bundle_stands_beside_the_old_and_takes_its_place_on_the_phone(f
     refused(farm.farm("bundle", "remove", "virtual"), 2, phone.name)
 
     story = Story(farm)
-    farm.lab.reboot(phone.nickname)
-    story.until("device.ready")
+    reboot(farm, phone, story)
     assert phone.row["bundle"] == added["hash"]
     assert pushes(story)
     until(lambda: on_phone(phone) == [added["hash"]])
@@ -80,8 +84,7 @@ def test_a_newer_bundle_stands_beside_the_old_and_takes_its_place_on_the_phone(f
 
     back = answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual", "--json"))
     assert back["hash"] == old
-    farm.lab.reboot(phone.nickname)
-    story.until("device.ready")
+    reboot(farm, phone, story)
     assert phone.row["bundle"] == old
     assert farm.farm("bundle", "remove", "newer").returncode == 0
 
@@ -91,8 +94,7 @@ def test_only_what_differs_is_pushed(farm, phone):
     size = int(phone.shell(f"stat -c %s {library}"))
     phone.shell(f"rm {library}")
     story = Story(farm)
-    farm.lab.reboot(phone.nickname)
-    story.until("device.ready")
+    reboot(farm, phone, story)
     assert {push["data"]["total_bytes"] for push in pushes(story)} == {size}
 
 

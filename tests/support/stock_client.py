@@ -93,6 +93,12 @@ class StockClient:
         self._child.stdin.write(b"\n")
         self._child.stdin.flush()
 
+    def finish(self) -> None:
+        """Let it end by itself, past every `wait()`, its sessions closed as a program's end closes them."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        assert self._child.wait(END_LIMIT_S) == 0
+
     def kill(self) -> None:
         """End it as a crash does."""
         self._child.kill()
@@ -118,6 +124,8 @@ class Clients:
             yield StockClient(child, errors)
 
     def result(self, script: str) -> Any:
-        """What `script` tells first."""
+        """What `script` tells first; it has ended by itself then."""
         with self.running(script) as client:
-            return client.hear()
+            told = client.hear()
+            client.finish()
+            return told
