@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from farm.core.errors import UserError
+from farm.core.limits import MAX_PRIORITY
 
 ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.
@@ -89,6 +90,41 @@ class ToolchainConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class UserConfig:
+    """What one user may have at once, and how much they count; `[quota]` is for everybody who has no table."""
+
+    weight: float = 1.0  # share of device-seconds beside other users of the same priority
+    devices: int = 0  # phones held at once through both doors; 0: no limit
+    jobs: int = 100_000  # jobs not ended yet
+    priority: int = 5  # highest they may ask for (0 .. 10)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsConfig:
+    """How jobs run on this host."""
+
+    workers: int = 8  # attempts at once: each compiles on one core and holds some 100 MB of its own
+    user: str = "farm-job"  # whom workers become when the daemon is root and there is such a user
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """What is remembered, where and how long."""
+
+    url: str = ""  # SQLAlchemy's form, postgresql+psycopg://...; empty: farm.db in the state folder
+    keep_days: float = 90.0  # ended jobs with their logs, and events
+    max_mb: int = 2_000  # of the database; the oldest ended jobs go first
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactsConfig:
+    """Models, inputs and results on this host's disk."""
+
+    budget_gb: float = 50.0
+    keep_days: float = 30.0  # without use
+
+
+@dataclass(frozen=True, slots=True)
 class FarmConfig:
     """Everything. Paths are absolute once loaded."""
 
@@ -100,6 +136,11 @@ class FarmConfig:
     aliases: Mapping[str, str] = field(default_factory=dict)  # stock TVM key -> selector
     lease: LeaseConfig = LeaseConfig()
     toolchain: Mapping[str, ToolchainConfig] = field(default_factory=lambda: {"default": ToolchainConfig()})
+    jobs: JobsConfig = JobsConfig()
+    quota: UserConfig = UserConfig()
+    user: Mapping[str, UserConfig] = field(default_factory=dict)  # by user name (or source address)
+    store: StoreConfig = StoreConfig()
+    artifacts: ArtifactsConfig = ArtifactsConfig()
 
     @property
     def control_socket(self) -> Path:
@@ -237,6 +278,7 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     for name, seconds in (("unused_s", config.lease.unused_s), ("idle_s", config.lease.idle_s)):
         if not 0 < seconds < math.inf:
             raise ConfigError(f"{origin}: lease.{name}: {seconds} is not a time to wait", hint="seconds, more than 0")
+    _check_amounts(config, origin)
     for cidr in (*config.tvm.advertise, *config.tvm.external.allow):
         try:
             ipaddress.ip_network(cidr)
@@ -246,6 +288,24 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     if "default" not in config.toolchain:
         raise ConfigError(f"{origin}: [toolchain.default] is missing", hint="one toolchain must be named default")
     return config
+
+
+def _check_amounts(config: FarmConfig, origin: str) -> None:
+    for where, user in (("quota", config.quota), *((f"user.{name}", user) for name, user in config.user.items())):
+        if not 0 < user.weight < math.inf:
+            raise ConfigError(f"{origin}: {where}.weight: {user.weight} is no share", hint="a number above 0")
+        if min(user.devices, user.jobs) < 0 or not 0 <= user.priority <= MAX_PRIORITY:
+            raise ConfigError(
+                f"{origin}: {where}: devices and jobs count from 0, priority goes from 0 to {MAX_PRIORITY}"
+            )
+    amounts = {
+        "jobs.workers": config.jobs.workers, "store.keep_days": config.store.keep_days,
+        "store.max_mb": config.store.max_mb, "artifacts.budget_gb": config.artifacts.budget_gb,
+        "artifacts.keep_days": config.artifacts.keep_days,
+    }  # fmt: skip
+    for name, amount in amounts.items():
+        if not 0 < amount < math.inf:
+            raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
 
 
 def _check_selectors(config: FarmConfig, origin: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from farm.cli.context import JsonFlag, connect, print_json, print_table, say
 from farm.core.errors import ExitCode, UserError
-from farm.jobs.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
+from farm.core.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
 
 
 def register(app: typer.Typer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from farm.core.limits import DEFAULT_PRIORITY
 from farm.core.selector import Selector
 
 
@@ -25,15 +26,19 @@ class Door(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """One wish for one phone. Higher `priority` goes first; first come first served within one."""
+    """One wish for one phone. Higher `priority` goes first; users share fairly within one."""
 
     selector: Selector
     user: str
     door: Door
-    priority: int = 1
+    priority: int = DEFAULT_PRIORITY
     lease_class: LeaseClass = LeaseClass.INTERACTIVE
     device: str = ""  # only this device (arrays: one request per matching phone)
+    avoid: frozenset[str] = frozenset()  # devices not wanted: they failed this job, or a sibling has them
+    worker: bool = False  # needs one of the host's worker places too
+    longest_s: float | None = None  # it gives the phone back after this long; None: nobody knows
     key: str = ""  # the stock TVM key asked for, when it came through the TVM door
+    job: str = ""  # id of the job that asks, when it came through the job door
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from farm.core.errors import UserError
 from farm.core.identity import DeviceIdentity
-from farm.jobs.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
+from farm.core.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
 
 DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
 SHA256_PATTERN = r"^[0-9a-f]{64}$"

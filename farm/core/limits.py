@@ -1,0 +1,14 @@
+"""What people may ask for: one place for the daemon, its configuration, and commands that refuse before an upload."""
+
+DEFAULT_PRIORITY = 1  # what stock TVM clients ask with
+MAX_PRIORITY = 10
+MAX_TIMEOUT_S = 24 * 3600.0  # one attempt
+MAX_LEASE_S = 7 * 24 * 3600.0  # a person's lease, extensions included
+MAX_DEADLINE_S = 30 * 24 * 3600.0
+DEFAULT_MAX_ATTEMPTS = 3  # a phone's fault is often a loose cable; the third phone with the same fault is no chance
+MAX_ATTEMPTS = 10
+MAX_REPEAT = 20_000  # a sample is about 20 bytes as JSON; a result must fit one frame of 1 MiB
+MAX_NUMBER = 1_000_000
+MAX_TOP_K = 1000
+MAX_RESULT_BYTES = 1 << 20  # of an attempt's result as JSON; arrays go into artifacts
+MAX_JOBS_AT_ONCE = 1000  # of one submit

@@ -1,0 +1,155 @@
+"""What people submit: one frozen dataclass per kind of job, checked once, where it comes in.
+
+Each spec is also the JSON that is stored and the table of a `farm submit` file: same names, same units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from farm.core.errors import UserError
+from farm.core.limits import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_PRIORITY,
+    MAX_ATTEMPTS,
+    MAX_DEADLINE_S,
+    MAX_LEASE_S,
+    MAX_NUMBER,
+    MAX_PRIORITY,
+    MAX_REPEAT,
+    MAX_TIMEOUT_S,
+    MAX_TOP_K,
+)
+from farm.core.requests import LeaseClass
+from farm.core.selector import nearest
+
+DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
+ALL: Literal["all"] = "all"
+
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+TargetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+
+
+class BadSpecError(UserError):
+    """The job's description is wrong."""
+
+    code = "bad_spec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What every kind of job has. Not submitted itself."""
+
+    kind: ClassVar[str] = ""
+    lease_class: ClassVar[LeaseClass] = LeaseClass.INTERACTIVE
+    worker: ClassVar[bool] = True  # whether an attempt takes one of the host's worker places
+
+    on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
+    devices: Annotated[int, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
+    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S  # one attempt, all steps
+    deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None  # from submission to its end
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = DEFAULT_MAX_ATTEMPTS
+    after: tuple[Name, ...] = ()  # jobs or arrays that must be done first
+    hold: bool = False  # wait for `farm job resume`
+
+    @classmethod
+    def from_wire(cls, given: Mapping[str, Any]) -> Self:
+        """The spec in JSON fields; None means the default.
+
+        Raises:
+            BadSpecError: a field is missing, unknown or out of range; the message names it.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(given.keys() - known - {"kind"})
+        if unknown:
+            near = nearest(unknown[0], known)
+            hint = f"did you mean {near[0]!r}?" if near else f"options: {', '.join(sorted(known))}"
+            raise BadSpecError(f"{cls.kind} has no option {unknown[0]!r}", hint=hint)
+        wanted = {name: value for name, value in given.items() if value is not None and name != "kind"}
+        try:
+            return TypeAdapter(cls).validate_python(wanted)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise BadSpecError(
+                f"{cls.kind} option {where!r}: {first['msg']} (got {str(first['input'])[:80]!r})"
+            ) from error
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON that `spec_from_wire` reads."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSpec(JobSpec):
+    """Compile a model, run it, check its numbers against the host's reference, time it."""
+
+    kind: ClassVar[str] = "bench"
+    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
+
+    model: Sha256  # artifact: an ONNX file
+    name: Name  # what people call the model: its file name
+    repeat: Annotated[int, Field(ge=1, le=MAX_REPEAT)] = 20  # timed samples
+    number: Annotated[int, Field(ge=1, le=MAX_NUMBER)] = 5  # runs averaged into one sample
+    min_repeat_ms: Annotated[int, Field(ge=0, le=60_000)] = 0  # a sample lasts at least this long; raises `number`
+    target: TargetName = "cpu"  # a name in DeviceIdentity.targets
+    inputs: Sha256 | None = None  # artifact: .npz with one array per model input; seeded random when None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec(JobSpec):
+    """Compile a model, run it once, keep its outputs and, if asked, each output's largest elements."""
+
+    kind: ClassVar[str] = "run"
+
+    model: Sha256
+    name: Name
+    target: TargetName = "cpu"
+    inputs: Sha256 | None = None  # artifact: .npz with one array per model input
+    fill: Literal["random", "zeros", "ones"] = "random"  # of inputs that `inputs` does not give; random is seeded
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOP_K)] = 0  # largest elements of each output; 0: none
+    labels: Sha256 | None = None  # artifact: text, one class name per line, for top_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellSpec(JobSpec):
+    """Run a line in the phone's shell, as adb's shell user. A non-zero exit code fails the job."""
+
+    kind: ClassVar[str] = "shell"
+
+    command: Annotated[str, Field(min_length=1, max_length=8192)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSpec(JobSpec):
+    """A phone in a person's or a script's hands: a TVM key of their own and an adb server that shows only it."""
+
+    kind: ClassVar[str] = "lease"
+    worker: ClassVar[bool] = False
+
+    seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
+    note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
+
+
+AnySpec = BenchSpec | RunSpec | ShellSpec | LeaseSpec
+KINDS: Mapping[str, type[AnySpec]] = {cls.kind: cls for cls in (BenchSpec, RunSpec, ShellSpec, LeaseSpec)}
+
+
+def spec_from_wire(given: Mapping[str, Any]) -> AnySpec:
+    """The spec of whatever kind `given["kind"]` names.
+
+    Raises:
+        BadSpecError: there is no such kind, or a field is wrong.
+    """
+    kind = given.get("kind")
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise BadSpecError(f"there is no kind of job {str(kind)[:80]!r}", hint=f"kinds: {', '.join(KINDS)}")
+    return cls.from_wire(given)
