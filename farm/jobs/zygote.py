@@ -102,7 +102,7 @@ class Zygote:
                 process = await asyncio.create_subprocess_exec(
                     str(toolchain.python), "-m", "farm.worker.zygote", str(theirs.fileno()), str(os.getpid()),
                     stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
-                    pass_fds=(theirs.fileno(),), start_new_session=True, env=_environment(), cwd=folder,
+                    pass_fds=(theirs.fileno(),), start_new_session=True, env=worker_environment(), cwd=folder,
                 )  # fmt: skip
         except OSError as error:
             ours.close()
@@ -286,7 +286,7 @@ def _retrieved(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """What a worker needs of the daemon's own; able to import this very farm when it runs from a source tree."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     inherited |= {name: value for name, value in os.environ.items() if name.startswith("TVM_")}

@@ -197,14 +197,15 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - /proc knows TVM's own threads, `threading` does not
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Versions of this interpreter and of what workers import; empty for what has no metadata."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = ""
-    return versions
+            found[package] = ""
+    return found
 
 
 def main(arguments: list[str]) -> int:
@@ -221,7 +222,7 @@ def main(arguments: list[str]) -> int:
         link.sendall(encode(Failed(f"{type(error).__name__}: {error}")))
         return 1
     try:
-        Zygote(link, run).serve(_versions())
+        Zygote(link, run).serve(versions())
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         traceback.print_exc()  # the supervisor is gone or mad; our children end with us
         return 1
