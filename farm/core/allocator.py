@@ -10,8 +10,29 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from farm.core.allocator_events import (
+    AllocatorEvent,
+    AllocatorPolicy,
+    Decision,
+    DeviceChanged,
+    DeviceForgotten,
+    DeviceReason,
+    Grant,
+    Holding,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseRestored,
+    Paused,
+    RequestCame,
+    RequestWithdrawn,
+    ReservationsChanged,
+    Resumed,
+    SharesChanged,
+    TimePassed,
+    UsageLoaded,
+)
 from farm.core.device import DeviceView
 from farm.core.requests import LeaseRequest
 from farm.core.selector import Selector
@@ -21,63 +42,7 @@ REMEMBERED_REQUESTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceChanged:
-    """A device appeared, or anything about it is different."""
-
-    view: DeviceView
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceForgotten:
-    """A device is no part of the farm any more."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequestCame:
-    """Somebody wants a device. `id` is unique for ever."""
-
-    id: str
-    request: LeaseRequest
-
-
-@dataclass(frozen=True, slots=True)
-class RequestWithdrawn:
-    """Nobody waits for this request any more."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseEnded:
-    """The holder gave the device back, or lost it."""
-
-    device: str
-
-
-AllocatorEvent = DeviceChanged | DeviceForgotten | RequestCame | RequestWithdrawn | LeaseEnded
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """This request gets this device, from now until `LeaseEnded`."""
-
-    request_id: str
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceReason:
-    """Why a request has not got this device. `matches` tells the devices it could ever get from the others."""
-
-    device: str
-    matches: bool
-    reason: str
-
-
-_GroupKey = tuple[Selector, str]  # the selector, and the one device wanted ("" for any)
+_GroupKey = tuple[Selector, str, frozenset[str], bool]  # selector, the one device wanted or "", avoided ones, worker
 _Place = tuple[int, int, str]  # priority negated, arrival, request id: sorts as requests are served
 
 
@@ -100,9 +65,13 @@ class _Waiting:
 class Allocator:
     """The state. `apply` is the only way to change it."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: AllocatorPolicy | None = None) -> None:
+        self._policy = policy or AllocatorPolicy()
+        self._now_s = 0.0
+        self._paused = ""
+        self._workers = 0
         self._devices: dict[str, DeviceView] = {}
-        self._held: dict[str, str] = {}  # device -> id of the request that got it
+        self._held: dict[str, Holding] = {}  # by device
         self._waiting: dict[str, _Waiting] = {}
         self._groups: dict[_GroupKey, _Group] = {}
         self._groups_of: dict[str, set[_GroupKey]] = {}  # device -> groups that match it
@@ -116,8 +85,8 @@ class Allocator:
         return self._devices
 
     @property
-    def held(self) -> Mapping[str, str]:
-        """Request id by the device it holds."""
+    def held(self) -> Mapping[str, Holding]:
+        """Who holds what, by device name; a device of a restored lease may be unknown yet."""
         return self._held
 
     def waiting(self) -> tuple[tuple[str, LeaseRequest], ...]:
@@ -125,27 +94,49 @@ class Allocator:
         ordered = sorted(self._waiting.values(), key=lambda waiting: waiting.place)
         return tuple((waiting.place[2], waiting.request) for waiting in ordered)
 
-    def apply(self, event: AllocatorEvent) -> tuple[Grant, ...]:
+    def apply(self, event: AllocatorEvent, now_s: float) -> Decision:
         """Take notice of `event`; return what is granted because of it.
 
         Raises:
             ValueError: a request id came twice.
         """
+        self._now_s = now_s
+        return Decision(self._apply(event))
+
+    def next_look_s(self) -> float | None:
+        """When `TimePassed` should come at the latest; None: nothing depends on time alone."""
+        return None
+
+    def _apply(self, event: AllocatorEvent) -> tuple[Grant, ...]:
         match event:
             case RequestCame(request_id, request):
                 return self._request_came(request_id, request)
             case RequestWithdrawn(request_id):
                 self._remove(request_id)
-                return ()
             case LeaseEnded(device):
-                self._held.pop(device, None)
+                holding = self._held.pop(device, None)
+                if holding is not None and holding.request.worker:
+                    self._workers -= 1
+                    return self._serve_all()
                 return self._serve(device)
+            case LeaseRestored(device, request_id, request):
+                self._hold(device, request_id, request)
+            case LeaseExtended(device, longest_s):
+                if (holding := self._held.get(device)) is not None:
+                    self._held[device] = replace(holding, ends_s=None if longest_s is None else self._now_s + longest_s)
             case DeviceChanged(view):
                 self._device_changed(view)
                 return self._serve(view.name)
             case DeviceForgotten(name):
                 self._forget(name)
-                return ()
+            case Paused(reason):
+                self._paused = reason
+            case Resumed():
+                self._paused = ""
+                return self._serve_all()
+            case SharesChanged() | UsageLoaded() | ReservationsChanged() | TimePassed():
+                return self._serve_all()
+        return ()
 
     def answers_to(self, alias: str) -> bool:
         """Whether any device has this alias."""
@@ -153,12 +144,14 @@ class Allocator:
 
     def matching(self, selector: Selector, device: str = "") -> frozenset[str]:
         """Names of the devices that a request with this selector means, leasable or not."""
-        group = self._groups.get((selector, device))
+        group = self._groups.get((selector, device, frozenset(), False))
         if group is not None:
             return frozenset(group.devices)
-        return frozenset(name for name, view in self._devices.items() if _means((selector, device), view))
+        return frozenset(
+            name for name, view in self._devices.items() if _means((selector, device, frozenset(), False), view)
+        )
 
-    def explain(self, request: LeaseRequest, request_id: str = "") -> tuple[DeviceReason, ...]:
+    def explain(self, request: LeaseRequest, now_s: float, request_id: str = "") -> tuple[DeviceReason, ...]:
         """Per device, why `request` has not got it; the devices it could ever get first.
 
         `request_id` places the request in the queue; without it, it is explained as if it came now.
@@ -168,20 +161,24 @@ class Allocator:
         reasons = [self._explain(request, place, view) for view in self._devices.values()]
         return tuple(sorted(reasons, key=lambda reason: (not reason.matches, reason.device)))
 
+    def estimate_s(self, request_id: str, now_s: float) -> float | None:
+        """Seconds until this request is served at the latest, as things stand; None: nobody can say."""
+        return None
+
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _request_came(self, request_id: str, request: LeaseRequest) -> tuple[Grant, ...]:
-        if request_id in self._waiting or request_id in self._held.values():
+        if request_id in self._waiting or any(each.request_id == request_id for each in self._held.values()):
             raise ValueError(f"request {request_id} came twice")
         self._arrivals += 1
-        key = (request.selector, request.device)
+        key = (request.selector, request.device, request.avoid, request.worker)
         group = self._group(key)
         self._remember(key, group)
         place = (-request.priority, self._arrivals, request_id)
         self._waiting[request_id] = _Waiting(request, key, place)
         insort(group.queue, place)
         free = [name for name in group.devices if self._is_free(name)]
-        if not free:
+        if not free or self._blocked(key):
             return ()
         # Nobody who waits could have used these: whoever could has been served when they became free.
         device = min(free, key=lambda name: (self._demand(name, key), self._rarity(name), name))
@@ -189,17 +186,33 @@ class Allocator:
 
     def _serve(self, device: str) -> tuple[Grant, ...]:
         """Give a device that may have become free to the first request that it suits."""
-        if device not in self._devices or not self._is_free(device):
+        if self._paused or device not in self._devices or not self._is_free(device):
             return ()
-        heads = [group.queue[0] for key in self._groups_of[device] if (group := self._groups[key]).queue]
+        heads = [
+            group.queue[0]
+            for key in self._groups_of[device]
+            if (group := self._groups[key]).queue and not self._blocked(key)
+        ]
         if not heads:
             return ()
         return (self._grant(min(heads)[2], device),)
 
+    def _serve_all(self) -> tuple[Grant, ...]:
+        return tuple(grant for name in sorted(self._devices) for grant in self._serve(name))
+
+    def _blocked(self, key: _GroupKey) -> bool:
+        return bool(self._paused) or (key[3] and self._workers >= self._policy.workers)
+
     def _grant(self, request_id: str, device: str) -> Grant:
+        request = self._waiting[request_id].request
         self._remove(request_id)
-        self._held[device] = request_id
+        self._hold(device, request_id, request)
         return Grant(request_id, device)
+
+    def _hold(self, device: str, request_id: str, request: LeaseRequest) -> None:
+        ends_s = None if request.longest_s is None else self._now_s + request.longest_s
+        self._held[device] = Holding(request_id, request, self._now_s, ends_s)
+        self._workers += request.worker
 
     def _is_free(self, device: str) -> bool:
         return device not in self._held and self._devices[device].leasable
@@ -278,10 +291,12 @@ class Allocator:
             self._groups[key].devices.discard(name)
 
     def _explain(self, request: LeaseRequest, place: _Place, view: DeviceView) -> DeviceReason:
-        key = (request.selector, request.device)
+        key = (request.selector, request.device, request.avoid, request.worker)
         if not _means(key, view):
             if request.device and request.device != view.name:
                 return DeviceReason(view.name, matches=False, reason=f"only {request.device} is wanted")
+            if view.name in request.avoid:
+                return DeviceReason(view.name, matches=False, reason="avoided")
             return DeviceReason(view.name, matches=False, reason=request.selector.explain(view.labels, view.aliases))
         return DeviceReason(view.name, matches=True, reason=self._why_not_now(place, view))
 
@@ -310,5 +325,7 @@ def unleasable_reason(view: DeviceView) -> str:
 
 
 def _means(key: _GroupKey, view: DeviceView) -> bool:
-    selector, device = key
-    return (not device or device == view.name) and selector.matches(view.labels, view.aliases)
+    selector, device, avoid, _ = key
+    return (
+        (not device or device == view.name) and view.name not in avoid and selector.matches(view.labels, view.aliases)
+    )

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from farm.core.allocator import (
-    Allocator,
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import (
     AllocatorEvent,
     DeviceChanged,
     DeviceForgotten,
@@ -223,7 +223,7 @@ class Leasing:
         Raises:
             UserError: `subject` is no selector.
         """
-        return explain(self._allocator, subject, self.waiting(), self.holders())
+        return explain(self._allocator, subject, self.waiting(), self.holders(), self._clock())
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Leasing:
             raise
 
     def _apply(self, event: AllocatorEvent) -> None:
-        for grant in self._allocator.apply(event):
+        for grant in self._allocator.apply(event, self._clock()).grants:
             self._granted(grant)
 
     def _granted(self, grant: Grant) -> None:

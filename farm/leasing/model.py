@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from farm.core.allocator import DeviceReason
+from farm.core.allocator_events import DeviceReason
 from farm.core.device import DeviceView
 from farm.core.errors import ExitCode, FarmError, PhoneError, UserError
 from farm.core.requests import Lease, LeaseRequest

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from farm.core.allocator import Allocator, DeviceReason
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import DeviceReason
 from farm.core.device import DeviceView, Life, Service
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
@@ -36,7 +37,7 @@ def summarise(allocator: Allocator) -> FleetSummary:
 
 
 def explain(
-    allocator: Allocator, subject: str, waiting: Iterable[WaitingRequest], holders: Sequence[Holder]
+    allocator: Allocator, subject: str, waiting: Iterable[WaitingRequest], holders: Sequence[Holder], now_s: float
 ) -> Explanation:
     """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
 
@@ -54,9 +55,9 @@ def explain(
     )
     foremost = next((each for each in concerned if each.request.selector == selector and not device), None)
     if foremost is None:
-        reasons = allocator.explain(LeaseRequest(selector, "", Door.JOB, device=device))
+        reasons = allocator.explain(LeaseRequest(selector, "", Door.JOB, device=device), now_s)
     else:
-        reasons = allocator.explain(foremost.request, foremost.id)
+        reasons = allocator.explain(foremost.request, now_s, foremost.id)
     by_device = {holder.lease.device: holder for holder in holders}
     told = tuple(_name_holder(reason, by_device.get(reason.device)) for reason in reasons)
     return Explanation(subject, concerned, tuple(reason for reason in told if reason.matches or not device))

@@ -8,9 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from farm.core.allocator import (
-    REMEMBERED_REQUESTS,
-    Allocator,
+from farm.core.allocator import REMEMBERED_REQUESTS, Allocator
+from farm.core.allocator_events import (
     DeviceChanged,
     DeviceForgotten,
     Grant,
@@ -35,7 +34,7 @@ def wish(text="android", priority=1, device=""):
 
 
 def feed(allocator, *events):
-    return [grant for event in events for grant in allocator.apply(event)]
+    return [grant for event in events for grant in allocator.apply(event, 0.0).grants]
 
 
 def test_a_free_phone_is_granted_at_once():
@@ -90,7 +89,7 @@ def test_the_order_of_arrival_never_changes_who_can_be_served(order):
 def test_what_is_not_leasable_is_not_granted_and_says_why(change):
     allocator = Allocator()
     assert not feed(allocator, DeviceChanged(replace(phone("p"), **change)), RequestCame("r", wish()))
-    (reason,) = allocator.explain(wish(), "r")
+    (reason,) = allocator.explain(wish(), 0.0, "r")
     assert reason.matches
     assert reason.reason not in ("", "free")
 
@@ -148,11 +147,11 @@ def test_explain_names_holder_queue_and_mismatch():
         RequestCame("r2", wish("adreno", 7)),
         RequestCame("r3", wish("adreno")),
     )
-    held, mismatch = allocator.explain(wish("adreno"), "r3")
+    held, mismatch = allocator.explain(wish("adreno"), 0.0, "r3")
     assert (held.device, held.matches, held.reason) == ("a", True, "held; 1 waiting requests come first")
     assert (mismatch.device, mismatch.matches) == ("b", False)
     assert "adreno" in mismatch.reason
-    assert [each.reason for each in allocator.explain(wish("mali")) if each.matches] == ["free"]
+    assert [each.reason for each in allocator.explain(wish("mali"), 0.0) if each.matches] == ["free"]
 
 
 def test_unknown_keys_leave_nothing_behind():
@@ -177,7 +176,7 @@ def test_an_id_may_come_once():
     allocator = Allocator()
     feed(allocator, RequestCame("r", wish()))
     with pytest.raises(ValueError, match="twice"):
-        allocator.apply(RequestCame("r", wish()))
+        allocator.apply(RequestCame("r", wish()), 0.0)
 
 
 NAMES = ("a", "b", "c")
@@ -197,7 +196,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.count = 0
 
     def step(self, event):
-        grants = self.allocator.apply(event)
+        grants = self.allocator.apply(event, 0.0).grants
         for grant in grants:
             view = self.views[grant.device]
             order, request = self.waiting.pop(grant.request_id)
@@ -258,7 +257,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @invariant()
     def the_index_says_what_the_devices_say(self):
         allocator = self.allocator
-        assert dict(allocator.held) == self.held
+        assert {name: each.request_id for name, each in allocator.held.items()} == self.held
         assert [name for name, _ in allocator.waiting()] == sorted(self.waiting, key=lambda name: self.waiting[name][0])
         for key in KEYS:
             selector = Selector.parse(key)
@@ -274,7 +273,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @invariant()
     def everything_is_explained(self):
         for request_id, (_, request) in self.waiting.items():
-            for reason in self.allocator.explain(request, request_id):
+            for reason in self.allocator.explain(request, 0.0, request_id):
                 assert reason.reason
                 assert reason.reason != "free" or not reason.matches
 
