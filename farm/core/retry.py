@@ -1,0 +1,79 @@
+"""What becomes of a job after an attempt: the whole retry policy, one pure function.
+
+The fault decides, never the message: a phone's fault means another phone at once, a user's fault ends the job, the
+host's or farm's own waits a little and tries again. Yielded and interrupted attempts are no tries of the job's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError, Fault
+from farm.core.job import AttemptState, Job, JobState
+from farm.core.queue_messages import Moment, Outcome
+
+FIRST_BACK_OFF_S = 1.0  # a worker that died or a full disk may be well again at once
+LONGEST_BACK_OFF_S = 60.0  # a host that is repaired is used again within a minute
+MOST_INTERRUPTIONS = 10  # a job under which the daemon died this often is likely what kills it
+
+
+class InterruptedTooOftenError(FarmError):
+    """The daemon ended under this job too often."""
+
+    code = "interrupted_too_often"
+
+
+def after_attempt(job: Job, outcome: Outcome, now: Moment) -> Job:
+    """The job as it is once its running attempt has ended with `outcome`.
+
+    Args:
+        job: running, with that attempt counted in `attempts`.
+        outcome: how the attempt ended.
+        now: `not_before` and `ended_at` are written with its wall clock.
+    """
+    match outcome.state:
+        case AttemptState.DONE:
+            return replace(job, state=JobState.DONE, error=None, ended_at=now.at)
+        case AttemptState.CANCELLED:
+            return replace(job, state=JobState.CANCELLED, error=outcome.error, ended_at=now.at)
+        case AttemptState.YIELDED:
+            return _again(replace(job, uncounted=job.uncounted + 1))
+        case AttemptState.INTERRUPTED:
+            job = replace(job, uncounted=job.uncounted + 1)
+            return _again(job) if outcome.interruptions < MOST_INTERRUPTIONS else _given_up(job, now)
+        case AttemptState.FAILED:
+            return _after_failure(job, outcome, now)
+        case AttemptState.RUNNING:
+            raise ValueError("a running attempt has not ended")
+
+
+def back_off_s(tries: int) -> float:
+    """How long to wait after so many tries that failed by the host's or farm's fault."""
+    return min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** max(0, tries - 1))
+
+
+def _after_failure(job: Job, outcome: Outcome, now: Moment) -> Job:
+    fault = (outcome.error or {}).get("fault")
+    tries = job.attempts - job.uncounted
+    job = replace(job, error=outcome.error)
+    if fault == Fault.USER or tries >= job.max_attempts:
+        return replace(job, state=JobState.FAILED, ended_at=now.at)
+    if fault == Fault.PHONE:
+        # With no other phone left the ones that failed get another chance, all of them.
+        avoid = job.avoid | {outcome.device} if outcome.elsewhere and not job.device else frozenset()
+        return _again(replace(job, avoid=avoid))
+    return replace(_again(job), not_before=now.at + timedelta(seconds=back_off_s(tries)))
+
+
+def _again(job: Job) -> Job:
+    return replace(job, state=JobState.QUEUED, not_before=None)
+
+
+def _given_up(job: Job, now: Moment) -> Job:
+    error = InterruptedTooOftenError(
+        f"the daemon ended {MOST_INTERRUPTIONS} times while this job ran",
+        hint="see the daemon's log for what kills it; submit the job again when that is solved",
+    )
+    return replace(job, state=JobState.FAILED, error=error_to_wire(error), ended_at=now.at)
