@@ -24,7 +24,7 @@ from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
 from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig, ToolchainConfig
 from farm.control.artifacts import ArtifactFolder
-from farm.control.bench_verbs import BenchVerbs
+from farm.control.bench_verbs import BenchVerbs, give_up_lost_jobs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer
@@ -96,9 +96,9 @@ class Daemon:
         config = self._config
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
-        store = Store(config.state_dir / "farm.db")
+        store = Store.open(config.store.url or config.state_dir / "farm.db")
         stack.callback(store.close)
-        await store.give_up_lost_jobs()
+        await give_up_lost_jobs(store)
         events = EventLog(store.epoch)
         events.subscribe(_log_event)
 
@@ -137,11 +137,11 @@ class Daemon:
             watcher,
             ConfiguredBundles(bundles, config.toolchain),
             FarmChecker(supervisor, key=checking_key, gate=gate),
-            store,
+            store.devices,
             events,
             FleetConfig(rules=rules_of(config.adopt)),
         )
-        aliases = Aliases(fleet, store, config.aliases)
+        aliases = Aliases(fleet, store.aliases, config.aliases)
         parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
         stack.push_async_callback(_end, parts)
         tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))

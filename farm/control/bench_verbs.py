@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError
+from farm.core.job import Job, JobState
 from farm.jobs.bench import BenchRunner
 from farm.jobs.model import BenchSpec
 from farm.store.store import Store
@@ -32,7 +35,8 @@ class BenchVerbs:
         """Run a bench. The caller's leaving cancels it."""
         spec = BenchSpec.from_wire(call.fields)
         job_id = f"bench-{secrets.token_hex(4)}"
-        await self._store.add_job(job_id, kind="bench", user=call.caller.user, spec=asdict(spec))
+        job = Job(job_id, "bench", call.caller.user, asdict(spec), spec.selector, datetime.now(UTC), JobState.RUNNING)
+        await self._store.jobs.add((job,))
         steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
         def progress(device: str, step: str, facts: Mapping[str, Any]) -> None:
@@ -48,16 +52,25 @@ class BenchVerbs:
             try:
                 result = await self._runner.run(job_id, spec, call.caller.user, progress)
             except BaseException as error:
-                await self._end(job_id, {"error": error_to_wire(error)}, ok=False)
+                await self._end(job, {"error": error_to_wire(error)}, ok=False)
                 raise
             answer = result.to_wire()
-            await self._end(job_id, answer, ok=result.ok)
+            await self._end(job, answer, ok=result.ok)
             steps.put_nowait(None)
             await telling  # every step comes before the answer
         finally:
             telling.cancel()
         return answer
 
-    async def _end(self, job_id: str, result: Mapping[str, Any], *, ok: bool) -> None:
+    async def _end(self, job: Job, result: Mapping[str, Any], *, ok: bool) -> None:
         """Keep a job's result, whoever gives up waiting meanwhile."""
-        await asyncio.shield(self._store.end_job(job_id, state="done" if ok else "failed", result=result))
+        ended = replace(job, state=JobState.DONE if ok else JobState.FAILED, ended_at=datetime.now(UTC))
+        await asyncio.shield(self._store.jobs.save(ended, expected={JobState.RUNNING}, result=result))
+
+
+async def give_up_lost_jobs(store: Store) -> None:
+    """End the jobs that a killed daemon left running."""
+    lost = FarmError("the daemon died while it ran", hint="submit it again")
+    for job in store.jobs.live():
+        ended = replace(job, state=JobState.FAILED, ended_at=datetime.now(UTC), error=error_to_wire(lost))
+        await store.jobs.save(ended, expected={job.state})

@@ -1,14 +1,21 @@
-"""What happened, in order: the farm's event log as plain values."""
+"""What happened, in order: the farm's event log as plain values.
+
+Events that tell a change of the store are *drafted*: numbered first, committed in the transaction of their change, told
+afterwards. Everything is told in the order of numbers, so whoever has seen N has seen all that will ever come before
+it. A number whose change was not committed is never told: readers see a gap, not a lie.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import overload
 
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
-KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are gone for `since=` readers.
+KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are read from the store.
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,45 @@ class Event:
     kind: str
     subject: str  # device name, lease id, job id ...
     data: Mapping[str, object] = field(default_factory=dict)
+    drafted: bool = field(default=False, compare=False)  # the store got it with the change it tells
+
+
+class Drafts(Sequence[Event]):
+    """Numbered events whose change is not committed yet.
+
+    The store settles them: `True` once they are committed, `False` when it refused the change. Unsettled ones are told
+    when their block ends well and dropped when it raises.
+    """
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = tuple(events)
+        self.committed: bool | None = None  # None: nobody has said yet
+
+    def settle(self, *, committed: bool) -> None:
+        """Say what became of the change."""
+        self.committed = committed
+
+    def drop(self) -> None:
+        """The change did not happen: its events are not told."""
+        self.settle(committed=False)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        return self._events[index]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place in the order: events that wait to be told until those before them are settled."""
+
+    events: tuple[Event, ...]
+    settled: bool
 
 
 class EventLog:
@@ -33,27 +79,75 @@ class EventLog:
         self._clock = clock
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._listeners: list[Callable[[Event], None]] = []
-        self._seq = epoch << EPOCH_SHIFT
+        self._numbered = self._told = epoch << EPOCH_SHIFT
+        self._places: deque[_Place] = deque()  # behind the oldest outstanding draft
+        self._telling = False
 
     @property
     def seq(self) -> int:
-        """The number of the newest event; lower than any event's before the first."""
-        return self._seq
+        """The number of the newest event told; lower than any event's before the first."""
+        return self._told
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest event in memory; beyond `seq` when there is none."""
+        return self._events[0].seq if self._events else self._told + 1
 
     def publish(self, kind: str, subject: str, **data: object) -> Event:
-        """Append an event and call every listener with it."""
-        self._seq += 1
-        event = Event(self._seq, self._clock(), kind, subject, data)
-        self._events.append(event)
-        for listener in tuple(self._listeners):
-            listener(event)
+        """Number an event and tell every listener, after the drafts before it."""
+        event = self._next(kind, subject, data, drafted=False)
+        self._places.append(_Place((event,), settled=True))
+        self._tell()
         return event
 
-    def since(self, seq: int = 0) -> Iterable[Event]:
-        """Events after `seq`, oldest first."""
-        return [event for event in self._events if event.seq > seq]
+    @contextmanager
+    def drafted(self, *told: tuple[str, str, Mapping[str, object]]) -> Iterator[Drafts]:
+        """Number events (kind, subject, data) of a change that the block commits: `store....(events=drafts)`."""
+        drafts = Drafts([self._next(kind, subject, data, drafted=True) for kind, subject, data in told])
+        place = _Place(tuple(drafts), settled=False)
+        self._places.append(place)
+        try:
+            yield drafts
+        except BaseException:
+            if drafts.committed is not True:
+                drafts.drop()
+            raise
+        finally:
+            if drafts.committed is False:
+                place.events = ()
+            place.settled = True
+            self._tell()
+
+    def since(self, seq: int = 0) -> list[Event]:
+        """Events in memory after `seq`, oldest first."""
+        newer: list[Event] = []
+        for event in reversed(self._events):
+            if event.seq <= seq:
+                break
+            newer.append(event)
+        newer.reverse()
+        return newer
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` for each event from now on; returns the function that ends it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def _next(self, kind: str, subject: str, data: Mapping[str, object], *, drafted: bool) -> Event:
+        self._numbered += 1
+        return Event(self._numbered, self._clock(), kind, subject, data, drafted)
+
+    def _tell(self) -> None:
+        """Tell what nothing outstanding precedes. A listener that publishes is told of that after this."""
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._places and self._places[0].settled:
+                for event in self._places.popleft().events:
+                    self._told = event.seq
+                    self._events.append(event)
+                    for listener in tuple(self._listeners):
+                        listener(event)
+        finally:
+            self._telling = False

@@ -12,15 +12,15 @@ from farm.fleet.fleet import Fleet
 
 
 class AliasBook(Protocol):
-    """What is needed of farm.store.store.Store."""
+    """What is needed of farm.store.devices.AliasTable."""
 
-    def aliases(self) -> dict[str, str]:
+    def all(self) -> dict[str, str]:
         """Alias -> selector."""
 
-    async def save_alias(self, name: str, selector: str) -> None:
+    async def save(self, name: str, selector: str) -> None:
         """Keep one."""
 
-    async def forget_alias(self, name: str) -> bool:
+    async def forget(self, name: str) -> bool:
         """Remove one; whether there was one."""
 
 
@@ -36,7 +36,7 @@ class Aliases:
         self._fleet = fleet
         self._book = book
         self._configured = {normalise(name): Selector.parse(text) for name, text in configured.items()}
-        self._kept = {name: Selector.parse(text) for name, text in book.aliases().items()}
+        self._kept = {name: Selector.parse(text) for name, text in book.all().items()}
         fleet.set_aliases(self.selectors())
 
     def selectors(self) -> dict[str, Selector]:
@@ -59,7 +59,7 @@ class Aliases:
         before = self._kept.get(alias)
         self._put(alias, parsed)  # at once: a device must not take the name while this is written
         try:
-            await self._book.save_alias(alias, str(parsed))
+            await self._book.save(alias, str(parsed))
         except FarmError:
             self._put(alias, before)
             raise
@@ -72,7 +72,7 @@ class Aliases:
             UserError: it was not set with `farm alias set`.
         """
         alias = normalise(name)
-        if not await self._book.forget_alias(alias):
+        if not await self._book.forget(alias):
             where = "it stands in the configuration file" if alias in self._configured else "see: farm alias list"
             raise UserError(f"the key {name!r} was not set with `farm alias set`", hint=where)
         self._put(alias, None)

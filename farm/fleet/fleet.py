@@ -31,7 +31,7 @@ from farm.fleet.links import Watcher, listed, part_from_network
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
-from farm.store.store import DeviceRecord
+from farm.store.records import DeviceRecord
 
 log = logging.getLogger(__name__)
 

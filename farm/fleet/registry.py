@@ -14,7 +14,7 @@ from farm.core.errors import FarmError, UserError
 from farm.core.identity import DeviceIdentity
 from farm.core.labels import DERIVED_LABELS, aliases_of, labels_of, normalise, unique
 from farm.core.selector import Selector
-from farm.store.store import DeviceRecord
+from farm.store.records import DeviceRecord
 
 _LABEL_HINT = "KEY=VALUE of letters, digits and . _ -; an empty value removes the label"
 _OPTION_HINTS = {"name": "farm device set NAME --name NEW", "pool": "farm device set NAME --pool POOL"}
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class DeviceBook(Protocol):
-    """What the registry needs of farm.store.store.Store."""
+    """What the registry needs of farm.store.devices.DeviceTable."""
 
-    def devices(self) -> tuple[DeviceRecord, ...]:
+    def all(self) -> tuple[DeviceRecord, ...]:
         """Every remembered device."""
 
-    async def save_device(self, record: DeviceRecord) -> None:
+    async def save(self, record: DeviceRecord) -> None:
         """Insert or replace one."""
 
-    async def forget_device(self, serial: str) -> None:
+    async def forget(self, serial: str) -> None:
         """Remove one."""
 
 
@@ -52,7 +52,7 @@ class Registry:
         self._rules = tuple(rules)
         self._aliases: dict[str, Selector] = {}
         # Read before anybody can order anything: an order about a device must build on what is remembered of it.
-        self._records = {record.serial: record for record in book.devices()}
+        self._records = {record.serial: record for record in book.all()}
         self._keeping: set[asyncio.Task[None]] = set()
 
     def records(self) -> tuple[DeviceRecord, ...]:
@@ -85,7 +85,7 @@ class Registry:
         self._records[record.serial] = record
         believed()
         try:
-            await self._book.save_device(record)
+            await self._book.save(record)
         except Exception:
             self._take_back(record, before)
             believed()
@@ -102,7 +102,7 @@ class Registry:
 
     async def forget(self, serial: str) -> None:
         """Remove a record."""
-        await self._book.forget_device(serial)
+        await self._book.forget(serial)
         self._records.pop(serial, None)
 
     def identified(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
@@ -145,9 +145,9 @@ class Registry:
         """Write what is believed by now: a record as it was when this was asked for may be an old one."""
         try:
             if instead_of and instead_of not in self._records:
-                await self._book.forget_device(instead_of)
+                await self._book.forget(instead_of)
             if (record := self._records.get(serial)) is not None:
-                await self._book.save_device(record)
+                await self._book.save(record)
         except FarmError:
             log.exception("%s could not be kept in the store", serial)
 

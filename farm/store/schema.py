@@ -1,59 +1,224 @@
-"""Tables of the farm's database.
+"""Tables of the farm's database, for SQLite and PostgreSQL alike.
 
-The database is the last guard: CHECK constraints and unique indexes say what may never be. Times are ISO 8601 text in
-UTC; JSON columns hold what docs/interfaces.md describes.
+The database is the last guard: CHECKs, foreign keys and unique indexes say what may never be, whatever the daemon
+believes. Times are seconds since 1970 (UTC); JSON columns hold what docs/interfaces.md describes. Whoever changes a
+table writes a migration (farm/store/migrations) and counts SCHEMA_VERSION up.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    UniqueConstraint,
+)
+from sqlalchemy import text as sql
 
-SCHEMA_VERSION = 1
+from farm.core.job import FINAL, AttemptState, JobState
+from farm.core.requests import Door, LeaseClass
+from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
+
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
-# schema_version, epoch (grows with every start of the daemon; the upper part of every fence).
+
+def _one_of(column: str, values: object, name: str) -> CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)  # type: ignore[attr-defined]
+    return CheckConstraint(f"{column} IN ({listed})", name=name)
+
+
+# schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
+# serving (1 from start to orderly stop).
 meta = Table(
     "meta",
     metadata,
-    Column("name", String, primary_key=True),
-    Column("value", Integer, nullable=False),
+    Column("name", Word, primary_key=True),
+    Column("value", BigInteger, nullable=False),
 )
 
 # Phones the farm was told about or has adopted; a phone that was only ever listed by adb has no row.
 device = Table(
     "device",
     metadata,
-    Column("serial", String, primary_key=True),  # as adb lists it
-    Column("name", String, nullable=False, unique=True),
-    Column("hardware_serial", String, nullable=False, server_default=""),
-    Column("pool", String, nullable=False, server_default=""),
-    Column("adopted", Integer, CheckConstraint("adopted IN (0, 1)"), nullable=False),
-    Column(
-        "service", String, CheckConstraint("service IN ('in', 'draining', 'maintenance')"), nullable=False,
-        server_default="in",
-    ),
-    Column("address", String, nullable=False, server_default=""),  # HOST:PORT of a network phone
-    Column("labels", Text, nullable=False, server_default="{}"),  # JSON object of labels set by hand
-)  # fmt: skip
+    Column("serial", Word, primary_key=True),  # as adb lists it
+    Column("name", Word, nullable=False, unique=True),
+    Column("hardware_serial", Word, nullable=False, server_default=""),
+    Column("pool", Word, nullable=False, server_default=""),
+    Column("adopted", Integer, nullable=False),
+    Column("service", Word, nullable=False, server_default="in"),
+    Column("address", Word, nullable=False, server_default=""),  # HOST:PORT of a network phone
+    Column("labels", StrictJson, nullable=False, server_default="{}"),  # object of labels set by hand
+    yes_or_no("adopted", "device_adopted"),
+    _one_of("service", ("in", "draining", "maintenance"), "device_service"),
+)
 
 alias = Table(
     "alias",
     metadata,
-    Column("alias", String, primary_key=True),
-    Column("selector", String, nullable=False),
+    Column("alias", Word, primary_key=True),
+    Column("selector", Word, nullable=False),
+)
+
+# Each distinct selector once: rows refer to it by number. There are few, and they stay.
+selector = Table(
+    "selector",
+    metadata,
+    Column("id", serial_number(), primary_key=True),
+    Column("text", Word, nullable=False, unique=True),
+)
+
+# One submit with an idempotency key: the jobs it made.
+submission = Table(
+    "submission",
+    metadata,
+    Column("id", serial_number(), primary_key=True),
+    Column("user", Word, nullable=False),
+    Column("key", Word, nullable=False),
+    UniqueConstraint("user", "key", name="submission_once"),
 )
 
 job = Table(
     "job",
     metadata,
-    Column("id", String, primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("user", String, nullable=False),
-    Column("spec", Text, nullable=False),  # JSON
-    Column("state", String, CheckConstraint("state IN ('running', 'done', 'failed', 'lost')"), nullable=False),
-    Column("submitted_at", String, nullable=False),
-    Column("ended_at", String),
-    Column("result", Text),  # JSON
-    CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="ended_when_over"),
+    Column("seq", serial_number(), primary_key=True),  # order of submission
+    Column("id", Word, nullable=False, unique=True),
+    Column("submission", ForeignKey("submission.id")),
+    Column("kind", Word, nullable=False),
+    Column("user", Word, nullable=False),
+    Column("spec", StrictJson, nullable=False),
+    Column("selector", ForeignKey("selector.id"), nullable=False),
+    Column("submitted_at", UtcTime, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("device", Word, nullable=False),
+    Column("avoid", StrictJson, nullable=False),  # list of device names
+    Column("array", Word, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("lease_class", Word, nullable=False),
+    Column("timeout_s", Double, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("deadline", UtcTime),
+    Column("after", StrictJson, nullable=False),  # list of job ids
+    Column("attempts", Integer, nullable=False),
+    Column("uncounted", Integer, nullable=False),
+    Column("not_before", UtcTime),
+    Column("error", StrictJson),
+    Column("ended_at", UtcTime),
+    _one_of("state", JobState, "job_state"),
+    _one_of("lease_class", LeaseClass, "job_lease_class"),
+    CheckConstraint(
+        f"(state IN ({', '.join(sorted(repr(state.value) for state in FINAL))})) = (ended_at IS NOT NULL)",
+        name="job_ended_when_over",
+    ),
+    CheckConstraint("uncounted BETWEEN 0 AND attempts", name="job_attempts_add_up"),
+)
+Index("job_live", job.c.seq, sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"))
+Index("job_of_user", job.c.user, job.c.seq)
+Index("job_of_state", job.c.state, job.c.seq)
+Index("job_of_array", job.c.array, sqlite_where=sql("array <> ''"), postgresql_where=sql("\"array\" <> ''"))
+Index("job_of_submission", job.c.submission)
+Index("job_ended", job.c.ended_at)
+
+# What the farm measured or computed; apart from the job so that lists need not read past it.
+result = Table(
+    "result",
+    metadata,
+    Column("job", ForeignKey("job.id", ondelete="CASCADE"), primary_key=True),
+    Column("body", StrictJson, nullable=False),
+)
+
+# Every hand-out of a phone, through either door.
+lease = Table(
+    "lease",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("device", Word, nullable=False),
+    Column("user", Word, nullable=False),
+    Column("door", Word, nullable=False),
+    Column("job", Word, nullable=False),  # its id; '' through the TVM door
+    Column("lease_class", Word, nullable=False),
+    Column("selector", ForeignKey("selector.id"), nullable=False),
+    Column("key", Word, nullable=False),  # the stock TVM key asked for
+    Column("fence", BigInteger, nullable=False, unique=True),
+    Column("granted_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("ended_at", UtcTime),
+    Column("reason", Word, nullable=False),
+    Column("held_s", Double, nullable=False),
+    _one_of("door", Door, "lease_door"),
+    _one_of("lease_class", LeaseClass, "lease_class"),
+)
+Index(
+    "lease_open_device", lease.c.device, unique=True,
+    sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"),
+)  # fmt: skip
+Index("lease_ended", lease.c.ended_at)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("id", Word, primary_key=True),  # JOB.NUMBER
+    Column("job", ForeignKey("job.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("device", Word, nullable=False),
+    Column("lease", ForeignKey("lease.id"), nullable=False, index=True),
+    Column("fence", BigInteger, nullable=False, unique=True),
+    Column("state", Word, nullable=False),
+    Column("started_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    Column("error", StrictJson),
+    Column("facts", StrictJson, nullable=False),
+    UniqueConstraint("job", "number", name="attempt_number_once"),
+    CheckConstraint("number >= 1", name="attempt_from_one"),
+    _one_of("state", AttemptState, "attempt_state"),
+    CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="attempt_ended_when_over"),
+)
+Index(
+    "attempt_running_device", attempt.c.device, unique=True,
+    sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"),
+)  # fmt: skip
+Index(
+    "attempt_running_job", attempt.c.job, unique=True,
+    sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"),
+)  # fmt: skip
+
+event = Table(
+    "event",
+    metadata,
+    Column("seq", serial_number(), primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("subject", Word, nullable=False),
+    Column("data", LooseJson, nullable=False),
+)
+Index("event_of_subject", event.c.subject, event.c.seq)
+
+# A device or pool for one user, for a time.
+reservation = Table(
+    "reservation",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("selector", ForeignKey("selector.id"), nullable=False),
+    Column("user", Word, nullable=False),
+    Column("starts_at", UtcTime, nullable=False),
+    Column("ends_at", UtcTime, nullable=False),
+    Column("note", Word, nullable=False),
+    CheckConstraint("ends_at > starts_at", name="reservation_lasts"),
+)
+
+# Toolchains added while the daemon runs; those of the configuration have no row.
+toolchain = Table(
+    "toolchain",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("python", Word, nullable=False),
+    Column("bundle", Word, nullable=False),
+    Column("tvm_version", Word, nullable=False),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
@@ -19,6 +20,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Statement = Callable[[Connection], Any]
+
+
+class Settled(Protocol):
+    """Hears what became of a write."""
+
+    def __call__(self, *, committed: bool) -> None:
+        """Committed or not."""
+
 
 MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
 
@@ -40,14 +49,23 @@ class Writer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.problem = ""
         self._work: queue.SimpleQueue[tuple[Statement, Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="farm-store", daemon=True)
         self._thread.start()
 
-    async def write(self, statement: Callable[[Connection], T]) -> T:
+    async def write(
+        self, statement: Callable[[Connection], T], *, last: bool = False, settled: Settled | None = None
+    ) -> T:
         """Run `statement` in the next commit; returns its value once that commit is durable.
 
-        Whoever is cancelled before the commit begins has written nothing; after that the write stays.
+        Whoever is cancelled before the commit begins has written nothing; after that the write stays, and is waited
+        for: `settled` hears what became of it in every case.
+
+        Args:
+            statement: what to do with the connection; it may be run a second time after a failure.
+            last: an end, which the reserve pays for when the disk is full.
+            settled: told, in the caller's thread, whether it was committed.
 
         Raises:
             StoreConflictError: a constraint of the schema refused it; the others of the commit are not affected.
@@ -55,7 +73,15 @@ class Writer:
         """
         done: Future[T] = Future()
         self._work.put((statement, done))
-        return await asyncio.wrap_future(done)
+        try:
+            value = await _outcome(done)
+        finally:
+            if settled is not None:
+                settled(committed=done.done() and not done.cancelled() and done.exception() is None)
+        return value
+
+    def on_problem(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback` in this event loop: True when writing fails, False when it works again."""
 
     def close(self) -> None:
         """Finish what is queued and end the thread."""
@@ -96,6 +122,27 @@ class Writer:
                 done.set_result(value)
             else:
                 done.set_exception(problem)
+
+
+async def _outcome(done: Future[T]) -> T:
+    """Wait for a write. Cancelling withdraws it while its commit has not begun, else waits for the commit's end."""
+    waited = asyncio.wrap_future(done)
+    try:
+        return await asyncio.shield(waited)
+    except asyncio.CancelledError:
+        if not done.cancel():
+            while not done.done():
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await asyncio.shield(waited)
+        raise
+    finally:
+        waited.add_done_callback(_looked_at)
+
+
+def _looked_at(waited: asyncio.Future[T]) -> None:
+    """An outcome that nobody waits for any more is no news."""
+    if not waited.cancelled():
+        waited.exception()
 
 
 def _not_written(evidence: str) -> StoreWriteError:

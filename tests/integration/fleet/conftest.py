@@ -23,7 +23,8 @@ from farm.core.events import Event, EventLog
 from farm.fleet.checker import CheckReport
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.simulation.control import LabClient
-from farm.store.store import DeviceRecord, Store
+from farm.store.records import DeviceRecord
+from farm.store.store import Store
 from tests.adb_server import AdbServer
 
 RPC_MAGIC = 0xFF271
@@ -181,11 +182,11 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
     ) -> AsyncIterator[Rig]:
         control = phones_at or await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **options)
         client = AdbClient(adb_server.socket)
-        events, store, checker = EventLog(), Store(tmp_path / "farm.db"), HandshakeChecker()
+        events, store, checker = EventLog(), Store.open(tmp_path / "farm.db"), HandshakeChecker()
         shelf = shelf or Shelf(bundle)
         for record in remembered(control.phone("one").hardware_serial):
-            await store.save_device(record)
-        fleet = Fleet(client, DeviceWatcher(client), shelf, checker, store, events, config or FleetConfig(rules=rules))
+            await store.devices.save(record)
+        fleet = Fleet(client, DeviceWatcher(client), shelf, checker, store.devices, events, config or FleetConfig(rules=rules))
         checker.fleet = fleet
         running = asyncio.create_task(fleet.run())
         made = Rig(fleet, client, checker, shelf, events, store, control)

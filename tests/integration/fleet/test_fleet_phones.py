@@ -17,7 +17,7 @@ from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
 from farm.fleet.fleet import FleetConfig
 from farm.simulation.control import LabClient, running_lab
-from farm.store.store import DeviceRecord
+from farm.store.records import DeviceRecord
 from tests.integration.fleet.conftest import ADOPT_ALL, RPC_MAGIC, Shelf, handshake, make_bundle
 
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
@@ -161,7 +161,7 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
         await r.fleet.adopt(view.name, pool="Desk 1", rename="left one")
         ready = await r.until(Life.READY)
         assert (ready.name, ready.pool, ready.leasable) == ("left-one", "desk-1", True)
-        assert r.store.devices()[0].name == "left-one"
+        assert r.store.devices.all()[0].name == "left-one"
 
 
 async def test_an_unauthorized_phone_says_what_to_do(rig) -> None:
@@ -269,7 +269,7 @@ async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
         for view in r.fleet.views():
             assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
             assert "tvm_rpc" not in await r.shell(view.serial, "ps -A -o ARGS")
-        assert r.store.devices() == ()
+        assert r.store.devices.all() == ()
 
 
 async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
@@ -294,14 +294,14 @@ async def test_a_phone_that_could_not_be_cleaned_is_still_adopted_and_cleaned_la
             with pytest.raises(FarmError):
                 await r.fleet.forget(view.name, clean=True)
             assert r.fleet.view(view.name).adopted
-            assert [record.adopted for record in r.store.devices()] == [True]
+            assert [record.adopted for record in r.store.devices.all()] == [True]
         cleaned, failed = await r.fleet.uninstall()
         assert (cleaned, list(failed)) == ((), [view.name])
         r.phones.plug("one")
         view = await r.until(Life.READY)
         await r.fleet.forget(view.name, clean=True)
         assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
-        assert r.store.devices() == ()
+        assert r.store.devices.all() == ()
 
 
 async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -366,9 +366,9 @@ async def _network_phone(rig, wireless: LabClient) -> None:
         await r.client.disconnect(serial)
         await r.until(Life.GONE)
         await r.until(Life.READY)
-        assert r.store.devices()[0].address == serial
+        assert r.store.devices.all()[0].address == serial
         await r.fleet.forget(view.name, clean=True)
-        assert r.store.devices() == ()
+        assert r.store.devices.all() == ()
         assert [device.serial for device in await r.client.list_devices()] == []
 
 
@@ -376,5 +376,5 @@ async def test_the_fleet_remembers_its_phones(rig) -> None:
     async with rig() as r:
         name = (await r.until(Life.READY)).name
         await r.fleet.change(name, rename="kept")
-        record = r.store.devices()[0]
+        record = r.store.devices.all()[0]
     assert (record.name, record.adopted, bool(record.hardware_serial)) == ("kept", True, True)

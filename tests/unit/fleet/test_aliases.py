@@ -24,15 +24,15 @@ class Book:
         self.kept = dict(kept)
         self.fails = fails
 
-    def aliases(self):
+    def all(self):
         return dict(self.kept)
 
-    async def save_alias(self, name, selector):
+    async def save(self, name, selector):
         if self.fails:
             raise HostError("the disk is full")
         self.kept[name] = selector
 
-    async def forget_alias(self, name):
+    async def forget(self, name):
         return self.kept.pop(name, None) is not None
 
 

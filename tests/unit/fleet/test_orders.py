@@ -19,7 +19,8 @@ from farm.core.events import EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.checker import CheckReport
 from farm.fleet.fleet import Fleet, FleetConfig
-from farm.store.store import DeviceRecord, Store
+from farm.store.records import DeviceRecord
+from farm.store.store import Store
 
 REMEMBERED = (DeviceRecord("S1", "one", adopted=True), DeviceRecord("S2", "two"))
 
@@ -51,11 +52,11 @@ class Unused:
 
 @asynccontextmanager
 async def fleet_on(folder: Path) -> AsyncIterator[tuple[Fleet, Store]]:
-    store = Store(folder / "farm.db")
+    store = Store.open(folder / "farm.db")
     for record in REMEMBERED:
-        await store.save_device(record)
+        await store.devices.save(record)
     unused = Unused()
-    fleet = Fleet(cast(AdbClient, None), Silence(), unused, unused, store, EventLog(), FleetConfig())
+    fleet = Fleet(cast(AdbClient, None), Silence(), unused, unused, store.devices, EventLog(), FleetConfig())
     loaded = asyncio.Event()
     fleet.subscribe(lambda _: loaded.set())  # run() loads every record in one go
     running = asyncio.create_task(fleet.run())
@@ -69,7 +70,7 @@ async def fleet_on(folder: Path) -> AsyncIterator[tuple[Fleet, Store]]:
 
 
 def kept(store: Store, serial: str = "S1") -> DeviceRecord:
-    return next(record for record in store.devices() if record.serial == serial)
+    return next(record for record in store.devices.all() if record.serial == serial)
 
 
 async def outcomes(*orders: Awaitable[Any]) -> list[Any]:
@@ -94,11 +95,11 @@ async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) 
 @pytest.mark.parametrize("first", ["rename", "alias"])
 async def test_a_name_and_a_key_are_never_one_word(tmp_path: Path, first: str) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
-        aliases = Aliases(fleet, store, {})
+        aliases = Aliases(fleet, store.aliases, {})
         orders = [fleet.change("one", rename="word"), aliases.set("word", "pool=x")]
         results = await outcomes(*(orders if first == "rename" else orders[::-1]))
         assert [type(result) for result in results].count(UserError) == 1
-        assert (kept(store).name == "word") is ("word" not in store.aliases())
+        assert (kept(store).name == "word") is ("word" not in store.aliases.all())
 
 
 async def test_two_devices_do_not_get_one_name(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ async def test_what_the_store_refuses_is_shown_no_more(tmp_path: Path, monkeypat
         async def full(_: DeviceRecord) -> None:
             raise HostError("disk full")
 
-        monkeypatch.setattr(store, "save_device", full)
+        monkeypatch.setattr(store.devices, "save", full)
         with pytest.raises(HostError):
             await fleet.change("one", rename="other", pool="desk")
         assert (fleet.view("one").name, fleet.view("one").pool) == ("one", "")
@@ -125,7 +126,7 @@ async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -
     async with fleet_on(tmp_path) as (fleet, store):
         results = await outcomes(fleet.forget("one"), fleet.adopt("one"))
         assert isinstance(results[1], NoPhoneError)
-        assert [record.name for record in store.devices()] == ["two"]
+        assert [record.name for record in store.devices.all()] == ["two"]
         assert [view.name for view in fleet.views()] == ["two"]
 
 
@@ -143,10 +144,10 @@ Order = Callable[[Fleet], Awaitable[Any]]
 @pytest.mark.parametrize("order", [lambda f: f.change("one", pool="::"), lambda f: f.adopt("two", pool="::")])
 async def test_a_wrong_order_changes_nothing(tmp_path: Path, order: Order) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
-        before = store.devices()
+        before = store.devices.all()
         with pytest.raises(FarmError):
             await order(fleet)
-        assert store.devices() == before
+        assert store.devices.all() == before
 
 
 async def test_a_bundle_on_its_way_is_in_use(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from farm.core.errors import HostError, UserError
 from farm.core.identity import DeviceIdentity, Gpu, Soc
 from farm.core.selector import Selector
 from farm.fleet.registry import Registry, with_labels
-from farm.store.store import DeviceRecord
+from farm.store.records import DeviceRecord
 
 PIXEL = DeviceIdentity(
     hardware_serial="HW1", vendor="Google", model="Pixel 7", soc=Soc("GS201"), gpu=Gpu("mali", "Mali-G710")
@@ -23,15 +23,15 @@ class Book:
         self.kept = {record.serial: record for record in records}
         self.full = False
 
-    def devices(self) -> tuple[DeviceRecord, ...]:
+    def all(self) -> tuple[DeviceRecord, ...]:
         return tuple(self.kept.values())
 
-    async def save_device(self, record: DeviceRecord) -> None:
+    async def save(self, record: DeviceRecord) -> None:
         if self.full:
             raise HostError("disk full")
         self.kept[record.serial] = record
 
-    async def forget_device(self, serial: str) -> None:
+    async def forget(self, serial: str) -> None:
         self.kept.pop(serial, None)
 
 

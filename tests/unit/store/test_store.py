@@ -8,58 +8,53 @@ import threading
 import pytest
 
 from farm.store.lock import StateFolderInUseError, StateFolderLock
-from farm.store.store import DatabaseUnusableError, DeviceRecord, Store
+from farm.store.opening import DatabaseUnusableError
+from farm.store.records import DeviceRecord
+from farm.store.store import Store
 from farm.store.writer import StoreConflictError, StoreWriteError
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "farm.db")
-    yield store
-    store.close()
-
-
-def test_every_start_is_a_new_epoch(tmp_path):
+def test_every_start_is_a_new_epoch(where):
     epochs = []
     for _ in range(3):
-        store = Store(tmp_path / "farm.db")
+        store = Store.open(where)
         epochs.append(store.epoch)
         store.close()
     assert epochs == [1, 2, 3]
 
 
-async def test_devices_and_aliases_survive_a_restart(tmp_path):
+async def test_devices_and_aliases_survive_a_restart(where):
     pixel = DeviceRecord("X1", "pixel-7", pool="lab", adopted=True, labels={"rack": "3"}, address="10.0.0.2:5555")
-    store = Store(tmp_path / "farm.db")
-    await store.save_device(DeviceRecord("X1", "phone"))
-    await store.save_device(pixel)
-    await store.save_device(DeviceRecord("X2", "other"))
-    await store.forget_device("X2")
-    await store.save_alias("board", "soc=sm8550")
-    await store.save_alias("board", "soc=sm8650")
+    store = Store.open(where)
+    await store.devices.save(DeviceRecord("X1", "phone"))
+    await store.devices.save(pixel)
+    await store.devices.save(DeviceRecord("X2", "other"))
+    await store.devices.forget("X2")
+    await store.aliases.save("board", "soc=sm8550")
+    await store.aliases.save("board", "soc=sm8650")
     store.close()
-    store = Store(tmp_path / "farm.db")
-    assert store.devices() == (pixel,)
-    assert store.aliases() == {"board": "soc=sm8650"}
-    assert await store.forget_alias("board") is True
-    assert await store.forget_alias("board") is False
+    store = Store.open(where)
+    assert store.devices.all() == (pixel,)
+    assert store.aliases.all() == {"board": "soc=sm8650"}
+    assert await store.aliases.forget("board") is True
+    assert await store.aliases.forget("board") is False
     store.close()
 
 
 async def test_two_phones_cannot_have_one_name(store):
-    await store.save_device(DeviceRecord("X1", "pixel"))
+    await store.devices.save(DeviceRecord("X1", "pixel"))
     with pytest.raises(StoreConflictError):
-        await store.save_device(DeviceRecord("X2", "pixel"))
-    assert [record.serial for record in store.devices()] == ["X1"]
+        await store.devices.save(DeviceRecord("X2", "pixel"))
+    assert [record.serial for record in store.devices.all()] == ["X1"]
 
 
 async def test_a_refused_write_spares_the_others_of_its_commit(store):
-    await store.save_device(DeviceRecord("X1", "pixel"))
+    await store.devices.save(DeviceRecord("X1", "pixel"))
     names = [f"phone-{i}" for i in range(50)]
-    writes = [store.save_device(DeviceRecord(f"S{name}", name)) for name in names]
-    results = await asyncio.gather(*writes, store.save_device(DeviceRecord("X2", "pixel")), return_exceptions=True)
+    writes = [store.devices.save(DeviceRecord(f"S{name}", name)) for name in names]
+    results = await asyncio.gather(*writes, store.devices.save(DeviceRecord("X2", "pixel")), return_exceptions=True)
     assert [type(result) for result in results] == [type(None)] * 50 + [StoreConflictError]
-    assert len(store.devices()) == 51
+    assert len(store.devices.all()) == 51
 
 
 async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store):
@@ -75,49 +70,32 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
         await store._writer.write(mistake)
     under_way = asyncio.create_task(store._writer.write(slow))
     await asyncio.to_thread(began.wait, 10)
-    queued = asyncio.create_task(store.save_device(DeviceRecord("X1", "never")))
+    queued = asyncio.create_task(store.devices.save(DeviceRecord("X1", "never")))
     await asyncio.sleep(0)  # until its write is in the queue
     for each in (under_way, queued):
         each.cancel()
     await asyncio.gather(under_way, queued, return_exceptions=True)
     go_on.set()
     async with asyncio.timeout(10):
-        await store.save_device(DeviceRecord("X2", "pixel"))
-    assert [record.serial for record in store.devices()] == ["X2"]
+        await store.devices.save(DeviceRecord("X2", "pixel"))
+    assert [record.serial for record in store.devices.all()] == ["X2"]
 
 
 async def test_a_bug_in_a_commit_fails_it_and_no_other(store, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(store._writer._engine, "begin", None)
         with pytest.raises(StoreWriteError, match="could not be written") as caught:
-            await store.save_device(DeviceRecord("X1", "pixel"))
+            await store.devices.save(DeviceRecord("X1", "pixel"))
     assert "TypeError" in caught.value.evidence
-    await store.save_device(DeviceRecord("X1", "pixel"))
-    assert len(store.devices()) == 1
-
-
-async def test_a_jobs_first_end_is_kept(store):
-    await store.add_job("j1", kind="bench", user="ann", spec={"model": "m"})
-    assert (store.job("j1")["state"], store.job("j1")["result"]) == ("running", None)
-    await store.end_job("j1", state="done", result={"ok": True})
-    await store.end_job("j1", state="failed", result={"ok": False})
-    assert (store.job("j1")["state"], store.job("j1")["result"]) == ("done", {"ok": True})
-    assert store.job("absent") is None
-
-
-async def test_what_a_killed_daemon_left_running_is_called_lost(store):
-    await store.add_job("j1", kind="bench", user="ann", spec={})
-    await store.add_job("j2", kind="bench", user="ann", spec={})
-    await store.end_job("j2", state="done", result={})
-    assert await store.give_up_lost_jobs() == 1
-    assert [store.job(name)["state"] for name in ("j1", "j2")] == ["lost", "done"]
+    await store.devices.save(DeviceRecord("X1", "pixel"))
+    assert len(store.devices.all()) == 1
 
 
 def _write_until_killed(path, pipe):
     async def work():
-        store = Store(path)
+        store = Store.open(path)
         for number in range(1_000_000):
-            await store.save_device(DeviceRecord(f"S{number}", f"phone-{number}"))
+            await store.devices.save(DeviceRecord(f"S{number}", f"phone-{number}"))
             os.write(pipe, b".")
 
     asyncio.run(work())
@@ -136,8 +114,8 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path):
     while more := os.read(read, 4096):
         answered += len(more)
     os.close(read)
-    store = Store(tmp_path / "farm.db")
-    kept = len(store.devices())
+    store = Store.open(tmp_path / "farm.db")
+    kept = len(store.devices.all())
     store.close()
     assert answered <= kept <= answered + 1
 
@@ -146,26 +124,26 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path):
 def test_a_damaged_file_is_refused_with_the_way_out(tmp_path, damage):
     path = tmp_path / "farm.db"
     if damage is None:
-        Store(path).close()
+        Store.open(path).close()
         content = bytearray(path.read_bytes())
         content[4096:] = os.urandom(len(content) - 4096)
         path.write_bytes(content)
     else:
         path.write_bytes(damage)
     with pytest.raises(DatabaseUnusableError) as caught:
-        Store(path)
+        Store.open(path)
     assert str(path) in caught.value.message
     assert "backup" in caught.value.hint
 
 
 def test_a_newer_schema_is_refused(tmp_path):
     path = tmp_path / "farm.db"
-    Store(path).close()
+    Store.open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
     connection.close()
     with pytest.raises(DatabaseUnusableError, match="99"):
-        Store(path)
+        Store.open(path)
 
 
 def test_a_second_daemon_is_told_who_is_there(tmp_path):

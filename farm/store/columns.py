@@ -1,0 +1,71 @@
+"""Column types that mean the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, Dialect, Double, Integer, String, Text, TypeDecorator
+from sqlalchemy.types import TypeEngine
+
+# Texts sort by their bytes everywhere: SQLite's own order, and what prefix ranges over ids need.
+Word = String().with_variant(String(collation="C"), "postgresql")
+
+
+def serial_number() -> TypeEngine[int]:
+    """A 64-bit number; `INTEGER` on SQLite, where only that spelling makes the primary key the row's own address."""
+    return BigInteger().with_variant(Integer, "sqlite")
+
+
+def yes_or_no(column: str, name: str) -> CheckConstraint:
+    """A flag kept as 0 or 1."""
+    return CheckConstraint(f"{column} IN (0, 1)", name=name)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware datetime as seconds since 1970; microseconds survive the way there and back."""
+
+    impl = Double
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> float | None:  # noqa: ARG002
+        """To the database.
+
+        Raises:
+            ValueError: the time has no zone.
+        """
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        return value.timestamp()
+
+    def process_result_value(self, value: float | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """From the database."""
+        return None if value is None else datetime.fromtimestamp(value, UTC)
+
+
+class StrictJson(TypeDecorator[Any]):
+    """JSON as text; what JSON cannot say is refused. None is NULL."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To the database."""
+        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
+        """From the database."""
+        return None if value is None else json.loads(value)
+
+
+class LooseJson(StrictJson):
+    """JSON in which foreign values stand as their text: what is told in an event must never stop its change."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To the database."""
+        return None if value is None else json.dumps(value, separators=(",", ":"), default=str)

@@ -1,0 +1,77 @@
+"""The way to the database that every table shares: short reads where they are called, writes through one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from farm.core.events import Drafts, Event
+from farm.store.rows import insert_events
+from farm.store.writer import Writer
+
+T = TypeVar("T")
+
+
+class NothingWrittenError(Exception):
+    """Raised inside a write whose condition does not hold: what it did so far is undone. Never leaves the store."""
+
+
+class Database:
+    """One engine to read with and one writer."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.engine = engine
+        self.writer = writer
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A connection for a few selects, which see one state of the database."""
+        return self.engine.connect()
+
+    async def write(
+        self, statement: Callable[[Connection], T], events: Sequence[Event] = (), *, last: bool = False
+    ) -> T:
+        """Commit `statement` and the events that tell it, together; drafts learn what became of them.
+
+        Args:
+            statement: what to do; anything it raises undoes it, and only it.
+            events: kept with it.
+            last: an end that must be kept when the disk is full: the reserve pays for it.
+
+        Raises:
+            StoreConflictError: a rule of the schema refused it.
+            StoreWriteError: nothing can be written now.
+        """
+
+        def with_events(connection: Connection) -> T:
+            value = statement(connection)
+            insert_events(connection, events)
+            return value
+
+        def settled(*, committed: bool) -> None:
+            if isinstance(events, Drafts):
+                events.settle(committed=committed)
+
+        return await self.writer.write(with_events, last=last, settled=settled)
+
+    async def write_if(
+        self, statement: Callable[[Connection], object], events: Sequence[Event] = (), *, last: bool = False
+    ) -> bool:
+        """The same for a write with a condition; False when `statement` raised NothingWrittenError."""
+        try:
+            await self.write(statement, events, last=last)
+        except NothingWrittenError:
+            return False
+        return True
+
+
+def must_change(changed_rows: int) -> None:
+    """A conditional UPDATE that found no row means the condition does not hold.
+
+    Raises:
+        NothingWrittenError: no row was changed.
+    """
+    if changed_rows == 0:
+        raise NothingWrittenError

@@ -1,0 +1,68 @@
+"""Remembered phones and keys set by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Table, delete, insert, select, update
+
+from farm.store.database import Database
+from farm.store.records import DeviceRecord
+from farm.store.schema import alias, device
+
+
+class DeviceTable:
+    """Phones the farm was told about or has adopted."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> tuple[DeviceRecord, ...]:
+        """Every remembered phone, by name."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(device).order_by(device.c.name)).mappings()
+            return tuple(DeviceRecord(**{**row, "adopted": bool(row["adopted"])}) for row in rows)
+
+    async def save(self, record: DeviceRecord) -> None:
+        """Insert or replace a phone.
+
+        Raises:
+            StoreConflictError: another phone has that name.
+        """
+        values = {**asdict(record), "adopted": int(record.adopted), "labels": dict(record.labels)}
+        await self._database.write(lambda connection: put(connection, device, {"serial": record.serial}, values))
+
+    async def forget(self, serial: str) -> None:
+        """Remove a phone."""
+        statement = delete(device).where(device.c.serial == serial)
+        await self._database.write(lambda connection: connection.execute(statement) and None)
+
+
+class AliasTable:
+    """Aliases set by hand, with their selectors."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> dict[str, str]:
+        """Alias -> selector."""
+        with self._database.reading() as connection:
+            return {row.alias: row.selector for row in connection.execute(select(alias))}
+
+    async def save(self, name: str, selector: str) -> None:
+        """Set an alias."""
+        values = {"alias": name, "selector": selector}
+        await self._database.write(lambda connection: put(connection, alias, {"alias": name}, values))
+
+    async def forget(self, name: str) -> bool:
+        """Remove an alias; whether there was one."""
+        statement = delete(alias).where(alias.c.alias == name)
+        return await self._database.write(lambda connection: connection.execute(statement).rowcount > 0)
+
+
+def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
+    """Insert or replace the row of a key. Each engine spells an upsert its own way; one writer needs none."""
+    same = [table.c[name] == value for name, value in key.items()]
+    if connection.execute(update(table).where(*same).values(values)).rowcount == 0:
+        connection.execute(insert(table).values(values))

@@ -1,0 +1,40 @@
+"""Engines: how a connection to the database is made and begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+
+BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
+CONNECT_TIMEOUT_S = 10
+
+
+def sqlite_engine(path: Path, *, begin: str = "BEGIN", synchronous: str = "NORMAL") -> Engine:
+    """An engine over a file. `begin` is how its transactions open: BEGIN to read, BEGIN IMMEDIATE to write."""
+    engine = create_engine(f"sqlite:///{path}")
+    pragmas = (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "auto_vacuum = INCREMENTAL",  # of a database that is made now; pruning then shrinks the file
+        "journal_mode = WAL",
+        f"synchronous = {synchronous}",
+        "foreign_keys = ON",
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves: the driver's own comes too late
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def server_engine(url: str) -> Engine:
+    """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew."""
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_S})

@@ -1,0 +1,77 @@
+"""What the store keeps besides jobs and events, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from farm.core.requests import Door, LeaseClass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """What the farm remembers of a phone."""
+
+    serial: str
+    name: str
+    hardware_serial: str = ""
+    pool: str = ""
+    adopted: bool = False
+    service: str = "in"
+    address: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """One phone in one holder's hands, from grant to end."""
+
+    id: str
+    device: str
+    user: str
+    door: Door
+    job: str  # id; "" through the TVM door
+    lease_class: LeaseClass
+    selector: str
+    key: str
+    fence: int
+    granted_at: datetime
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: str = ""
+    held_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one user had of one phone within a window."""
+
+    user: str
+    device: str
+    door: Door
+    lease_class: LeaseClass
+    leases: int
+    held_s: float  # within the window
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRecord:
+    """A device or pool kept for one user for a time."""
+
+    id: str
+    selector: str
+    user: str
+    starts_at: datetime
+    ends_at: datetime
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolchainRecord:
+    """A toolchain added with `farm toolchain add`."""
+
+    name: str
+    python: str
+    bundle: str = ""
+    tvm_version: str = ""  # what its TVM said when it was verified

@@ -1,0 +1,43 @@
+"""Jobs, attempts and leases to store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from farm.core.job import Attempt, AttemptState, Job, JobState
+from farm.core.requests import Door, LeaseClass
+from farm.store.records import LeaseRecord
+from farm.store.store import Store
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, 123457, tzinfo=UTC)
+
+
+def job(name: str = "j1", **fields: Any) -> Job:
+    return Job(**{"id": name, "kind": "shell", "user": "ann", "spec": {"command": "id"}, "selector": "soc=sm8550",
+                  "submitted_at": NOW, **fields})  # fmt: skip
+
+
+def lease(fence: int = 1, device: str = "pixel", **fields: Any) -> LeaseRecord:
+    return LeaseRecord(**{"id": f"l{fence}", "device": device, "user": "ann", "door": Door.JOB, "job": "j1",
+                          "lease_class": LeaseClass.BENCH, "selector": "soc=sm8550", "key": "", "fence": fence,
+                          "granted_at": NOW, **fields})  # fmt: skip
+
+
+def attempt(fence: int = 1, of: str = "j1", number: int = 1, device: str = "pixel") -> Attempt:
+    return Attempt(f"{of}.{number}", of, number, device, f"l{fence}", fence, NOW)
+
+
+def over(begun: Attempt, state: AttemptState = AttemptState.DONE, **fields: Any) -> Attempt:
+    return replace(begun, state=state, ended_at=NOW + timedelta(seconds=7), **fields)
+
+
+def ended(before: Job, state: JobState = JobState.DONE, **fields: Any) -> Job:
+    return replace(before, state=state, ended_at=NOW + timedelta(seconds=7), **fields)
+
+
+async def begin(store: Store, begun: Attempt) -> bool:
+    """A lease and an attempt under it."""
+    await store.leases.grant(lease(begun.fence, begun.device, job=begun.job))
+    return await store.jobs.start(begun, attempts_before=begun.number - 1)
