@@ -26,6 +26,7 @@ from farm.config import FarmConfig, ToolchainConfig
 from farm.control.artifacts import ArtifactFolder
 from farm.control.bench_verbs import BenchVerbs, give_up_lost_jobs
 from farm.control.bundle_verbs import BundleVerbs
+from farm.control.event_verbs import EventVerbs
 from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer
 from farm.control.tool_verbs import ToolVerbs
@@ -44,6 +45,7 @@ from farm.jobs.checker import FarmChecker
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain
 from farm.leasing import LeasePolicy, Leasing
+from farm.store.history import EventHistory
 from farm.store.lock import StateFolderLock
 from farm.store.store import Store
 from farm.tracker.door import DoorPolicy, TvmDoor
@@ -101,6 +103,8 @@ class Daemon:
         await give_up_lost_jobs(store)
         events = EventLog(store.epoch)
         events.subscribe(_log_event)
+        history = EventHistory(events, store.events)
+        stack.push_async_callback(history.close)
 
         gid = group_to_let_in()
         prepare_runtime_folder(config.runtime_dir, gid)
@@ -186,13 +190,19 @@ class Daemon:
             leases=leasing, devices=fleet, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
         )
         BenchVerbs(runner, store).register(control)
+        EventVerbs(history).register(control)
         TunnelVerbs(fleet, tunnels).register(control)
         tools = PhoneTools(config.adb_socket)
         stack.callback(tools.close)
         ToolVerbs(fleet, tools, artifacts).register(control)
         await control.start()
         stack.push_async_callback(control.stop)
-        running = {"fleet": fleet.run(), "tunnels": tunnels.run(), "artifacts": artifacts.keep_tidy()}
+        running = {
+            "history": history.run(),
+            "fleet": fleet.run(),
+            "tunnels": tunnels.run(),
+            "artifacts": artifacts.keep_tidy(),
+        }
         parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
         return parts
 

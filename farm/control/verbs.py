@@ -5,7 +5,6 @@ Each verb's fields are a frozen dataclass, so the request's form is stated once 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.server import authorization_steps
 from farm.control.render import device_details, device_row, nobody_answers
-from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.core.device import Life, Service
 from farm.core.errors import UserError
-from farm.core.events import Event, EventLog
+from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
@@ -110,13 +108,6 @@ class Explain:
     name: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
-class Since:
-    """`events`: those after `since`, then each as it happens, until the caller leaves."""
-
-    since: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
     """What `status` says of the daemon itself; `problems` is asked each time."""
@@ -175,7 +166,6 @@ class FleetVerbs:
         )
         for kind, role, form, verb in verbs:
             server.register(kind, _handler(form, verb), role)
-        server.register("events", self.events, Role.VIEWER)
 
     async def status(self, _: Nothing) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
@@ -324,24 +314,6 @@ class FleetVerbs:
         cleaned, failed = await self._fleet.uninstall()
         return {"cleaned": list(cleaned), "failed": failed}
 
-    async def events(self, call: ControlCall) -> Mapping[str, Any]:
-        """Stream events until the caller leaves."""
-        since = read_fields(call, Since).since
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        stop = self._events.subscribe(queue.put_nowait)
-        try:
-            for event in self._events.since(since):
-                await call.progress(**_event(event))
-                since = event.seq
-            while True:
-                event = await queue.get()
-                if event.seq > since:
-                    await call.progress(**_event(event))
-        except CallerGoneError:
-            return {}
-        finally:
-            stop()
-
     def _lately(self, name: str) -> list[str]:
         steps = [
             event for event in self._events.since() if event.subject == name and event.data.get("reason") is not None
@@ -377,16 +349,6 @@ def _handler(
         return await verb(read_fields(call, form))
 
     return handle
-
-
-def _event(event: Event) -> dict[str, Any]:
-    return {
-        "seq": event.seq,
-        "at": event.at.isoformat(),
-        "kind": event.kind,
-        "subject": event.subject,
-        "data": dict(event.data),
-    }
 
 
 def _assignment(text: str) -> tuple[str, str]:

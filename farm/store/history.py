@@ -1,0 +1,127 @@
+"""The event log's long memory: keeps what no change drafted, and reads back what the log has forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from farm.core.errors import FarmError
+from farm.core.events import Event, EventLog
+
+KEPT_WITHIN_S = 0.4  # events that tell no change of the store may come this late: a burst shares one commit
+RETRY_S = 1.0  # after a commit that failed: the disk may be full for hours
+MOST_WAITING = 20_000  # events that wait for a full disk; the oldest are given up
+MOST_AT_ONCE = 500  # rows of one read or commit
+# Steps of something whose end is told too: news for whoever watches, of no use later.
+PASSING = frozenset({"job.progress", "device.pushing"})
+
+logger = logging.getLogger(__name__)
+
+
+class EventBook(Protocol):
+    """What is needed of farm.store.event_table.EventTable."""
+
+    def since(self, seq: int, limit: int = 1000, subject: str = "") -> Sequence[Event]:
+        """Kept events after `seq`, oldest first."""
+
+    async def add(self, events: Sequence[Event]) -> None:
+        """Keep events."""
+
+
+class EventHistory:
+    """All events of a farm, in order, from whichever of memory and store has them."""
+
+    def __init__(self, log: EventLog, book: EventBook) -> None:
+        self._log = log
+        self._book = book
+        self._waiting: deque[Event] = deque(maxlen=MOST_WAITING)
+        self._some = asyncio.Event()
+        self._keeping = asyncio.Lock()
+        self._stop = log.subscribe(self._heard)
+
+    async def run(self) -> None:
+        """Keep events as they come, until cancelled."""
+        failed = False
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(RETRY_S if failed else KEPT_WITHIN_S)
+            try:
+                await self._keep()
+            except FarmError as error:
+                if not failed:
+                    logger.warning("events wait to be kept: %s", error)
+                failed = True
+            else:
+                failed = False
+
+    async def close(self) -> None:
+        """Keep the last ones."""
+        self._stop()
+        try:
+            await self._keep()
+        except FarmError as error:
+            logger.warning("%d events were not kept: %s", len(self._waiting), error)
+
+    async def read(self, since: int, subject: str = "") -> Sequence[Event]:
+        """Some events after `since`, oldest first; none when there is none yet."""
+        while since + 1 < (oldest := self._log.oldest):
+            # Everything before the oldest in memory has been told, so it is in the store or on its way there.
+            if self._waiting and self._waiting[0].seq < oldest:
+                with contextlib.suppress(FarmError):  # a full disk: what does not fit in memory either is lost
+                    await self._keep()
+            kept = await asyncio.to_thread(self._book.since, since, MOST_AT_ONCE, subject)
+            if older := [event for event in kept if event.seq < oldest]:
+                return older
+            since = oldest - 1
+        return [event for event in self._log.since(since) if subject in ("", event.subject)]
+
+    async def follow(self, since: int, subject: str = "", *, wait: bool = True) -> AsyncIterator[Event]:
+        """Every event after `since`, in order, without gap or double, at the reader's pace.
+
+        A reader holds no queue: one that is slow reads from the store what memory has forgotten meanwhile.
+
+        Args:
+            since: number of the last event seen.
+            subject: only events about this; empty: about anything.
+            wait: go on with events as they happen; else end with the newest there is at the start.
+        """
+        until = self._log.seq
+        news = asyncio.Event()
+        stop = self._log.subscribe(lambda _: news.set())
+        try:
+            while True:
+                news.clear()
+                newest = self._log.seq
+                some = await self.read(since, subject)
+                for event in some:
+                    if not wait and event.seq > until:
+                        return
+                    yield event
+                    since = event.seq
+                if some:
+                    continue
+                if not wait:
+                    return
+                since = max(since, newest)
+                await news.wait()
+        finally:
+            stop()
+
+    def _heard(self, event: Event) -> None:
+        if not event.drafted and event.kind not in PASSING:
+            self._waiting.append(event)
+            self._some.set()
+
+    async def _keep(self) -> None:
+        async with self._keeping:
+            while batch := tuple(islice(self._waiting, MOST_AT_ONCE)):
+                await self._book.add(batch)
+                kept_to = batch[-1].seq
+                while self._waiting and self._waiting[0].seq <= kept_to:
+                    self._waiting.popleft()
+            self._some.clear()

@@ -1,0 +1,151 @@
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from farm.core import events as core_events
+from farm.core.errors import HostError
+from farm.core.events import EventLog
+from farm.store import history as history_module
+from farm.store.history import EventHistory
+from farm.store.store import Store
+from tests.unit.store.values import job
+
+
+@pytest.fixture
+def log(store):
+    return EventLog(store.epoch)
+
+
+async def read(history, since=0, **options):
+    async with aclosing(history.follow(since, wait=False, **options)) as found:
+        return [event async for event in found]
+
+
+async def test_since_survives_a_restart(store, where, log):
+    history = EventHistory(log, store.events)
+    log.publish("device.ready", "a", temperature_c=31.5)
+    with log.drafted(("job.submitted", "j1", {"user": "ann"})) as drafts:
+        await store.jobs.add((job(),), events=drafts)
+    log.publish("job.progress", "j1", step="compile")
+    log.publish("device.gone", "a", why=object)
+    told = log.since()
+    await history.close()
+    store.close()
+
+    again = Store.open(where)
+    later = EventLog(again.epoch)
+    newer = EventHistory(later, again.events)
+    later.publish("daemon.started", "")
+    found = await read(newer)
+    assert [event.kind for event in found] == ["device.ready", "job.submitted", "device.gone", "daemon.started"]
+    assert found[:2] == told[:2]
+    assert found[2].data == {"why": "<class 'object'>"}
+    assert await read(newer, told[0].seq) == found[1:]
+    assert await read(newer, subject="a") == [found[0], found[2]]
+    assert await read(newer, found[-1].seq) == []
+    again.close()
+
+
+async def test_plain_events_are_kept_soon(store, log, monkeypatch):
+    monkeypatch.setattr(history_module, "KEPT_WITHIN_S", 0.01)
+    history = EventHistory(log, store.events)
+    running = asyncio.create_task(history.run())
+    event = log.publish("device.ready", "a")
+    async with asyncio.timeout(10):
+        while store.events.since(0) != (event,):  # noqa: ASYNC110 (another thread's commit)
+            await asyncio.sleep(0.01)
+    running.cancel()
+
+
+class Book:
+    """A store in memory that may be full."""
+
+    def __init__(self):
+        self.kept, self.full, self.tried = [], False, asyncio.Event()
+
+    def since(self, seq, limit=1000, subject=""):
+        return [event for event in self.kept if event.seq > seq and subject in ("", event.subject)][:limit]
+
+    async def add(self, events):
+        self.tried.set()
+        if self.full:
+            raise HostError("disk full")
+        self.put(events)
+
+    def put(self, events):
+        assert not {event.seq for event in events} & {event.seq for event in self.kept}
+        self.kept = sorted([*self.kept, *events], key=lambda event: event.seq)
+
+
+async def test_events_wait_for_a_full_disk(monkeypatch):
+    monkeypatch.setattr(history_module, "KEPT_WITHIN_S", 0)
+    monkeypatch.setattr(history_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(history_module, "MOST_WAITING", 3)
+    book, log = Book(), EventLog(1)
+    book.full = True
+    history = EventHistory(log, book)
+    running = asyncio.create_task(history.run())
+    for name in "abcde":
+        log.publish("device.ready", name)
+    async with asyncio.timeout(10):
+        await book.tried.wait()
+        book.full = False
+        while len(book.kept) < 3:  # noqa: ASYNC110 (a retry every millisecond)
+            await asyncio.sleep(0.001)
+    assert [event.subject for event in book.kept] == ["c", "d", "e"]
+    running.cancel()
+
+
+@pytest.mark.parametrize("memory", [3, 10, 20_000])
+async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memory):
+    monkeypatch.setattr(core_events, "KEPT_EVENTS", memory)
+    monkeypatch.setattr(history_module, "MOST_AT_ONCE", 4)
+    book = Book()
+    old = EventLog(1)
+    book.kept += [old.publish("a", str(number)) for number in range(30)]
+    log = EventLog(2)
+    history = EventHistory(log, book)
+    seen = {"slow": [], "fast": []}
+
+    async def reader(name, pace):
+        async with aclosing(history.follow(0)) as found:
+            async for event in found:
+                seen[name].append(event)
+                for _ in range(pace):
+                    await asyncio.sleep(0)
+                if len(seen[name]) == 130:
+                    return
+
+    readers = [asyncio.create_task(reader("slow", 40)), asyncio.create_task(reader("fast", 0))]
+    held = log.drafted(("d", "late", {}))
+    for number in range(99):
+        if number == 50:
+            book.put(held.__enter__())
+        if number == 60:
+            held.__exit__(None, None, None)
+        log.publish("b", str(number))
+        await history._keep()
+        await asyncio.sleep(0)
+    with log.drafted(("gap", "x", {})) as drafts:
+        drafts.drop()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*readers)
+    for events in seen.values():
+        numbers = [event.seq for event in events]
+        assert numbers == sorted(set(numbers))
+        assert [event.subject for event in events if event.kind == "b"] == [str(number) for number in range(99)]
+        assert [event.kind for event in events].count("d") == 1
+
+
+async def test_a_reader_waits_for_what_is_not_told_yet():
+    log = EventLog(1)
+    history = EventHistory(log, Book())
+    async with aclosing(history.follow(0, subject="a")) as found, asyncio.timeout(10):
+        log.publish("device.ready", "b")
+        following = asyncio.create_task(anext(found))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not following.done()
+        event = log.publish("device.ready", "a")
+        assert await following == event
