@@ -1,7 +1,7 @@
 """Artifacts: models, inputs and libraries in a folder, named by what is in them.
 
 Uploads come in chunks, in order, and can be taken up again after a break: `put` says how many bytes are there. A file
-gets its final name only when its hash is right, so a reader never sees half of one.
+gets its final name only when its hash is right, so a reader never sees half of one. No file is ever in memory whole.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import logging
 import os
 import re
 import stat
+import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from farm.control.artifact_budget import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.core.errors import HostError, UserError
 
@@ -26,10 +30,9 @@ MAX_ARTIFACT_BYTES = (
 )  # the largest phone models are about 3 GB; a phone's RPC upload is limited by its RAM anyway
 LOCKS = 16  # uploads of one artifact follow one another; two artifacts rarely share a lock
 ABANDONED_S = 24 * 3600.0  # an upload without a new chunk for a day is not coming back
-UNUSED_S = 30 * 24 * 3600.0  # a model nobody measured for a month is uploaded again in seconds
-BUDGET_BYTES = 50 << 30  # of complete artifacts; a day of measuring large models fits several times
-IN_USE_S = 24 * 3600.0  # longer than any job: what was used within it stays, budget or not
 TIDY_EVERY_S = 24 * 3600.0
+TIDY_AGAIN_S = 10.0  # a full folder that could not be tidied is not looked through for every chunk
+SPARE = 0.02  # of the budget: room made beyond what is asked for, so that not every small upload looks through all
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 logger = logging.getLogger(__name__)
@@ -62,14 +65,54 @@ class Stored:
     complete: bool
 
 
+class ArtifactUse(Protocol):
+    """Who needs which artifacts, as the store knows it. Asked in threads, and only when something might go."""
+
+    def live(self) -> Collection[str]:
+        """Named by jobs that have not ended."""
+        ...
+
+    def results(self) -> Collection[str]:
+        """Named by the results of jobs that are remembered."""
+        ...
+
+
+class NoUse:
+    """Nobody needs any."""
+
+    def live(self) -> Collection[str]:
+        """None."""
+        return ()
+
+    def results(self) -> Collection[str]:
+        """None."""
+        return ()
+
+
 class ArtifactFolder:
     """A content-addressed folder. Its file work happens in threads; one chunk per artifact at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rules: ArtifactRules | None = None, use: ArtifactUse | None = None) -> None:
         self._folder = folder
+        self._rules = rules or ArtifactRules()
+        self._use = use or NoUse()
         self._partial = folder / "partial"
         self._partial.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._locks = tuple(asyncio.Lock() for _ in range(LOCKS))
+        self._count = threading.Lock()
+        self._used_bytes = self._measured()  # complete and partial
+        self._tidying = threading.Lock()
+        self._in_vain_s = -TIDY_AGAIN_S  # monotonic: when tidying last made too little room
+
+    @property
+    def used_bytes(self) -> int:
+        """How much lies there, uploads under way included."""
+        return self._used_bytes
+
+    @property
+    def rules(self) -> ArtifactRules:
+        """How much may lie there."""
+        return self._rules
 
     def path(self, sha256: str) -> Path:
         """Where a complete artifact is.
@@ -84,13 +127,19 @@ class ArtifactFolder:
         return found
 
     def add(self, data: bytes) -> str:
-        """Keep `data` (of the daemon itself); returns its SHA-256. Blocking."""
+        """Keep `data` (of the daemon itself); returns its SHA-256. Blocking.
+
+        Raises:
+            ArtifactStorageError: the budget is spent.
+        """
         sha256 = hashlib.sha256(data).hexdigest()
         final = self._folder / sha256
         if not _touch(final):
+            self._make_room(len(data))
             partial = self._partial / f"{sha256}.{os.getpid()}"
             partial.write_bytes(data)
             partial.replace(final)
+            self._counted(len(data))
         return sha256
 
     async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
@@ -100,7 +149,7 @@ class ArtifactFolder:
 
         Raises:
             ArtifactError: an argument is wrong, or the finished bytes do not have that hash (they are dropped).
-            ArtifactStorageError: the disk refuses.
+            ArtifactStorageError: the disk refuses, or the budget is spent on what jobs need.
         """
         checked_sha256(sha256)
         if not 0 <= offset <= total_bytes <= MAX_ARTIFACT_BYTES:
@@ -144,26 +193,58 @@ class ArtifactFolder:
                 logger.info("artifacts: %d dropped", dropped)
             await asyncio.sleep(TIDY_EVERY_S)
 
-    def drop_unneeded(self, now_s: float | None = None) -> int:
-        """Delete uploads nobody went on with and artifacts nobody used, those unused longest first; returns how many.
+    def drop_unneeded(self, now_s: float | None = None, *, room_bytes: int = 0) -> int:
+        """Delete uploads nobody went on with and artifacts nobody needs (artifact_budget says which); returns how many.
 
         Blocking.
 
         Args:
             now_s: wall clock; None asks it.
+            room_bytes: how much is about to come.
         """
         now_s = time.time() if now_s is None else now_s
-        abandoned = [path for path, used_s, _ in _files(self._partial) if now_s - used_s > ABANDONED_S]
-        complete = [(path, now_s - used_s, size_bytes) for path, used_s, size_bytes in _files(self._folder)]
-        unneeded, kept_bytes = [], 0
-        for path, unused_s, size_bytes in sorted(complete, key=lambda each: each[1]):
-            kept_bytes += size_bytes
-            if unused_s > UNUSED_S or (kept_bytes > BUDGET_BYTES and unused_s > IN_USE_S):
-                unneeded.append(path)
-                kept_bytes -= size_bytes
-        for path in (*abandoned, *unneeded):
+        partial = _files(self._partial)
+        going = [path for path, used_s, _ in partial if now_s - used_s > ABANDONED_S]
+        room_bytes += sum(size_bytes for path, _, size_bytes in partial if path not in going)
+        complete = [ArtifactFile(path.name, now_s - used_s, size) for path, used_s, size in _files(self._folder)]
+        if not looks_tidy(complete, self._rules, room_bytes):
+            live, results = self._use.live(), self._use.results()
+            dropped = to_drop(complete, self._rules, live=live, results=results, room_bytes=room_bytes)
+            going += [self._folder / sha256 for sha256 in dropped]
+        for path in going:
             path.unlink(missing_ok=True)
-        return len(abandoned) + len(unneeded)
+        with self._count:
+            self._used_bytes = self._measured()
+        return len(going)
+
+    def _make_room(self, size_bytes: int) -> None:
+        """See to it that so much more fits the budget.
+
+        Raises:
+            ArtifactStorageError: it does not, whatever may go.
+        """
+        with self._tidying:
+            if not self._fits(size_bytes) and time.monotonic() - self._in_vain_s > TIDY_AGAIN_S:
+                spare_bytes = int(self._rules.budget_bytes * SPARE)
+                logger.info("artifacts: %d dropped for room", self.drop_unneeded(room_bytes=size_bytes + spare_bytes))
+                if not self._fits(size_bytes):
+                    self._in_vain_s = time.monotonic()
+        if not self._fits(size_bytes):
+            used_gb, budget_gb = self._used_bytes / GB, self._rules.budget_bytes / GB
+            raise ArtifactStorageError(
+                f"no room for {size_bytes / GB:.3g} GB: {used_gb:.3g} of {budget_gb:.3g} GB of artifacts are in use",
+                hint="wait until jobs that need them have ended, or raise [artifacts] budget_gb",
+            )
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._used_bytes + size_bytes <= self._rules.budget_bytes
+
+    def _counted(self, size_bytes: int) -> None:
+        with self._count:
+            self._used_bytes += size_bytes
+
+    def _measured(self) -> int:
+        return sum(size_bytes for folder in (self._folder, self._partial) for _, _, size_bytes in _files(folder))
 
     def _put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
         final = self._folder / sha256
@@ -173,13 +254,16 @@ class ArtifactFolder:
         there = partial.stat().st_size if partial.exists() else 0
         if offset != there:
             return Stored(sha256, there, complete=False)
+        self._make_room(total_bytes - there)
         with partial.open("ab") as file:
             file.write(data)
+        self._counted(len(data))
         there += len(data)
         if there < total_bytes:
             return Stored(sha256, there, complete=False)
         if _hash(partial) != sha256:
             partial.unlink()
+            self._counted(-there)
             raise ArtifactError(
                 f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
             )

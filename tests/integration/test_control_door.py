@@ -12,12 +12,14 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import zmq
 
-from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissingError
+from farm.control.artifact_budget import ArtifactRules
+from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissingError, ArtifactStorageError
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.control.router import Answer, DoorError
@@ -28,6 +30,7 @@ from farm.core.errors import DaemonUnreachableError, FarmError, HostError, NotAl
 ROOT = Path(__file__).parents[2]
 SOMEBODY, FARM_GID = 61234, 61235  # ids of nobody
 DAY_S = 24 * 3600.0
+LARGE_BYTES = 200 << 20
 FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that does not read
 
 
@@ -402,17 +405,66 @@ async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
     assert folder.path(sent).exists()
 
 
-def test_a_full_artifact_folder_loses_what_was_unused_longest(tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.control.artifacts.BUDGET_BYTES", 25)
-    folder, now_s = ArtifactFolder(tmp_path), time.time()
+def test_a_full_artifact_folder_loses_what_was_unused_longest(tmp_path):
+    folder, now_s = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=25)), time.time()
     kept = {}
-    for days in (0, 2, 5, 9):
-        kept[days] = folder.add(b"%10d" % days)
-        os.utime(tmp_path / kept[days], (now_s - days * DAY_S,) * 2)
-    assert folder.drop_unneeded(now_s) == 2
-    assert {days for days, sha256 in kept.items() if (tmp_path / sha256).exists()} == {0, 2}
-    monkeypatch.setattr("farm.control.artifacts.BUDGET_BYTES", 0)
-    assert folder.drop_unneeded(now_s) == 1  # a job may be at work on what was used today
+    for days in (9, 5, 2, 0):
+        kept[days] = tmp_path / folder.add(b"%10d" % days)
+        os.utime(kept[days], (now_s - days * DAY_S,) * 2)
+    assert [path.exists() for path in kept.values()] == [False, False, True, True]  # each made room for itself
+    assert folder.used_bytes == 20
+    assert folder.drop_unneeded(now_s) == 0
+
+
+class Use:
+    def __init__(self, live=(), results=()):
+        self.live, self.results = lambda: live, lambda: results
+
+
+async def test_an_upload_that_has_no_room_is_refused_with_what_to_do(tmp_path):
+    first = b"first".ljust(20)
+    use = Use(live={hashlib.sha256(first).hexdigest()})
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=30), use)
+    kept = folder.path(folder.add(first))
+    os.utime(kept, (0, 0))
+    second = b"second".ljust(20)
+    sha256 = hashlib.sha256(second).hexdigest()
+    with pytest.raises(ArtifactStorageError, match=r"no room for .* GB of artifacts are in use") as caught:
+        await folder.put(sha256, 0, second[:10], 20)
+    assert "budget_gb" in caught.value.hint
+    assert kept.exists()
+    small = hashlib.sha256(b"small").hexdigest()
+    assert (await folder.put(small, 0, b"small", 5)).complete
+
+
+async def test_an_upload_counts_from_its_first_byte_and_not_after_it_was_refused(tmp_path):
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=30))
+    data = os.urandom(20)
+    sha256 = hashlib.sha256(data).hexdigest()
+    await folder.put(sha256, 0, data[:10], 20)
+    assert folder.used_bytes == ArtifactFolder(tmp_path).used_bytes == 10
+    with pytest.raises(ArtifactError):
+        await folder.put(sha256, 10, b"x" * 10, 20)
+    assert folder.used_bytes == ArtifactFolder(tmp_path).used_bytes == 0
+
+
+async def test_a_large_upload_is_never_in_memory_whole(door, tmp_path):
+    source = tmp_path / "large"
+    with source.open("wb") as file:
+        file.truncate(LARGE_BYTES)
+
+    def put():
+        with ControlClient(door.path) as client:
+            return client.put_artifact(source)
+
+    tracemalloc.start()
+    try:
+        sha256 = await asyncio.to_thread(put)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert door.artifacts.path(sha256).stat().st_size == LARGE_BYTES
+    assert peak < LARGE_BYTES / 10  # of door and client together
 
 
 def test_no_daemon_is_said_with_a_hint(tmp_path):
