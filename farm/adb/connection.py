@@ -194,6 +194,17 @@ class Connection:
             reader.feed(await self._more(reader.wants, "an answer"))
         return answer
 
+    async def exactly(self, count: int) -> bytes:
+        """Reads `count` bytes.
+
+        Raises:
+            AdbServerUnreachable: the server broke off.
+        """
+        data = b""
+        while len(data) < count:
+            data += await self._more(count - len(data), "an answer")
+        return data
+
     async def _more(self, wanted: int, what: str) -> bytes:
         data = await self.receive(wanted)
         if not data:

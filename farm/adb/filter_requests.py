@@ -1,0 +1,337 @@
+"""What a client of a leased adb may ask, sans-I/O: its requests are read, judged and put in terms of the one phone.
+
+Rules of this file: bytes in through `RequestReader.feed`, requests out of `next`; `judge` turns a request into what
+the filter shall do. A request that names no phone, or any, means the leased one; one that names another is refused as
+an adb server refuses a phone that is not there. What is not known to be harmless is refused.
+
+This keeps people from hurting others by mistake and their tools from seeing other phones. It is no jail on the phone
+itself: `adb shell reboot` is a shell's business, and ends the lease.
+
+Sources: what adb 29.0.6 and 36.0.0 send (docs/facts.md), AOSP packages/modules/adb SERVICES.TXT.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.adb.host_protocol import LENGTH_BYTES, BlockReader, text_of
+from farm.adb.tunnels import EMULATOR_PORTS
+from farm.core.errors import ProtocolError
+
+FIRST_UNPRIVILEGED_PORT = 1024  # the adb server may be root: nobody gets a privileged port of the host from it
+
+
+class RequestReader:
+    """Reads smart-socket requests, and not a byte more than `wants` says."""
+
+    def __init__(self) -> None:
+        self._blocks = BlockReader()
+
+    @property
+    def wants(self) -> int:
+        """Bytes that complete the item under way; 0 = `next` has a request."""
+        return self._blocks.wants
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        self._blocks.feed(data)
+
+    def next(self) -> str | None:
+        """The next whole request, or None until more is fed.
+
+        Raises:
+            ProtocolError: the length is no number, or nothing is asked for.
+        """
+        block = self._blocks.next()
+        if block == b"":
+            raise ProtocolError("an adb client sent an empty request", evidence="0" * LENGTH_BYTES)
+        return None if block is None else text_of(block)
+
+    def rest(self) -> bytes:
+        """Bytes received beyond what `next` gave."""
+        return self._blocks.rest()
+
+
+class ListForm(StrEnum):
+    """How a list of phones is written."""
+
+    TEXT = "text"
+    PROTO_BINARY = "proto-binary"
+    PROTO_TEXT = "proto-text"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer FAIL with this text."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the real server this and pass its whole answer on."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Ask for the list of phones and pass on what it says of the leased one."""
+
+    service: str
+    form: ListForm = ListForm.TEXT
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Switch the connection to the phone; with `tell_id` the answer carries its transport id (u64)."""
+
+    tell_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Open this service on the phone and copy bytes."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddForward:
+    """Listen on the host's `local` for the phone's `remote`. `rebind`: one of the lease's own there is replaced."""
+
+    local: str
+    remote: str
+    rebind: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveForward:
+    """Stop listening on the host's `local`; None: on all that the lease listens on."""
+
+    local: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListForwards:
+    """The phone's forwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddReverse:
+    """Listen on the phone's `remote` for the host's `local`."""
+
+    remote: str
+    local: str
+    rebind: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveReverse:
+    """Stop listening on the phone's `remote`; None: on all that the lease listens on."""
+
+    remote: str | None
+
+
+Decision = (
+    Refuse | Ask | Listing | Select | Serve | AddForward | RemoveForward | ListForwards | AddReverse | RemoveReverse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do; `transport_id`: only if that is the leased phone's now."""
+
+    decision: Decision
+    transport_id: int | None = None
+
+
+_ASKED_OF_SERVER = frozenset({"version", "host-features", "server-status"})
+_ASKED_OF_PHONE = frozenset({"features", "get-state", "get-serialno", "get-devpath"})
+_WAIT_FOR = re.compile(r"wait-for-[a-z]+(?:-[a-z]+)?")
+_LISTINGS = {
+    "devices": Listing("host:devices"),
+    "devices-l": Listing("host:devices-l"),
+    "track-devices": Listing("host:track-devices", follow=True),
+    "track-devices-l": Listing("host:track-devices-l", follow=True),
+    "track-devices-proto-binary": Listing("host:track-devices-proto-binary", ListForm.PROTO_BINARY, follow=True),
+    "track-devices-proto-text": Listing("host:track-devices-proto-text", ListForm.PROTO_TEXT, follow=True),
+}
+_FARM_KEEPS_LIST = "farm decides which phones its adb server has"
+_FARM_KEEPS_LINK = "farm looks after the connection to the phone"
+_WOULD_END_LEASE = "the phone would be lost for the lease; farm device reboot is for operators"
+_REFUSED_OF_SERVER = {
+    "kill": "this is the adb server of your farm lease; it ends with the lease (farm lease release)",
+    "connect": _FARM_KEEPS_LIST,
+    "disconnect": _FARM_KEEPS_LIST,
+    "pair": _FARM_KEEPS_LIST,
+    "emulator": _FARM_KEEPS_LIST,
+    "mdns": _FARM_KEEPS_LIST,
+    "attach": _FARM_KEEPS_LINK,
+    "detach": _FARM_KEEPS_LINK,
+    "reconnect": _FARM_KEEPS_LINK,
+    "reconnect-offline": _FARM_KEEPS_LINK,
+}
+_REFUSED_OF_PHONE = {
+    "reboot": _WOULD_END_LEASE,
+    "sideload": _WOULD_END_LEASE,
+    "sideload-host": _WOULD_END_LEASE,
+    "rescue-install": _WOULD_END_LEASE,
+    "rescue-getprop": _WOULD_END_LEASE,
+    "rescue-wipe": _WOULD_END_LEASE,
+    "root": _FARM_KEEPS_LINK,
+    "unroot": _FARM_KEEPS_LINK,
+    "tcpip": _FARM_KEEPS_LINK,
+    "usb": _FARM_KEEPS_LINK,
+    "reconnect": _FARM_KEEPS_LINK,
+    "remount": "the phone's system stays as it is",
+    "disable-verity": "the phone's system stays as it is",
+    "enable-verity": "the phone's system stays as it is",
+    "restore": "the phone's data stay as they are",
+}
+_SERVED = frozenset({
+    "shell", "exec", "sync", "tcp", "localabstract", "localreserved", "localfilesystem", "local", "dev", "dev-raw",
+    "jdwp", "track-jdwp", "track-app", "abb", "abb_exec", "framebuffer", "log", "backup", "sink", "source",
+})  # fmt: skip
+_SERVICE_NAME = re.compile(r"[a-z_-]+")
+
+
+def judge(request: str, serial: str, *, selected: bool = False) -> Verdict:
+    """What the filter does about one request.
+
+    Args:
+        request: as read.
+        serial: the leased phone's, as the real server lists it.
+        selected: whether the connection was switched to the phone before.
+    """
+    if request.startswith("host"):
+        return _judge_host(request, serial)
+    if not selected:
+        return Verdict(Refuse("no phone was chosen on this connection"))
+    return Verdict(_judge_service(request))
+
+
+def _judge_host(request: str, serial: str) -> Verdict:
+    """A request to the server, about the server or a phone."""
+    prefix, _, rest = request.partition(":")
+    if prefix == "host-serial":
+        own = f"{serial}:"
+        if not rest.startswith(own):
+            return Verdict(_no_such_phone(rest.rpartition(":")[0] or rest, serial))
+        return Verdict(_of_server(rest.removeprefix(own), serial))
+    if prefix == "host-transport-id":
+        number, _, asked = rest.partition(":")
+        transport_id = _transport_id(number)
+        if transport_id is None:
+            return Verdict(Refuse(f"'{number}' is no transport id"))
+        return Verdict(_of_server(asked, serial), transport_id)
+    if prefix == "host" and (rest.startswith(("transport", "tport:"))):
+        return _select(rest, serial)
+    if prefix in ("host", "host-usb", "host-local"):
+        return Verdict(_of_server(rest, serial))
+    return Verdict(Refuse("unknown host service"))
+
+
+def _select(request: str, serial: str) -> Verdict:
+    if request.startswith("tport:"):
+        target, tell_id = request.removeprefix("tport:"), True
+    else:
+        target, tell_id = request.removeprefix("transport"), False
+        target = f"serial{target}" if target.startswith(":") else target.removeprefix("-")
+    if target in ("any", "usb", "local"):
+        return Verdict(Select(tell_id))
+    kind, _, value = target.partition(":")
+    if kind == "id":
+        transport_id = _transport_id(value)
+        return Verdict(Refuse(f"'{value}' is no transport id") if transport_id is None else Select(), transport_id)
+    if kind != "serial":
+        return Verdict(Refuse("unknown host service"))
+    return Verdict(Select(tell_id) if value == serial else _no_such_phone(value, serial))
+
+
+def _of_server(asked: str, serial: str) -> Decision:
+    if asked in _ASKED_OF_SERVER:
+        return Ask(f"host:{asked}")
+    if asked in _ASKED_OF_PHONE or _WAIT_FOR.fullmatch(asked):
+        return Ask(f"host-serial:{serial}:{asked}")
+    if asked in _LISTINGS:
+        return _LISTINGS[asked]
+    name, _, rest = asked.partition(":")
+    match name:
+        case "list-forward":
+            return ListForwards()
+        case "forward":
+            return _forward(rest)
+        case "killforward":
+            return RemoveForward(rest)
+        case "killforward-all":
+            return RemoveForward(None)
+    reason = _REFUSED_OF_SERVER.get(name)
+    return Refuse(f"not on a leased adb: {reason}" if reason else "unknown host service")
+
+
+def _judge_service(request: str) -> Decision:
+    found = _SERVICE_NAME.match(request)
+    name = found[0] if found else ""
+    if name == "reverse":
+        return _reverse(request.removeprefix("reverse:"))
+    if name in _REFUSED_OF_PHONE:
+        return Refuse(f"not on a leased adb: {_REFUSED_OF_PHONE[name]}")
+    if name not in _SERVED:
+        return Refuse(f"a leased adb does not know the service {name or request[:40]!r}")
+    return Serve(request)
+
+
+def _forward(rest: str) -> Decision:
+    rebind = not rest.startswith("norebind:")
+    local, _, remote = rest.removeprefix("norebind:").partition(";")
+    if not local or not remote:
+        return Refuse(f"bad forward: {rest}")
+    port = _port(local)
+    if port is None:
+        return Refuse(f"not on a leased adb: the host's side of a forward is tcp:PORT, not {local}")
+    if port and (port < FIRST_UNPRIVILEGED_PORT or port in EMULATOR_PORTS):
+        return Refuse(
+            f"not on a leased adb: the host's port {port} (choose tcp:0, or one from {FIRST_UNPRIVILEGED_PORT} up "
+            f"outside {EMULATOR_PORTS[0]}-{EMULATOR_PORTS[-1]})"
+        )
+    return AddForward(local, remote, rebind)
+
+
+def _reverse(asked: str) -> Decision:
+    name, _, rest = asked.partition(":")
+    match name:
+        case "list-forward":
+            return Serve("reverse:list-forward")
+        case "killforward-all":
+            return RemoveReverse(None)
+        case "killforward":
+            return RemoveReverse(rest)
+        case "forward":
+            rebind = not rest.startswith("norebind:")
+            remote, _, local = rest.removeprefix("norebind:").partition(";")
+            if not remote or not local:
+                return Refuse(f"bad reverse: {rest}")
+            if not _port(local):
+                return Refuse(f"not on a leased adb: the host's side of a reverse is tcp:PORT, not {local}")
+            return AddReverse(remote, local, rebind)
+    return Refuse("unknown reverse service")
+
+
+def _no_such_phone(named: str, serial: str) -> Refuse:
+    return Refuse(f"device '{named}' not found (the farm lease is for '{serial}')")
+
+
+def _transport_id(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def _port(spec: str) -> int | None:
+    """The port of `tcp:PORT`; 0 lets the kernel choose. None for anything else."""
+    kind, _, port = spec.partition(":")
+    if kind != "tcp" or not (port.isascii() and port.isdigit() and len(port) <= 5):
+        return None
+    return int(port) if int(port) <= 0xFFFF else None

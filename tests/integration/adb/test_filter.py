@@ -1,0 +1,294 @@
+"""A leased adb between unmodified adb programs and a real server: 29 and 36 on both sides, two phones behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import usable
+from farm.adb.filter import LeasedAdb
+from farm.adb.server import AdbServer
+from farm.adb.tunnels import parse_reverses
+from farm.simulation.control import LabClient
+from tests.integration.adb.conftest import BINARIES, REPOSITORY, list_until
+
+LIMIT_S = 30.0
+
+
+def anybody(_: socket.socket) -> str:
+    return ""
+
+
+@pytest.fixture
+async def lab(own_server: AdbServer, folder: Path) -> AsyncIterator[LabClient]:
+    """Two virtual phones, plugged into our server."""
+    directory = folder / "lab"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "farm.simulation.lab", "--dir", str(directory),
+        "--adb-socket", own_server.client.address.spec, "--phone", "mine=oneplus-12", "--phone", "theirs=galaxy-a55",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            assert (await process.stdout.readline()).strip() == b"lab ready"
+        with await asyncio.to_thread(LabClient, directory) as control:
+            await list_until(own_server.client, lambda devices: len(usable(devices)) == 2)
+            yield control
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.communicate(), LIMIT_S)
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Leased:
+    """A leased adb, and an adb program that uses it."""
+
+    adb: LeasedAdb
+    program: str
+    home: Path
+    mine: str
+    theirs: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADB_", "ANDROID_"))}
+        return kept | {"HOME": str(self.home), "TMPDIR": str(self.home), "ANDROID_ADB_SERVER_PORT": str(self.adb.port)}
+
+    @asynccontextmanager
+    async def running(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        process = await asyncio.create_subprocess_exec(
+            self.program, *words, env=self.environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+    async def run(self, *words: str) -> Done:
+        async with self.running(*words) as process, asyncio.timeout(LIMIT_S):
+            out, err = await process.communicate()
+            assert process.returncode is not None
+            return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    async def good(self, *words: str) -> str:
+        done = await self.run(*words)
+        assert done.code == 0, (words, done)
+        return done.out
+
+    async def refused(self, *words: str, said: str) -> None:
+        done = await self.run(*words)
+        assert done.code != 0, (words, done)
+        assert said in done.out + done.err, (words, done)
+
+
+@pytest.fixture(params=sorted(BINARIES))
+async def leased(
+    request: pytest.FixtureRequest, client: AdbClient, lab: LabClient, folder: Path
+) -> AsyncIterator[Leased]:
+    serials = {name: (await asyncio.to_thread(lab.phone, name)).serial for name in ("mine", "theirs")}
+    adb = LeasedAdb(client, serials["mine"], anybody)
+    await adb.open()
+    home = folder / "user"
+    home.mkdir()
+    yield Leased(adb, BINARIES[request.param], home, serials["mine"], serials["theirs"])
+    await adb.close()
+
+
+async def test_one_phone_is_all_there_is(leased: Leased) -> None:
+    assert (await leased.good("devices")).split("\n")[1:] == [f"{leased.mine}\tdevice", "", ""]
+    assert leased.theirs not in await leased.good("devices", "-l")
+    assert await leased.good("get-state") == "device\n"
+    assert (await leased.good("get-serialno")).strip() == leased.mine
+    assert await leased.good("shell", "echo hi; echo there >&2") == "hi\n"
+    assert (await leased.run("shell", "exit 7")).code == 7
+    for choice in (("-s", leased.mine), ("-e",), ("-d",)):
+        assert await leased.good(*choice, "shell", "echo hi") == "hi\n"
+    assert "shell_v2" in await leased.good("features")
+    assert "shell_v2" in await leased.good("host-features")
+    await leased.good("wait-for-device")
+    listed = await leased.good("devices", "-l")
+    number = listed.split("transport_id:")[1].split()[0]
+    assert await leased.good("-t", number, "shell", "echo hi") == "hi\n"
+    await leased.good("-t", number, "wait-for-device")
+
+
+async def test_other_phones_are_not_there(leased: Leased, client: AdbClient) -> None:
+    for words in (["shell", "true"], ["get-state"], ["forward", "tcp:0", "tcp:1"], ["install", "x.apk"]):
+        await leased.refused("-s", leased.theirs, *words, said="not found")
+    devices = await client.list_devices()
+    other = next(device.transport_id for device in devices if device.serial == leased.theirs)
+    await leased.refused("-t", str(other), "shell", "true", said="transport id")
+    await leased.refused("-t", str(other), "get-state", said="transport id")
+
+
+async def test_what_would_hurt_others_is_refused(leased: Leased, client: AdbClient) -> None:
+    for words in (
+        ["connect", "127.0.0.1:9"], ["disconnect"], ["reconnect"], ["reconnect", "offline"], ["root"], ["unroot"],
+        ["reboot"], ["reboot", "bootloader"], ["reboot", "recovery"], ["tcpip", "5555"], ["usb"],
+        ["disable-verity"], ["enable-verity"],
+    ):  # fmt: skip
+        await leased.refused(*words, said="not on a leased adb")
+    killed = await leased.run("kill-server")
+    assert (killed.code, killed.out) in ((0, ""), (1, "")), killed  # adb 29 does not look at the answer
+    await leased.good("start-server")
+    assert await leased.good("shell", "echo alive") == "alive\n"
+    assert len(usable(await client.list_devices())) == 2
+
+
+async def test_files(leased: Leased, folder: Path) -> None:
+    content = os.urandom(3_000_000)
+    (folder / "there").write_bytes(content)
+    await leased.good("push", str(folder / "there"), "/data/local/tmp/x")
+    await leased.good("pull", "/data/local/tmp/x", str(folder / "back"))
+    assert (folder / "back").read_bytes() == content
+    assert len((await leased.good("exec-out", "head -c 2000000 /dev/zero")).encode()) == 2_000_000
+
+
+async def test_a_stream_that_goes_on_is_cut_with_the_lease(leased: Leased) -> None:
+    async with leased.running("shell", "n=0; while true; do n=$((n+1)); echo line $n; sleep 0.05; done") as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT_S):
+            for number in range(1, 6):
+                assert await process.stdout.readline() == f"line {number}\n".encode()
+            await leased.adb.close()
+            await process.stdout.read()
+            await process.wait()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", leased.adb.port))
+
+
+async def raw(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"%04x" % len(request) + request)
+    return reader, writer
+
+
+async def next_list(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(LIMIT_S):
+        return await reader.readexactly(int(await reader.readexactly(4), 16))
+
+
+@pytest.mark.parametrize("form", ["", "-l", "-proto-binary", "-proto-text"])
+async def test_changes_of_the_one_phone_are_told(leased: Leased, lab: LabClient, form: str, client: AdbClient) -> None:
+    reader, writer = await raw(leased.adb.port, f"host:track-devices{form}".encode())
+    status = await reader.readexactly(4)
+    if "proto" in form and status == b"FAIL":
+        assert "devicetracker_proto_format" not in await client._query("host:host-features")  # adb 29
+        writer.close()
+        return
+    assert status == b"OKAY"
+    first = await next_list(reader)
+    assert leased.mine.encode() in first
+    assert leased.theirs.encode() not in first
+    await asyncio.to_thread(lab.unplug, "theirs")  # nobody's business
+    await asyncio.to_thread(lab.unplug, "mine")
+    while leased.mine.encode() in (told := await next_list(reader)):
+        assert leased.theirs.encode() not in told
+    assert told == b""
+    await asyncio.to_thread(lab.plug, "mine")
+    while leased.mine.encode() not in await next_list(reader):
+        pass
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_forwards_belong_to_the_lease(leased: Leased, client: AdbClient) -> None:
+    await client.add_forward(leased.theirs, "tcp:0", "tcp:4000")
+    before = await client.list_forwards()
+    async with leased.running("shell", "echo reached | toybox nc -l -p 7100 || echo reached | nc -l -p 7100"):
+        port = (await leased.good("forward", "tcp:0", "tcp:7100")).strip()
+        assert await leased.good("forward", "--list") == f"{leased.mine} tcp:{port} tcp:7100\n\n"
+        async with asyncio.timeout(LIMIT_S):
+            line = b""
+            while line != b"reached\n":
+                reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+                line = await reader.readline()
+                writer.close()
+    await leased.refused("forward", "--no-rebind", f"tcp:{port}", "tcp:1", said="cannot rebind")
+    await leased.good("forward", f"tcp:{port}", "tcp:7101")
+    assert await leased.good("forward", "--list") == f"{leased.mine} tcp:{port} tcp:7101\n\n"
+    taken = before.split()[1]
+    await leased.refused("forward", taken, "tcp:1", said="in use")
+    await leased.refused("forward", "--remove", taken, said="not found")
+    await leased.refused("forward", "tcp:5555", "tcp:1", said="5555")
+    await leased.refused("forward", "localfilesystem:/tmp/x", "tcp:1", said="tcp:PORT")
+    await leased.good("forward", "--remove-all")
+    assert (await leased.good("forward", "--list")).strip() == ""
+    assert await client.list_forwards() == before
+    port = (await leased.good("forward", "tcp:0", "tcp:7100")).strip()
+    await leased.adb.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)))
+
+
+async def answering(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> asyncio.Server:
+    return await asyncio.start_server(handle, "127.0.0.1", 0)
+
+
+async def test_a_reverse_that_is_dialled_can_be_removed(
+    leased: Leased, client: AdbClient, own_server: AdbServer
+) -> None:
+    """Without the placeholder the adb server aborts after 3 to 29 rounds."""
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\n")
+        writer.close()
+
+    await client.add_reverse(leased.mine, "tcp:6200", "tcp:9")  # not the lease's
+    async with await answering(greet) as server:
+        port = server.sockets[0].getsockname()[1]
+        dial = "while true; do toybox nc 127.0.0.1 6100 </dev/null || nc 127.0.0.1 6100 </dev/null; done 2>/dev/null"
+        async with leased.running("shell", dial) as dialler, asyncio.timeout(LIMIT_S):
+            assert dialler.stdout is not None
+            for _ in range(30):
+                await leased.good("reverse", "tcp:6100", f"tcp:{port}")
+                assert await dialler.stdout.readline() == b"hello\n"
+                await leased.good("reverse", "--remove", "tcp:6100")
+        await leased.good("reverse", "tcp:6100", f"tcp:{port}")
+        await leased.good("reverse", "tcp:6100", f"tcp:{port}")  # again, as adb allows it
+        await leased.refused("reverse", "--no-rebind", "tcp:6100", f"tcp:{port}", said="cannot rebind")
+        await leased.refused("reverse", "--remove", "tcp:6200", said="not found")
+        await leased.refused("reverse", "tcp:6101", "localfilesystem:/tmp/x", said="tcp:PORT")
+        chosen = (await leased.good("reverse", "tcp:0", f"tcp:{port}")).strip()
+        listed = await leased.good("reverse", "--list")
+        assert f"tcp:{chosen} tcp:{port}" in listed
+        assert "farm-" not in listed
+        await leased.adb.close()
+    left = parse_reverses(leased.mine, await client.list_reverses(leased.mine))
+    assert [(each.listen, each.dial) for each in left] == [("tcp:6200", "tcp:9")]
+    assert own_server.client is not None
+    assert len(usable(await client.list_devices())) == 2
+
+
+async def test_an_abrupt_client_leaves_nothing(leased: Leased) -> None:
+    reader, writer = await raw(leased.adb.port, b"host:transport-any")
+    assert await reader.readexactly(4) == b"OKAY"
+    writer.transport.abort()
+    for junk in (b"zzzz", b"0000", b"GET / HTTP/1.1\r\n\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", leased.adb.port)
+        writer.write(junk)
+        assert (await asyncio.wait_for(reader.read(), LIMIT_S)).startswith(b"FAIL")
+        writer.close()
+    assert await leased.good("shell", "echo alive") == "alive\n"
