@@ -19,10 +19,10 @@ from farm.adb.server import AdbServer
 from farm.adb.tools import PhoneTools
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher, WatchNews
-from farm.bundle.golden import ToolchainGoldenCompiler
-from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
+from farm.bundle.library import BundleLibrary
 from farm.bundle.manifest import Bundle
-from farm.config import FarmConfig, ToolchainConfig
+from farm.config import FarmConfig
+from farm.control.artifact_budget import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.bench_verbs import BenchVerbs, give_up_lost_jobs
 from farm.control.bundle_verbs import BundleVerbs
@@ -30,12 +30,12 @@ from farm.control.event_verbs import EventVerbs
 from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer
 from farm.control.tool_verbs import ToolVerbs
+from farm.control.toolchain_verbs import ToolchainVerbs
 from farm.control.tunnel_verbs import TunnelVerbs
 from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
 from farm.core.adoption import rules_of
-from farm.core.device import DeviceView
-from farm.core.errors import HostError, UserError
+from farm.core.errors import HostError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet, FleetConfig
@@ -43,7 +43,7 @@ from farm.fleet.tunnels import TunnelKeeper
 from farm.jobs.bench import BenchRunner
 from farm.jobs.checker import FarmChecker
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.zygote import Toolchain
+from farm.jobs.toolchains import Toolchains
 from farm.leasing import LeasePolicy, Leasing
 from farm.store.history import EventHistory
 from farm.store.lock import StateFolderLock
@@ -115,13 +115,14 @@ class Daemon:
             stack.push_async_callback(server.stop)
         client = AdbClient(config.adb_socket)
         bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
-        artifacts = ArtifactFolder(config.state_dir / "artifacts")
+        toolchains = Toolchains(config.toolchain, store.toolchains, events, bundles)
+        rules = ArtifactRules(int(config.artifacts.budget_gb * GB), config.artifacts.keep_days * DAY_S)
+        artifacts = ArtifactFolder(config.state_dir / "artifacts", rules, store.artifact_use)
 
         worker_door = WorkerDoor(config.runtime_dir / "worker.sock", artifacts)
         await worker_door.start()
         stack.push_async_callback(worker_door.stop)
-        toolchains = [Toolchain(name, Path(each.python)) for name, each in config.toolchain.items()]
-        supervisor = Supervisor(toolchains, config.state_dir / "work", worker_door)
+        supervisor = Supervisor(toolchains.all(), config.state_dir / "work", worker_door)
         await supervisor.start()
         stack.push_async_callback(supervisor.stop)
 
@@ -139,7 +140,7 @@ class Daemon:
         fleet = Fleet(
             client,
             watcher,
-            ConfiguredBundles(bundles, config.toolchain),
+            toolchains,
             FarmChecker(supervisor, key=checking_key, gate=gate),
             store.devices,
             events,
@@ -182,12 +183,15 @@ class Daemon:
         FleetVerbs(fleet, leasing, aliases, events, facts).register(control)
 
         def in_use(bundle: Bundle) -> str:
-            names = fleet.bundles_in_use().get(bundle.hash)
-            return f"it is on {', '.join(names)}" if names else ""
+            phones, named_by = fleet.bundles_in_use().get(bundle.hash), toolchains.naming(bundle)
+            if named_by:
+                return f"toolchain {named_by[0]} names it"
+            return f"it is on {', '.join(phones)}" if phones else ""
 
-        BundleVerbs(bundles, self._compiler_of, in_use, fleet.bundles_changed).register(control)
+        BundleVerbs(bundles, toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
+        ToolchainVerbs(toolchains, supervisor, bundles, fleet.bundles_changed).register(control)
         runner = BenchRunner(
-            leases=leasing, devices=fleet, workers=supervisor, gate=gate, toolchain_of=_toolchain_of(bundles)
+            leases=leasing, devices=fleet, workers=supervisor, gate=gate, toolchain_of=toolchains.of_view
         )
         BenchVerbs(runner, store).register(control)
         EventVerbs(history).register(control)
@@ -216,14 +220,6 @@ class Daemon:
                 raise
             return None
 
-    def _compiler_of(self, toolchain: str) -> ToolchainGoldenCompiler:
-        config = self._config.toolchain.get(toolchain)
-        if config is None:
-            raise UserError(
-                f"there is no toolchain {toolchain!r}", hint=f"configured: {', '.join(self._config.toolchain)}"
-            )
-        return ToolchainGoldenCompiler(Path(config.python))
-
     def _heard(self, events: EventLog) -> Callable[[WatchNews], None]:
         def heard(news: WatchNews) -> None:
             if news.kind.endswith((".back", ".removed")):
@@ -240,26 +236,6 @@ class Daemon:
         if self._config.adb.manage and self._config.adb.usb:
             found.extend(f"{other} may hold USB phones" for other in await self._neighbours.look())
         return found
-
-
-class ConfiguredBundles:
-    """Which bundle a phone gets: the one its ABI's toolchain is configured with, else the one named last."""
-
-    def __init__(self, library: BundleLibrary, toolchains: Mapping[str, ToolchainConfig]) -> None:
-        self._library = library
-        self._named = [each.bundle for each in toolchains.values() if each.bundle]
-
-    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
-        """The bundle for a device of that ABI and platform."""
-        for name in self._named:
-            bundle = self._library.get(name)
-            if bundle.abi == abi and platform in (None, bundle.platform):
-                return bundle
-        return self._library.for_abi(abi, platform)
-
-
-def _toolchain_of(bundles: BundleLibrary) -> Callable[[DeviceView], str]:
-    return lambda view: bundles.get(view.bundle).toolchain if view.bundle else DEFAULT_TOOLCHAIN
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:

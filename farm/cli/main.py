@@ -45,7 +45,10 @@ def options(
 
 for module in (serve, demo, status, bench, explain, doctor, uninstall):
     module.register(app)
-for group, name in ((device, "device"), (bundle, "bundle"), (alias, "alias"), (lease, "lease"), (forward, "forward")):
+GROUPS = {
+    "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "lease": lease, "forward": forward,
+}  # fmt: skip
+for name, group in GROUPS.items():
     app.add_typer(group.app, name=name, no_args_is_help=True)
 
 

@@ -45,6 +45,13 @@ class _Slot:
     problem: FarmError | None = None
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     keeper: asyncio.Task[None] | None = None
+    busy: int = 0  # attempts under way
+
+
+class ToolchainBusyError(UserError):
+    """Attempts run in the toolchain."""
+
+    code = "toolchain_in_use"
 
 
 class Supervisor:
@@ -76,6 +83,30 @@ class Supervisor:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
 
+    async def add(self, toolchain: Toolchain) -> None:
+        """Start the zygote of one more toolchain, or of one that has changed, in the background."""
+        await self.remove(toolchain.name)
+        slot = self._slots[toolchain.name] = _Slot(toolchain)
+        slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {toolchain.name}")
+
+    async def remove(self, name: str) -> None:
+        """End a toolchain's zygote.
+
+        Raises:
+            ToolchainBusyError: attempts run in it.
+        """
+        slot = self._slots.get(name)
+        if slot is None:
+            return
+        if slot.busy:
+            raise ToolchainBusyError(
+                f"toolchain {name} has {slot.busy} attempts under way", hint="wait for their end: farm job list"
+            )
+        del self._slots[name]
+        if slot.keeper is not None:
+            slot.keeper.cancel()
+            await asyncio.gather(slot.keeper, return_exceptions=True)
+
     def versions(self, toolchain: str) -> Mapping[str, str]:
         """Versions in a toolchain; empty while it is not up."""
         slot = self._slots.get(toolchain)
@@ -97,7 +128,14 @@ class Supervisor:
             ToolchainError: the toolchain cannot be used.
             FarmError: what the worker itself reported.
         """
-        zygote = await self._ready(toolchain)
+        slot = self._slot(toolchain)
+        slot.busy += 1
+        try:
+            return await self._run(await _ready(slot), task, host)
+        finally:
+            slot.busy -= 1
+
+    async def _run(self, zygote: Zygote, task: Task, host: AttemptHost) -> Mapping[str, Any]:
         now_s = asyncio.get_running_loop().time()
         attempt = Attempt(task, host, Watch(now_s, now_s))
         folder = await asyncio.to_thread(self._attempt_folder, task)
@@ -159,20 +197,11 @@ class Supervisor:
             os.chown(folder, *self._ids)
         return folder
 
-    async def _ready(self, name: str) -> Zygote:
-        slot = self._slots.get(name)
-        if slot is None:
+    def _slot(self, name: str) -> _Slot:
+        if name not in self._slots:
             known = ", ".join(self._slots) or "none"
             raise UserError(f"there is no toolchain {name!r}", hint=f"toolchains: {known}")
-        try:
-            async with asyncio.timeout(START_LIMIT_S), slot.changed:
-                while slot.zygote is None or slot.zygote.ended.is_set():
-                    if slot.problem is not None:
-                        raise slot.problem
-                    await slot.changed.wait()
-                return slot.zygote
-        except TimeoutError as error:
-            raise ToolchainError(f"toolchain {name} is not up after {START_LIMIT_S:g} s") from error
+        return self._slots[name]
 
     async def _keep(self, slot: _Slot) -> None:
         """Start the zygote, wait for its death, start it again: later and later while it does not stay up."""
@@ -197,6 +226,19 @@ class Supervisor:
                 backoff_s = RESTART_FIRST_S
             await asyncio.sleep(backoff_s)
             backoff_s = min(RESTART_MOST_S, backoff_s * 2)
+
+
+async def _ready(slot: _Slot) -> Zygote:
+    """A toolchain's zygote, waited for if it must be."""
+    try:
+        async with asyncio.timeout(START_LIMIT_S), slot.changed:
+            while slot.zygote is None or slot.zygote.ended.is_set():
+                if slot.problem is not None:
+                    raise slot.problem
+                await slot.changed.wait()
+            return slot.zygote
+    except TimeoutError as error:
+        raise ToolchainError(f"toolchain {slot.toolchain.name} is not up after {START_LIMIT_S:g} s") from error
 
 
 async def _change(slot: _Slot, zygote: Zygote | None, problem: FarmError | None) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
+from farm.store.artifact_use import ArtifactUse
 from farm.store.database import Database
 from farm.store.devices import AliasTable, DeviceTable
 from farm.store.engine import server_engine, sqlite_engine
@@ -37,6 +38,7 @@ class Store:
         self.events = EventTable(database)
         self.reservations = ReservationTable(database)
         self.toolchains = ToolchainTable(database)
+        self.artifact_use = ArtifactUse(database)
 
     @classmethod
     def open(cls, where: Path | str) -> Store:

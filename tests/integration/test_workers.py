@@ -24,7 +24,7 @@ from farm.jobs.attempt import (
     WorkerDiedError,
     WorkerSilentError,
 )
-from farm.jobs.supervisor import Supervisor
+from farm.jobs.supervisor import Supervisor, _ready
 from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
 
 DEFAULT = (Toolchain("default", Path(sys.executable)),)
@@ -61,7 +61,7 @@ class Lab:
         return await self.supervisor.run(toolchain, task, host or Host())
 
     async def zygote(self):
-        return await self.supervisor._ready("default")
+        return await _ready(self.supervisor._slot("default"))
 
 
 @contextlib.asynccontextmanager
