@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from farm import __version__
-from farm.cli import alias, bench, bundle, demo, device, doctor, explain, forward, lease, serve, status, uninstall
+from farm.cli import (
+    alias,
+    bench,
+    bundle,
+    demo,
+    device,
+    doctor,
+    explain,
+    forward,
+    lease,
+    serve,
+    status,
+    toolchain,
+    uninstall,
+)
 from farm.cli.context import report
 from farm.core.errors import FarmError
 
