@@ -1,0 +1,71 @@
+"""What runs one attempt of a kind of job, and what it is told: the line between the dispatcher and the kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farm.core.device import DeviceView
+from farm.core.errors import FarmError
+from farm.core.job import Attempt, Job
+from farm.core.requests import Lease
+from farm.jobs.specs import AnySpec
+
+
+class YieldedError(FarmError):
+    """The attempt gave its phone to others at a good moment and goes on later."""
+
+    code = "yielded"
+
+
+class Progress(Protocol):
+    """Tells those who watch the job; nothing of it is kept."""
+
+    def __call__(self, step: str, **facts: Any) -> None:
+        """The attempt is at `step`."""
+        ...
+
+
+class Log(Protocol):
+    """Keeps one line of the attempt's log."""
+
+    def __call__(self, text: str, level: str = "info", *, source: str = "farm") -> None:
+        """`source` is who said it: farm, worker, stdout, stderr."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One attempt under way, as its executor sees it."""
+
+    job: Job
+    spec: AnySpec
+    attempt: Attempt
+    lease: Lease
+    view: DeviceView  # the phone when the attempt began
+    progress: Progress
+    log: Log
+    save_facts: Callable[[Mapping[str, Any]], Awaitable[None]]  # what `resume` needs; kept when this returns
+    yield_wanted: Callable[[], bool]  # whether others wait for this phone: raise YieldedError when it suits
+
+
+class Executor(Protocol):
+    """Runs attempts of one kind. Several at once, each cancelled when it must end: stop then, leave nothing."""
+
+    async def run(self, running: Running) -> Mapping[str, Any]:
+        """Do the work; returns the result as JSON.
+
+        Raises:
+            YieldedError: it goes on later.
+            FarmError: it failed; the fault decides what follows.
+        """
+        ...
+
+
+class ResumableExecutor(Executor, Protocol):
+    """Of a kind whose attempts outlive the daemon."""
+
+    async def resume(self, running: Running) -> Mapping[str, Any]:
+        """Go on with an attempt that saved `attempt.facts` under the daemon before this one."""
+        ...
