@@ -17,10 +17,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from farm.core.error_wire import error_to_wire
-from farm.core.job import FINAL, Job, JobState
+from farm.core.job import FINAL, AttemptState, Job, JobState
 from farm.core.queue_messages import (
     ArrayBegan,
     AskForPhone,
@@ -40,7 +40,6 @@ from farm.core.queue_messages import (
     PhoneGranted,
     PhonesChanged,
     QueueEvent,
-    RunAttempt,
     SaveJob,
     StartAttempt,
     StopAttempt,
@@ -48,9 +47,12 @@ from farm.core.queue_messages import (
     Withdraw,
 )
 from farm.core.queue_model import (
+    KEPT_STEPS,
     PHASES,
     TRANSITIONS,
+    Array,
     DeadlineError,
+    Entry,
     JobRunsError,
     NoSuchJobError,
     Phase,
@@ -59,40 +61,16 @@ from farm.core.queue_model import (
 )
 from farm.core.retry import LONGEST_BACK_OFF_S, after_attempt
 
-KEPT_STEPS = 20  # length of the story an illegal transition tells
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """One job that has not ended, and what is known about its future. Times are monotonic seconds."""
-
-    job: Job  # as committed
-    phase: Phase
-    deadline_s: float | None
-    ready_s: float  # end of its back-off
-    missing: set[str] = field(default_factory=set)  # of `after`: not done yet
-    saving: Job | None = None
-    held: bool | None = None  # wish: hold (True), resume (False)
-    doom: tuple[JobState, Error] | None = None  # how it must end as soon as nothing runs or is written
-    story: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Array:
-    """What jobs of one array know of each other."""
-
-    live: dict[str, None] = field(default_factory=dict)  # insertion-ordered set
-    began: dict[str, str] = field(default_factory=dict)  # device -> the job that began there
-
 
 class JobQueue:
     """Every job that has not ended. `apply` is the only way to change anything."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
-        self._arrays: dict[str, _Array] = {}
+        self._entries: dict[str, Entry] = {}
+        self._arrays: dict[str, Array] = {}
         self._waiting: dict[str, dict[str, None]] = {}  # name in `after` -> jobs that wait for it
         self._by_user: Counter[str] = Counter()
+        self._choosy: dict[str, None] = {}  # jobs that phones have failed
         self._due: list[tuple[float, int, str]] = []
         self._pushed = 0
         self._out: list[Instruction] = []
@@ -123,6 +101,16 @@ class JobQueue:
         """Jobs of an array that have not ended."""
         array = self._arrays.get(array_id)
         return tuple(array.live) if array else ()
+
+    def avoided(self, job_id: str) -> frozenset[str]:
+        """Phones that job must not get now: those that failed it, and its siblings'."""
+        entry = self._entries.get(job_id)
+        return self._avoid(entry) if entry else frozenset()
+
+    def choosy(self) -> tuple[Job, ...]:
+        """Jobs that wait for a phone other than those that failed them."""
+        entries = (self._entries[job_id] for job_id in self._choosy)
+        return tuple(entry.job for entry in entries if entry.phase is Phase.ASKED)
 
     def count_of(self, user: str) -> int:
         """How many jobs of that user have not ended."""
@@ -167,7 +155,7 @@ class JobQueue:
             case JobAdded():
                 self._add(event, now)
             case ArrayBegan():
-                self._arrays.setdefault(event.array, _Array()).began.update(event.devices)
+                self._arrays.setdefault(event.array, Array()).began.update(event.devices)
             case JobCancelled():
                 self._end(event.job, JobState.CANCELLED, event.error, now)
             case JobImpossible():
@@ -184,8 +172,7 @@ class JobQueue:
             case AttemptStarted():
                 self._started(self._entry(event.job), now)
             case AttemptNotStarted():
-                self._go(entry := self._entry(event.job), Phase.RESTING)
-                self._look(entry, now)
+                self._not_started(self._entry(event.job), event.pause_s, now)
             case AttemptEnded():
                 self._ended(self._entry(event.job), event, now)
             case JobSaved():
@@ -199,7 +186,7 @@ class JobQueue:
         if job.id in self._entries or job.state in FINAL:
             raise QueueError(f"job {job.id} is added, but it is {job.state} and {self.phase(job.id) or 'unknown'}")
         running = job.state is JobState.RUNNING
-        entry = _Entry(
+        entry = Entry(
             job,
             Phase.RUNNING if running else Phase.RESTING,
             None if job.deadline is None else now.s + (job.deadline - now.at).total_seconds(),
@@ -207,16 +194,18 @@ class JobQueue:
             now.s + min(LONGEST_BACK_OFF_S, (job.not_before - now.at).total_seconds()) if job.not_before else now.s,
         )
         self._entries[job.id] = entry
+        if job.avoid:
+            self._choosy[job.id] = None
         self._by_user[job.user] += 1
         if job.array:
-            self._arrays.setdefault(job.array, _Array()).live[job.id] = None
+            self._arrays.setdefault(job.array, Array()).live[job.id] = None
         if entry.deadline_s is not None:
             self._push(entry.deadline_s, job.id)
         if not running and job.attempts == 0:  # one that has begun has had what it waited for
             self._wait_for(entry, event.ended)
         self._look(entry, now)
 
-    def _wait_for(self, entry: _Entry, ended: Mapping[str, JobState | None]) -> None:
+    def _wait_for(self, entry: Entry, ended: Mapping[str, JobState | None]) -> None:
         for name in entry.job.after:
             if name not in ended:
                 entry.missing.add(name)
@@ -240,9 +229,10 @@ class JobQueue:
         entry = self._entries.get(job_id)
         if entry is not None and entry.phase is Phase.ASKED and entry.job.avoid:
             entry.job = replace(entry.job, avoid=frozenset())
+            del self._choosy[job_id]
             self._ask_again(entry)
 
-    def _granted(self, entry: _Entry, device: str) -> None:
+    def _granted(self, entry: Entry, device: str) -> None:
         self._go(entry, Phase.STARTING)
         job = entry.job
         self._out.append(StartAttempt(job, job.attempts + 1))
@@ -255,13 +245,17 @@ class JobQueue:
                 if other.phase is Phase.ASKED:
                     self._ask_again(other)
 
-    def _started(self, entry: _Entry, now: Moment) -> None:
+    def _started(self, entry: Entry, now: Moment) -> None:
         self._go(entry, Phase.RUNNING)
         self._become(entry, replace(entry.job, state=JobState.RUNNING, attempts=entry.job.attempts + 1))
-        self._out.append(RunAttempt(entry.job))
         self._look(entry, now)
 
-    def _ended(self, entry: _Entry, event: AttemptEnded, now: Moment) -> None:
+    def _not_started(self, entry: Entry, pause_s: float, now: Moment) -> None:
+        self._go(entry, Phase.RESTING)
+        entry.ready_s = now.s + pause_s
+        self._look(entry, now)
+
+    def _ended(self, entry: Entry, event: AttemptEnded, now: Moment) -> None:
         job = after_attempt(entry.job, event.outcome, now)
         if entry.doom is not None and job.state is not JobState.DONE:
             state, error = entry.doom
@@ -270,9 +264,9 @@ class JobQueue:
         entry.saving = job
         self._out.append(EndAttempt(job, event.outcome))
 
-    def _saved(self, entry: _Entry, now: Moment) -> None:
+    def _saved(self, entry: Entry, now: Moment) -> None:
         if entry.saving is None:
-            raise QueueError(f"nothing of job {entry.job.id} is being written: {_tell(entry)}")
+            raise QueueError(f"nothing of job {entry.job.id} is being written: {entry.told()}")
         self._go(entry, Phase.RESTING)
         self._become(entry, entry.saving)
         entry.saving = None
@@ -291,13 +285,14 @@ class JobQueue:
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
-    def _look(self, entry: _Entry, now: Moment) -> None:
+    def _look(self, entry: Entry, now: Moment) -> None:
         """Do what is due for a job now. Does nothing while something of it is being written."""
         if entry.doom is None and entry.deadline_s is not None and now.s >= entry.deadline_s:
             entry.doom = JobState.FAILED, error_to_wire(DeadlineError("the job did not end before its deadline"))
         if entry.phase is Phase.RUNNING and entry.doom is not None:
             self._go(entry, Phase.STOPPING)
-            self._out.append(StopAttempt(entry.job.id, entry.doom[1]))
+            state, error = entry.doom
+            self._out.append(StopAttempt(entry.job.id, AttemptState(state.value), error))
         if entry.phase not in (Phase.RESTING, Phase.ASKED):
             return
         following = self._next(entry, now)
@@ -314,7 +309,7 @@ class JobQueue:
                 self._go(entry, Phase.ASKED)
                 self._out.append(AskForPhone(entry.job, self._avoid(entry)))
 
-    def _next(self, entry: _Entry, now: Moment) -> Job | None:
+    def _next(self, entry: Entry, now: Moment) -> Job | None:
         """The state that a job at rest goes to; None when it stays as it is."""
         job, held = entry.job, entry.held
         entry.held = None
@@ -328,10 +323,11 @@ class JobQueue:
             return None if job.state is waits else replace(job, state=waits)
         return None
 
-    def _drop(self, entry: _Entry, now: Moment) -> None:
+    def _drop(self, entry: Entry, now: Moment) -> None:
         """A job has ended: forget it and tell those that wait for it or for its array."""
         job = entry.job
         del self._entries[job.id]
+        self._choosy.pop(job.id, None)
         self._by_user[job.user] -= 1
         if not self._by_user[job.user]:
             del self._by_user[job.user]
@@ -356,46 +352,46 @@ class JobQueue:
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
-    def _avoid(self, entry: _Entry) -> frozenset[str]:
+    def _avoid(self, entry: Entry) -> frozenset[str]:
         job = entry.job
         array = self._arrays.get(job.array)
         if array is None or job.device:
             return job.avoid
         return job.avoid | {device for device, owner in array.began.items() if owner != job.id}
 
-    def _ask_again(self, entry: _Entry) -> None:
+    def _ask_again(self, entry: Entry) -> None:
         self._out += (Withdraw(entry.job.id), AskForPhone(entry.job, self._avoid(entry)))
 
     def _push(self, due_s: float, job_id: str) -> None:
         self._pushed += 1
         heapq.heappush(self._due, (due_s, self._pushed, job_id))
 
-    def _entry(self, job_id: str) -> _Entry:
+    def _entry(self, job_id: str) -> Entry:
         entry = self._entries.get(job_id)
         if entry is None:
             raise QueueError(f"something was done for job {job_id}, which has ended or never was")
         return entry
 
-    def _ordered(self, job_id: str) -> _Entry:
+    def _ordered(self, job_id: str) -> Entry:
         """The job that somebody gave an order about."""
         entry = self._entries.get(job_id)
         if entry is None or (entry.saving is not None and entry.saving.state in FINAL):
             raise NoSuchJobError(f"job {job_id} has ended or never was")
         return entry
 
-    def _go(self, entry: _Entry, phase: Phase) -> None:
+    def _go(self, entry: Entry, phase: Phase) -> None:
         if phase not in PHASES[entry.phase]:
-            raise QueueError(f"job {entry.job.id} cannot go from {entry.phase} to {phase}: {_tell(entry)}")
+            raise QueueError(f"job {entry.job.id} cannot go from {entry.phase} to {phase}: {entry.told()}")
         entry.phase = phase
         entry.story.append(phase)
         del entry.story[:-KEPT_STEPS]
 
-    def _become(self, entry: _Entry, job: Job) -> None:
+    def _become(self, entry: Entry, job: Job) -> None:
         if job.state not in TRANSITIONS[entry.job.state]:
-            raise QueueError(f"job {job.id} cannot go from {entry.job.state} to {job.state}: {_tell(entry)}")
+            raise QueueError(f"job {job.id} cannot go from {entry.job.state} to {job.state}: {entry.told()}")
         entry.job = job
         entry.story.append(job.state)
-
-
-def _tell(entry: _Entry) -> str:
-    return " -> ".join(entry.story) or "it has just come"
+        if job.avoid:
+            self._choosy[job.id] = None
+        else:
+            self._choosy.pop(job.id, None)

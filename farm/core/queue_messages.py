@@ -101,7 +101,7 @@ class PhoneGranted:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """The attempt was committed; the job is running."""
+    """The attempt was committed and works; the job is running."""
 
     job: str
 
@@ -111,6 +111,7 @@ class AttemptNotStarted:
     """The lease was lost before the attempt was committed; the job is as before."""
 
     job: str
+    pause_s: float = 0.0  # before it asks again
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,24 +170,18 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Commit attempt `number` of the job under its lease. Answer: AttemptStarted or AttemptNotStarted."""
+    """Commit attempt `number` under the granted lease, then run it. Answer: AttemptStarted or AttemptNotStarted."""
 
     job: Job  # as it is now: still queued
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class RunAttempt:
-    """Let the committed attempt begin its work. Answer: AttemptEnded."""
-
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """End the running attempt, with this error. Answer: AttemptEnded, whatever became of it."""
+    """End the running attempt so, unless it has ended by itself. Answer: AttemptEnded."""
 
     job: str
+    state: AttemptState  # failed or cancelled
     error: Error
 
 
@@ -206,4 +201,4 @@ class SaveJob:
     before: JobState
 
 
-Instruction = AskForPhone | Withdraw | StartAttempt | RunAttempt | StopAttempt | EndAttempt | SaveJob
+Instruction = AskForPhone | Withdraw | StartAttempt | StopAttempt | EndAttempt | SaveJob

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import ExitCode, FarmError, UserError
-from farm.core.job import FINAL, JobState
+from farm.core.job import FINAL, Job, JobState
 from farm.core.queue_messages import Error
+
+KEPT_STEPS = 20  # length of the story an illegal transition tells
 
 
 class Phase(StrEnum):
@@ -83,3 +86,30 @@ def not_done(name: str, how: JobState | None) -> tuple[JobState, Error]:
     """How a job ends that waits for `name`, which did not succeed; None: nothing is known of it any more."""
     said = f"{name}, which it waits for, " + (f"is {how}" if how else "is not known any more")
     return JobState.CANCELLED, error_to_wire(AfterFailedError(said, hint=f"farm job show {name}"))
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One job that has not ended, and what is known about its future. Times are monotonic seconds."""
+
+    job: Job  # as committed
+    phase: Phase
+    deadline_s: float | None
+    ready_s: float  # end of its back-off
+    missing: set[str] = field(default_factory=set)  # of `after`: not done yet
+    saving: Job | None = None
+    held: bool | None = None  # wish: hold (True), resume (False)
+    doom: tuple[JobState, Error] | None = None  # how it must end as soon as nothing runs or is written
+    story: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """What has become of it lately."""
+        return " -> ".join(self.story) or "it has just come"
+
+
+@dataclass(slots=True)
+class Array:
+    """What jobs of one array know of each other."""
+
+    live: dict[str, None] = field(default_factory=dict)  # insertion-ordered set
+    began: dict[str, str] = field(default_factory=dict)  # device -> the job that began there

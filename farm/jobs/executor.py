@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from farm.core.device import DeviceView
 from farm.core.errors import FarmError
@@ -63,6 +63,7 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
 class ResumableExecutor(Executor, Protocol):
     """Of a kind whose attempts outlive the daemon."""
 

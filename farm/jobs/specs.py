@@ -5,8 +5,9 @@ Each spec is also the JSON that is stored and the table of a `farm submit` file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -49,6 +50,8 @@ class JobSpec:
     kind: ClassVar[str] = ""
     lease_class: ClassVar[LeaseClass] = LeaseClass.INTERACTIVE
     worker: ClassVar[bool] = True  # whether an attempt takes one of the host's worker places
+    traces: ClassVar[bool] = False  # whether its phone must be cleaned and checked before the next user
+    personal: ClassVar[bool] = False  # in a person's hands: ends by its own clock and outlives the daemon
 
     on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
     devices: Annotated[int, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
@@ -74,13 +77,14 @@ class JobSpec:
             raise BadSpecError(f"{cls.kind} has no option {unknown[0]!r}", hint=hint)
         wanted = {name: value for name, value in given.items() if value is not None and name != "kind"}
         try:
-            return TypeAdapter(cls).validate_python(wanted)
+            spec: Self = _adapter(cls).validate_python(wanted)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise BadSpecError(
                 f"{cls.kind} option {where!r}: {first['msg']} (got {str(first['input'])[:80]!r})"
             ) from error
+        return spec
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON that `spec_from_wire` reads."""
@@ -123,6 +127,7 @@ class ShellSpec(JobSpec):
     """Run a line in the phone's shell, as adb's shell user. A non-zero exit code fails the job."""
 
     kind: ClassVar[str] = "shell"
+    traces: ClassVar[bool] = True
 
     command: Annotated[str, Field(min_length=1, max_length=8192)]
 
@@ -133,9 +138,17 @@ class LeaseSpec(JobSpec):
 
     kind: ClassVar[str] = "lease"
     worker: ClassVar[bool] = False
+    traces: ClassVar[bool] = True
+    personal: ClassVar[bool] = True
 
     seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
     note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
+
+
+@lru_cache
+def _adapter(cls: Hashable) -> TypeAdapter[Any]:
+    """Building one takes milliseconds, using it microseconds."""
+    return TypeAdapter(cls)
 
 
 AnySpec = BenchSpec | RunSpec | ShellSpec | LeaseSpec

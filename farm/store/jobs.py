@@ -82,6 +82,17 @@ class JobTable:
         wanted = select(attempt).where(attempt.c.job.in_(list(job_ids))).order_by(attempt.c.number)
         return {each.job: each for each in self._attempts(wanted)}
 
+    def submitted(self, user: str, key: str) -> tuple[str, ...]:
+        """The jobs that this user submitted with this key, in their order; none when it was not used."""
+        wanted = (
+            select(job.c.id)
+            .join(submission, job.c.submission == submission.c.id)
+            .where(submission.c.user == user, submission.c.key == key)
+            .order_by(job.c.seq)
+        )
+        with self._database.reading() as connection:
+            return tuple(connection.execute(wanted).scalars())
+
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that have not ended."""
         return self._attempts(select(attempt).where(attempt.c.ended_at.is_(None)).order_by(attempt.c.fence))

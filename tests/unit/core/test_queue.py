@@ -26,7 +26,6 @@ from farm.core.queue_messages import (
     Outcome,
     PhoneGranted,
     PhonesChanged,
-    RunAttempt,
     SaveJob,
     StartAttempt,
     StopAttempt,
@@ -76,7 +75,7 @@ class Desk:
                 del self.asked[job]
             case StartAttempt(job):
                 self.tell(AttemptStarted(job.id))
-            case StopAttempt(job, error):
+            case StopAttempt(job, _, error):
                 self.stopped[job] = error
             case SaveJob(job) | EndAttempt(job):
                 self.saved[job.id] = job
@@ -114,8 +113,8 @@ def test_nothing_is_decided_while_a_write_is_under_way():
     queue.apply(JobAdded(a_job()), moment(0))
     assert queue.apply(PhoneGranted("a", "p1"), moment(0)) == (StartAttempt(a_job(), 1),)
     assert queue.apply(JobCancelled("a", UNWANTED), moment(0)) == ()
-    running = a_job(state=JobState.RUNNING, attempts=1)
-    assert queue.apply(AttemptStarted("a"), moment(0)) == (RunAttempt(running), StopAttempt("a", UNWANTED))
+    assert queue.apply(AttemptStarted("a"), moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+    assert queue.job("a") == a_job(state=JobState.RUNNING, attempts=1)
     cancelled = Outcome(AttemptState.CANCELLED, UNWANTED)
     (write,) = queue.apply(AttemptEnded("a", cancelled), moment(1))
     assert write.job.state is JobState.CANCELLED
@@ -363,7 +362,9 @@ def test_a_lost_start_asks_again():
     desk.add(a_job())
     del desk.asked["a"]
     desk.queue.apply(PhoneGranted("a", "p1"), moment(0))
-    desk.tell(AttemptNotStarted("a"))
+    desk.tell(AttemptNotStarted("a", pause_s=2))
+    assert not desk.asked
+    desk.wait(2)
     assert list(desk.asked) == ["a"]
     assert desk.queue.job("a").attempts == 0
 

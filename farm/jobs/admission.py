@@ -1,0 +1,93 @@
+"""Whether a submit may come in: quotas, what it waits for, and what is left of an earlier one with its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from farm.config import UserConfig
+from farm.core.errors import HostError, NotAllowedError, UserError
+from farm.core.job import FINAL, JobState
+from farm.core.queue_model import NoSuchJobError
+from farm.store.jobs import JobTable
+
+Limits = Callable[[str], UserConfig]  # what a user may have
+
+FAILED = (JobState.FAILED, JobState.CANCELLED)
+LIVE = tuple(state for state in JobState if state not in FINAL)
+
+
+class QuotaError(UserError):
+    """The user has as many jobs as they may."""
+
+    code = "quota"
+
+
+class StoreTroubleError(HostError):
+    """The farm cannot keep new jobs now."""
+
+    code = "store_problem"
+
+
+def check_store(problem: str) -> None:
+    """Refuse while the store cannot keep jobs.
+
+    Raises:
+        StoreTroubleError: says what is wrong.
+    """
+    if problem:
+        raise StoreTroubleError(f"new jobs cannot be kept: {problem}", hint="running work goes on; see `farm doctor`")
+
+
+def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: int) -> None:
+    """Refuse what goes beyond a user's limits.
+
+    Raises:
+        NotAllowedError: the priority is too high.
+        QuotaError: there would be too many jobs.
+    """
+    if priority > limits.priority:
+        raise NotAllowedError(
+            f"{user} may ask with priority {limits.priority} at most, not {priority}",
+            hint=f"an operator sets it: [user.{user}] priority",
+        )
+    if has + adds > limits.jobs:
+        raise QuotaError(
+            f"{user} has {has} jobs that have not ended; {adds} more would be over the limit of {limits.jobs}",
+            hint=f"wait or cancel some: farm job list --user {user}; an operator sets the limit: [user.{user}] jobs",
+        )
+
+
+def resolve_after(jobs: JobTable, names: Collection[str]) -> tuple[str, ...]:
+    """The jobs and arrays meant by `names`: whole ids, or beginnings of one job's id.
+
+    Raises:
+        NoSuchJobError: one means nothing.
+        UserError: one means several jobs.
+    """
+    return tuple(dict.fromkeys(_resolve(jobs, name) for name in names))
+
+
+def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobState | None]:
+    """Those of `names` that have ended, and how; None: nothing is known of it. Call it in the turn that uses it."""
+    ended: dict[str, JobState | None] = {}
+    for name in names:
+        job = jobs.get(name)
+        if job is not None:
+            if job.state in FINAL:
+                ended[name] = job.state
+        elif failed := jobs.page(array=name, state=FAILED, limit=1):
+            ended[name] = failed[0].state
+        elif not jobs.page(array=name, state=LIVE, limit=1):
+            ended[name] = JobState.DONE if jobs.page(array=name, limit=1) else None
+    return ended
+
+
+def _resolve(jobs: JobTable, name: str) -> str:
+    if jobs.get(name) is not None or jobs.page(array=name, limit=1):
+        return name
+    found = jobs.find(name, limit=2)
+    if len(found) > 1:
+        raise UserError(f"several jobs begin with {name!r}: {found[0].id}, {found[1].id}", hint="write more of it")
+    if not found:
+        raise NoSuchJobError(f"there is no job or array {name!r} to wait for", hint="farm job list shows them")
+    return found[0].id

@@ -1,0 +1,159 @@
+"""One attempt from its first step to its outcome: the executor's work, and everything that may end it sooner.
+
+A report counts only while its lease lasts: what comes after the lease was taken away is void. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farm.core.device import DeviceView, Life
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError, HostError, PhoneError
+from farm.core.job import Attempt, AttemptState, Job
+from farm.core.queue_messages import Error
+from farm.core.requests import Lease
+from farm.jobs.attempt import AttemptTimeoutError
+from farm.jobs.executor import Executor, ResumableExecutor, Running, YieldedError
+from farm.jobs.ports import Devices, Leases
+from farm.jobs.specs import KINDS
+from farm.jobs.workbench import Workbench
+
+MENDING_LIMIT_S = 15.0  # cleaning and checking take a second; a longer story is the next attempt's to wait for
+GRACE_S = 2.0  # beyond the attempt's limit: its worker's supervisor ends it first and says what it was at
+STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
+
+log = logging.getLogger(__name__)
+
+
+class UnknownKindError(HostError):
+    """This farm cannot run that kind of job."""
+
+    code = "unknown_kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an attempt ended; `running`: it goes on under the next daemon."""
+
+    state: AttemptState
+    error: Error | None = None
+    result: Mapping[str, Any] | None = None
+
+
+class AttemptRun:
+    """One attempt under its lease. `verdict` runs it; `stop` may be called meanwhile."""
+
+    def __init__(self, job: Job, attempt: Attempt, lease: Lease, leases: Leases, devices: Devices) -> None:
+        self.job = job
+        self.attempt = attempt
+        self.lease = lease
+        self._leases = leases
+        self._devices = devices
+        self._stop: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    def stop(self, state: AttemptState, error: Error | None = None) -> None:
+        """End it so, unless it has an end already."""
+        if not self._stop.done():
+            self._stop.set_result(Verdict(state, error))
+
+    def leave(self) -> None:
+        """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""
+        kind = KINDS.get(self.job.kind)
+        goes_on = kind is not None and kind.personal
+        self.stop(AttemptState.RUNNING if goes_on else AttemptState.INTERRUPTED)
+
+    async def verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
+        """Do the work; `executor` is the one of the job's kind, None when there is none."""
+        try:
+            running = bench.running(self.job, self.attempt, self.lease)
+            taken = self._leases.taken_away(self.lease.id)
+            if executor is None:
+                raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
+            work = asyncio.ensure_future(_begin(executor, running))
+        except FarmError as error:
+            return _failed(error)
+        limit_s = None if running.spec.personal else self.job.timeout_s
+        patience_s = None if limit_s is None else limit_s + GRACE_S
+        try:
+            await asyncio.wait((work, taken, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if taken.done():
+                return _failed(taken.result())
+            if work.done():
+                return await self._reported(work, taken)
+            if self._stop.done():
+                return self._stop.result()
+            return _failed(
+                AttemptTimeoutError(f"no result after {limit_s:g} s", hint="a longer --timeout, or a smaller job")
+            )
+        finally:
+            await _ended(work, self.attempt.id)
+
+    async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> Verdict:
+        try:
+            return Verdict(AttemptState.DONE, result=work.result())
+        except YieldedError:
+            return Verdict(AttemptState.YIELDED)
+        except PhoneError as error:
+            # A pulled cable breaks the session first and is noticed a moment later: say what it really was.
+            lost = await self._lost_while_mending(taken)
+            if lost is None:
+                return _failed(error)
+            lost.evidence = lost.evidence or error.message
+            return _failed(lost)
+        except FarmError as error:
+            return _failed(error)
+        except Exception as error:  # the executor's bug must not take the others' attempts down
+            log.exception("attempt %s failed inside farm", self.attempt.id)
+            return _failed(error)
+
+    async def _lost_while_mending(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
+        """Why the lease of a phone that failed was taken; None when it is fit again, or still mending after a while."""
+        with self._fit() as fit:
+            await asyncio.wait((taken, fit, self._stop), timeout=MENDING_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        return taken.result() if taken.done() else None
+
+    @contextlib.contextmanager
+    def _fit(self) -> Iterator[asyncio.Future[None]]:
+        """A future that is done as soon as the phone is ready."""
+        fit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def look(view: DeviceView) -> None:
+            if view.name == self.lease.device and view.life is Life.READY and not fit.done():
+                fit.set_result(None)
+
+        unsubscribe = self._devices.subscribe(look)
+        try:
+            for view in self._devices.views():
+                look(view)
+            yield fit
+        finally:
+            unsubscribe()
+
+
+def _begin(executor: Executor, running: Running) -> Coroutine[Any, Any, Mapping[str, Any]]:
+    """A new attempt, or one that the daemon before this one began."""
+    if running.attempt.facts and isinstance(executor, ResumableExecutor):
+        return executor.resume(running)
+    return executor.run(running)
+
+
+def _failed(error: BaseException) -> Verdict:
+    return Verdict(AttemptState.FAILED, error_to_wire(error))
+
+
+async def _ended(work: asyncio.Future[Any], attempt: str) -> None:
+    """Make sure that the executor's work is over, whatever it was."""
+    if work.done():
+        return
+    work.cancel()
+    await asyncio.wait((work,), timeout=STOP_LIMIT_S)
+    if not work.done():
+        log.error("attempt %s was told to stop %g s ago and still works", attempt, STOP_LIMIT_S)
+    elif not work.cancelled() and (error := work.exception()) is not None:
+        log.warning("attempt %s failed while it was stopped: %s", attempt, error)

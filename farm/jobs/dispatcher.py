@@ -1,0 +1,379 @@
+"""Durable jobs: performs what core/queue decides over the store, leasing and the executors (DESIGN D7).
+
+Everything is committed before it is acted upon, so `kill -9` at any moment loses no job and doubles no result. All of
+it runs on one event loop; each attempt is one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from farm.core.device import DeviceView, Life
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError, HostError, PhoneError
+from farm.core.events import EventLog
+from farm.core.job import Attempt, AttemptState, Job, JobState
+from farm.core.queue import JobQueue
+from farm.core.queue_messages import (
+    ArrayBegan,
+    AskForPhone,
+    AttemptEnded,
+    AttemptNotStarted,
+    AttemptStarted,
+    EndAttempt,
+    Instruction,
+    JobAdded,
+    JobCancelled,
+    JobHeld,
+    JobImpossible,
+    JobResumed,
+    JobSaved,
+    Moment,
+    Outcome,
+    PhoneGranted,
+    PhonesChanged,
+    QueueEvent,
+    SaveJob,
+    StartAttempt,
+    StopAttempt,
+    TimePassed,
+    Withdraw,
+)
+from farm.core.queue_model import Phase
+from farm.core.requests import Lease
+from farm.jobs.admission import Limits, check_quota, check_store, ended_before, resolve_after
+from farm.jobs.attempt_run import AttemptRun
+from farm.jobs.executor import Executor
+from farm.jobs.job_writes import JobWriter
+from farm.jobs.planning import another_phone, plan, request_of, usable
+from farm.jobs.ports import Devices, Leases
+from farm.jobs.recovery import arrays_begun, recover
+from farm.jobs.specs import KINDS, AnySpec
+from farm.jobs.workbench import Workbench
+from farm.store.store import Store
+from farm.store.writer import StoreConflictError
+
+LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks again: a bug must not spin
+STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
+JOB_ID_BYTES = 6  # of chance in an id: 48 bits keep a million jobs apart
+
+log = logging.getLogger(__name__)
+
+
+class StoppingError(HostError):
+    """The farm daemon is stopping."""
+
+    code = "stopping"
+
+
+class ForgottenPhoneError(PhoneError):
+    """The job's phone is no part of the farm any more."""
+
+    code = "phone_forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submit."""
+
+    jobs: tuple[str, ...]
+    array: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class Dispatcher:
+    """Every job that has not ended. `start` it once, `stop` it before the store and leasing go."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        events: EventLog,
+        leases: Leases,
+        devices: Devices,
+        executors: Mapping[str, Executor],
+        bench: Workbench,
+        limits: Limits,
+        clock: Callable[[], Moment] = lambda: Moment(time.monotonic(), datetime.now(UTC)),
+    ) -> None:
+        """`executors`: by kind of job. `bench`: what executors are given. `limits`: what each user may have."""
+        self._store = store
+        self._events = events
+        self._leases = leases
+        self._devices = devices
+        self._executors = executors
+        self._bench = bench
+        self._limits = limits
+        self._clock = clock
+        self._queue = JobQueue()
+        self._writer = JobWriter(store, events)
+        self._asked: dict[str, str] = {}  # job -> request
+        self._granted: dict[str, Lease] = {}  # job -> lease whose attempt is being written
+        self._runs: dict[str, AttemptRun] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed: dict[str, list[asyncio.Future[None]]] = {}
+        self._submitting: Counter[str] = Counter()  # jobs by user that are being written
+        self._usable: dict[str, bool] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed."""
+        survivors = await recover(self._store, self._events, self._writer, self._clock())
+        live = self._store.jobs.live()
+        for array, began in arrays_begun(self._store, live):
+            self._tell(ArrayBegan(array, began))
+        for survivor in survivors:  # before their jobs are added: one may be late, and is stopped at once
+            self._leases.restore(survivor.lease, survivor.lease.request)
+            run = AttemptRun(survivor.job, survivor.attempt, survivor.lease, self._leases, self._devices)
+            self._runs[survivor.job.id] = run
+            self._spawn(self._work(run), f"attempt {run.attempt.id}")
+        for job in live:
+            self._tell(JobAdded(job, ended_before(self._store.jobs, job.after) if job.attempts == 0 else {}))
+        self._usable = {view.name: usable(view) for view in self._devices.views()}
+        self._unsubscribe = self._devices.subscribe(self._device_changed)
+
+    async def stop(self) -> None:
+        """Interrupt what runs; it is queued again at the next start. People's leases are taken up there as they are."""
+        self._stopping = True
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._timer is not None:
+            self._timer.cancel()
+        for request in self._asked.values():
+            self._leases.withdraw(request)
+        self._asked.clear()
+        for run in self._runs.values():
+            run.leave()
+        if self._tasks:
+            _, late = await asyncio.wait(tuple(self._tasks), timeout=STOP_LIMIT_S)
+            for task in late:
+                log.error("%s has not ended: the next start finds it interrupted", task.get_name())
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+
+    async def submit(self, spec: AnySpec, user: str, *, key: str = "", must_match: bool = False) -> Submitted:
+        """Take jobs in; they are kept when this returns.
+
+        Args:
+            spec: what to do, on which phones.
+            user: whose jobs they are.
+            key: the same user's same key again returns the jobs of the first time and adds none.
+            must_match: refuse a selector that no phone meets; else that is a warning.
+
+        Raises:
+            UserError: the spec cannot be met: a wrong selector, `after` names nothing, a quota.
+            HostError: the farm is stopping, or its store cannot write.
+        """
+        if self._stopping:
+            raise StoppingError(hint="try again when it is back")
+        check_store(self._store.problem)
+        known = self._store.jobs.submitted(user, key) if key else ()
+        if known:
+            return self._earlier(known)
+        spec = replace(spec, after=resolve_after(self._store.jobs, spec.after))
+        now = self._clock()
+        planned = plan(spec, user, self._devices.views(), now.at, _fresh_ids(spec.kind), must_match=must_match)
+        mine = self._queue.count_of(user) + self._submitting[user]
+        check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
+        self._submitting[user] += len(planned.jobs)
+        try:
+            ids = await self._writer.add(planned.jobs, key)
+        finally:
+            self._submitting[user] -= len(planned.jobs)
+        if ids != tuple(job.id for job in planned.jobs):
+            return self._earlier(ids)
+        if not self._stopping:
+            for job in planned.jobs:
+                self._tell(JobAdded(job, ended_before(self._store.jobs, job.after)))
+        return Submitted(ids, planned.array, planned.warnings)
+
+    def _earlier(self, ids: tuple[str, ...]) -> Submitted:
+        first = self._store.jobs.get(ids[0])
+        return Submitted(ids, first.array if first else "")
+
+    def cancel(self, job_id: str, error: FarmError) -> None:
+        """End a job that nobody wants any more; a running attempt is stopped.
+
+        Raises:
+            NoSuchJobError: it has ended.
+        """
+        self._tell(JobCancelled(job_id, error_to_wire(error)))
+
+    def hold(self, job_id: str) -> None:
+        """Keep a job that does not run from running.
+
+        Raises:
+            NoSuchJobError: it has ended.
+            JobRunsError: it runs.
+        """
+        self._tell(JobHeld(job_id))
+
+    def resume(self, job_id: str) -> None:
+        """Let a held job go on.
+
+        Raises:
+            NoSuchJobError: it has ended.
+        """
+        self._tell(JobResumed(job_id))
+
+    async def settled(self, job_id: str) -> None:
+        """Wait until nothing of the job is being written or stopped."""
+        while self._queue.phase(job_id) in (Phase.SAVING, Phase.STARTING, Phase.STOPPING):
+            changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._changed.setdefault(job_id, []).append(changed)
+            await changed
+
+    def waits(self, job_id: str) -> str:
+        """Why a job does not run, one sentence; empty when it does or has ended."""
+        said = self._queue.why(job_id, self._clock())
+        request = self._asked.get(job_id)
+        return self._leases.why(request) if request is not None and not said else said
+
+    def request_of(self, job_id: str) -> str | None:
+        """The lease request of a job that waits for a phone."""
+        return self._asked.get(job_id)
+
+    # --- the queue's instructions ---------------------------------------------------------------------------------
+
+    def _apply(self, event: QueueEvent) -> tuple[Instruction, ...]:
+        instructions = self._queue.apply(event, self._clock())
+        self._set_timer()
+        return instructions
+
+    def _tell(self, event: QueueEvent) -> None:
+        for instruction in self._apply(event):
+            self._perform(instruction)
+
+    def _perform(self, instruction: Instruction) -> None:
+        match instruction:
+            case AskForPhone(job, avoid):
+                if not self._stopping:
+                    self._asked[job.id] = self._leases.ask(request_of(job, avoid), partial(self._grant, job.id))
+            case Withdraw(job_id):
+                if (request := self._asked.pop(job_id, None)) is not None:
+                    self._leases.withdraw(request)
+            case StartAttempt(job, number):
+                self._spawn(self._attempt(job, number, self._granted.pop(job.id)), f"attempt {job.id}.{number}")
+            case StopAttempt(job_id, state, error):
+                if (run := self._runs.get(job_id)) is not None:
+                    run.stop(state, error)
+            case SaveJob(job, before):
+                self._spawn(self._save(job, before), f"save {job.id}")
+            case EndAttempt(job):
+                raise FarmError(f"the end of an attempt of {job.id} came out of nowhere")
+
+    def _grant(self, job_id: str, lease: Lease) -> None:
+        if self._asked.pop(job_id, None) is None:
+            self._leases.release(lease.id, "its job does not wait any more")
+            return
+        self._granted[job_id] = lease
+        self._tell(PhoneGranted(job_id, lease.device))
+
+    async def _save(self, job: Job, before: JobState) -> None:
+        await self._writer.save(job, before)
+        self._saved(job.id)
+
+    def _saved(self, job_id: str) -> None:
+        self._tell(JobSaved(job_id))
+        self._wake(job_id)
+
+    async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
+        attempt = Attempt(
+            f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at
+        )
+        try:
+            started = await self._writer.claim(attempt, job.attempts)
+        except StoreConflictError:
+            log.exception("attempt %s cannot begin", attempt.id)
+            started = False
+        if not started:
+            self._leases.release(lease.id, "its attempt could not begin")
+            self._tell(AttemptNotStarted(job.id, LOST_START_PAUSE_S))
+            self._wake(job.id)
+            return
+        run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
+        self._tell(AttemptStarted(job.id))
+        self._wake(job.id)
+        if self._stopping:
+            run.leave()
+        await self._work(run)
+
+    async def _work(self, run: AttemptRun) -> None:
+        """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
+        job, attempt, lease = run.job, run.attempt, run.lease
+        verdict = await run.verdict(self._executors.get(job.kind), self._bench)
+        del self._runs[job.id]
+        if verdict.state is AttemptState.RUNNING:
+            return
+        avoid = self._queue.avoided(job.id) | {lease.device}
+        elsewhere = another_phone(job, self._devices.views(), avoid)
+        outcome = Outcome(verdict.state, verdict.error, lease.device, elsewhere=elsewhere)
+        (end,) = self._apply(AttemptEnded(job.id, outcome))
+        assert isinstance(end, EndAttempt)
+        ended = replace(attempt, state=verdict.state, ended_at=self._clock().at, error=verdict.error)
+        await self._writer.finish(ended, end.job, verdict.result)
+        kind = KINDS.get(job.kind)
+        self._leases.release(lease.id, f"its attempt is {verdict.state}", dirty=kind is not None and kind.traces)
+        self._saved(job.id)
+
+    # --- time and phones ------------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        due_s = self._queue.next_look_s()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_s is not None and not self._stopping:
+            delay_s = max(0.0, due_s - self._clock().s)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tell, TimePassed())
+
+    def _device_changed(self, view: DeviceView) -> None:
+        """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
+        was, self._usable[view.name] = self._usable.get(view.name, False), usable(view)
+        if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
+            del self._usable[view.name]
+            error = error_to_wire(ForgottenPhoneError(f"{view.name} is no part of the farm any more"))
+            for job in self._queue.jobs():
+                if job.device == view.name:
+                    self._tell(JobImpossible(job.id, error))
+        if was and not self._usable.get(view.name):
+            views = self._devices.views()
+            for job in self._queue.choosy():
+                if not another_phone(job, views, self._queue.avoided(job.id)):
+                    self._tell(PhonesChanged(job.id))
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed inside farm", task.get_name(), exc_info=error)
+
+    def _wake(self, job_id: str) -> None:
+        for waiter in self._changed.pop(job_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _fresh_ids(kind: str) -> Iterator[str]:
+    """Endless fresh ids of jobs; the array's, if there is one, is the first."""
+    while True:
+        yield f"{kind}-{secrets.token_hex(JOB_ID_BYTES)}"

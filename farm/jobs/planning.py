@@ -1,0 +1,152 @@
+"""What a submit means: its jobs, and what is said about phones it may have to wait for. Pure.
+
+Also what those jobs ask leasing for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from farm.core.device import DeviceView, Life, Service
+from farm.core.errors import NoPhoneError
+from farm.core.job import Job, JobState
+from farm.core.limits import MAX_JOBS_AT_ONCE
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector
+from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec
+
+# A phone in one of these lives is ready, or will be without anybody's help.
+READY_OR_SOON = frozenset(
+    {Life.READY, Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING}
+)
+
+_parsed = lru_cache(maxsize=1024)(Selector.parse)  # 100,000 jobs are asked for at the start, with few selectors
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The jobs of one submit."""
+
+    jobs: tuple[Job, ...]
+    array: str  # "": one job alone
+    warnings: tuple[str, ...]
+
+
+def plan(
+    spec: AnySpec, user: str, devices: Sequence[DeviceView], now: datetime, ids: Iterable[str], *, must_match: bool
+) -> Plan:
+    """The jobs that `spec` means: one, N that share no phone, or one for each adopted matching phone in service.
+
+    Args:
+        spec: what was submitted.
+        user: whose jobs they are.
+        devices: every phone of the farm.
+        now: wall clock; the deadline counts from here.
+        ids: endless fresh ids: the first is the array's if there is one, then one per job.
+        must_match: refuse what no phone could run now, instead of a warning.
+
+    Raises:
+        SelectorError: the selector does not follow the grammar.
+        NoPhoneError: no phone matches, and one must.
+        BadSpecError: more jobs than one submit may have.
+    """
+    selector = _parsed(spec.on)
+    matching = [view for view in devices if view.adopted and selector.matches(view.labels, view.aliases)]
+    places = _places(spec, matching)
+    if len(places) > MAX_JOBS_AT_ONCE:
+        raise BadSpecError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once")
+    warnings = []
+    if not matching or (spec.devices == ALL and not places):
+        error = _no_match(selector, devices, matching)
+        if must_match or not places:
+            raise error
+        warnings.append(f"{error.message}; the job waits for one")
+    elif len(matching) < len(places):
+        text = f"{len(matching)} phones match {selector}: {len(places) - len(matching)} of the jobs wait for more"
+        if must_match:
+            raise NoPhoneError(text, hint="--devices all takes those that there are")
+        warnings.append(text)
+    fresh = iter(ids)
+    array = next(fresh) if spec.devices != 1 else ""
+    wire = spec.to_wire()
+    jobs = tuple(
+        Job(
+            id=next(fresh),
+            kind=spec.kind,
+            user=user,
+            spec=wire,
+            selector=str(selector),
+            submitted_at=now,
+            state=JobState.HELD if spec.hold else JobState.BLOCKED if spec.after else JobState.QUEUED,
+            device=device,
+            array=array,
+            priority=spec.priority,
+            lease_class=spec.lease_class,
+            timeout_s=spec.timeout_s,
+            max_attempts=spec.max_attempts,
+            deadline=None if spec.deadline_s is None else now + timedelta(seconds=spec.deadline_s),
+            after=spec.after,
+        )
+        for device in places
+    )
+    return Plan(jobs, array, tuple(warnings))
+
+
+def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
+    """What a queued job asks leasing for."""
+    kind = KINDS.get(job.kind)  # None: of another release; it fails when it runs
+    return LeaseRequest(
+        _parsed(job.selector),
+        job.user,
+        Door.JOB,
+        priority=job.priority,
+        lease_class=job.lease_class,
+        device=job.device,
+        avoid=avoid,
+        worker=kind is None or kind.worker,
+        longest_s=longest_s(job),
+        job=job.id,
+    )
+
+
+def longest_s(job: Job) -> float:
+    """How long an attempt may keep its phone: a person's lease its own time, all else its time limit."""
+    return float(job.spec["seconds"]) if job.kind == LeaseSpec.kind else job.timeout_s
+
+
+def usable(view: DeviceView) -> bool:
+    """Whether a job may wait for that phone: it is ready, or will be without anybody's help."""
+    return view.adopted and view.service is Service.IN and view.life in READY_OR_SOON
+
+
+def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:
+    """Whether a phone that may be waited for could run the job, besides those to `avoid`."""
+    selector = _parsed(job.selector)
+    return any(
+        usable(view) and view.name not in avoid and selector.matches(view.labels, view.aliases) for view in devices
+    )
+
+
+def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
+    """The phone that each of the jobs is pinned to; "": any."""
+    if spec.devices != ALL:
+        return [""] * spec.devices
+    return sorted(view.name for view in matching if view.service is Service.IN)
+
+
+def _no_match(selector: Selector, devices: Sequence[DeviceView], matching: Sequence[DeviceView]) -> NoPhoneError:
+    if matching:
+        out = ", ".join(f"{view.name} is {view.service}" for view in matching)
+        return NoPhoneError(
+            f"no phone that matches {selector} is in service: {out}", hint="`farm device list` shows every phone"
+        )
+    adopted = [view for view in devices if view.adopted]
+    strangers = [view.name for view in devices if view.life is Life.NEW]
+    if strangers and not adopted:
+        return NoPhoneError(
+            f"no phone matches {selector}: none is adopted yet", hint=f"let one in: farm device adopt {strangers[0]}"
+        )
+    return selector.no_match((view.labels, view.aliases) for view in adopted)

@@ -1,0 +1,55 @@
+"""What jobs need of the floors below: leasing and the fleet, as protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from farm.core.device import DeviceView
+from farm.core.errors import FarmError
+from farm.core.requests import Lease, LeaseRequest
+
+
+class Leases(Protocol):
+    """Leasing (farm.leasing.Leasing), as jobs need it."""
+
+    def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
+        """Wish for a phone; `granted` is called once, when the lease is committed. Returns the request's id."""
+        ...
+
+    def withdraw(self, request_id: str) -> None:
+        """Take a wish back: `granted` is not called any more."""
+        ...
+
+    def release(self, lease_id: str, reason: str = ..., *, dirty: bool = ...) -> None:
+        """Give a phone back; `dirty`: it is cleaned and checked before anybody uses it again."""
+        ...
+
+    def restore(self, lease: Lease, request: LeaseRequest) -> None:
+        """A lease of the daemon before this one goes on."""
+        ...
+
+    def why(self, request_id: str) -> str:
+        """Why that request waits, one short sentence."""
+        ...
+
+    def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
+        """Told why when a lease is taken from its holder."""
+        ...
+
+    def yield_wanted(self, lease_id: str) -> bool:
+        """Whether others wait for this phone, and the holder should give it back when it can."""
+        ...
+
+
+class Devices(Protocol):
+    """The fleet, as jobs need it."""
+
+    def views(self) -> tuple[DeviceView, ...]:
+        """Every device."""
+        ...
+
+    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
+        """Call back with each new view; returns the function that ends it."""
+        ...

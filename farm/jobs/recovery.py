@@ -1,0 +1,91 @@
+"""What a daemon does with the jobs of the one before it, before anything else may happen to them.
+
+Its leases are ended in the store and its attempts interrupted, except a person's lease within its time: that goes on
+under its id, fence and expiry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from farm.core.events import EventLog
+from farm.core.job import Attempt, AttemptState, Job
+from farm.core.queue_messages import Moment, Outcome
+from farm.core.requests import Lease
+from farm.core.retry import after_attempt
+from farm.jobs.job_writes import JobWriter
+from farm.jobs.planning import request_of
+from farm.jobs.specs import LeaseSpec
+from farm.store.records import LeaseRecord
+from farm.store.store import Store
+
+RESTARTED = "the daemon was restarted"
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """An attempt that goes on under this daemon."""
+
+    job: Job
+    attempt: Attempt
+    lease: Lease
+
+
+async def recover(store: Store, events: EventLog, writer: JobWriter, now: Moment) -> tuple[Survivor, ...]:
+    """End or take up what the daemon before this one left running; returns what goes on.
+
+    Raises:
+        StoreWriteError: the store cannot write.
+    """
+    open_leases = {record.id: record for record in store.leases.open()}
+    survivors = []
+    for attempt in store.jobs.running():
+        job, record = store.jobs.get(attempt.job), open_leases.get(attempt.lease)
+        if job is None:
+            continue  # an attempt's job is kept as long as the attempt
+        if record is not None and _goes_on(job, attempt, record, now):
+            del open_leases[record.id]
+            survivors.append(Survivor(job, attempt, _lease(job, record, now)))
+        else:
+            await _interrupt(store, writer, job, attempt, now)
+    for record in open_leases.values():
+        held_s = max(0.0, (now.at - record.granted_at).total_seconds())
+        facts = {"device": record.device, "user": record.user, "fence": record.fence, "job": record.job}
+        told = ("lease.released", record.id, {**facts, "reason": RESTARTED, "held_s": round(held_s, 3)})
+        with events.drafted(told) as drafts:
+            await store.leases.end(record.id, ended_at=now.at, reason=RESTARTED, held_s=held_s, events=drafts)
+    return tuple(survivors)
+
+
+def arrays_begun(store: Store, live: Sequence[Job]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """For each array with jobs that may choose their phone: the phones its jobs have begun with, and which job."""
+    for array in dict.fromkeys(job.array for job in live if job.array and not job.device):
+        members: list[str] = []
+        before = ""
+        while page := store.jobs.page(array=array, before=before):
+            members += (job.id for job in page)
+            before = page[-1].id
+        yield array, {each.device: each.job for each in store.jobs.latest_attempts(members).values()}
+
+
+def _goes_on(job: Job, attempt: Attempt, record: LeaseRecord, now: Moment) -> bool:
+    in_time = record.expires_at is not None and record.expires_at > now.at
+    return job.kind == LeaseSpec.kind and bool(attempt.facts) and in_time
+
+
+def _lease(job: Job, record: LeaseRecord, now: Moment) -> Lease:
+    held_s = (now.at - record.granted_at).total_seconds()
+    request = replace(request_of(job, frozenset()), longest_s=_left_s(record, now))
+    return Lease(record.id, record.device, record.fence, request, granted_at=now.s - held_s)
+
+
+def _left_s(record: LeaseRecord, now: Moment) -> float | None:
+    return None if record.expires_at is None else (record.expires_at - now.at).total_seconds()
+
+
+async def _interrupt(store: Store, writer: JobWriter, job: Job, attempt: Attempt, now: Moment) -> None:
+    before = sum(each.state is AttemptState.INTERRUPTED for each in store.jobs.attempts(job.id))
+    outcome = Outcome(AttemptState.INTERRUPTED, device=attempt.device, interruptions=before)
+    becomes = after_attempt(job, outcome, now)
+    await writer.finish(replace(attempt, state=outcome.state, ended_at=now.at), becomes)
