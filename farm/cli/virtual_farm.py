@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from farm.cli.context import step_of
 from farm.control.client import ControlClient
 from farm.core.errors import HostError, UserError
+from farm.core.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from farm.simulation.control import LabClient
@@ -136,8 +137,10 @@ class VirtualFarm:
             HostError: they did not become ready in time.
         """
         ready: set[str] = set()
+        # Events outlive the daemon, what they say of phones does not: only those of this run count.
+        began = self.status()["seq"] >> EPOCH_SHIFT << EPOCH_SHIFT
         try:
-            for event in self.events():
+            for event in self.events(began):
                 if event["kind"].startswith("device."):
                     tell(f"  {event['subject']}: {step_of(event)}")
                     (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
