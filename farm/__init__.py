@@ -1,3 +1,44 @@
-"""farm: a lab daemon that turns a host with Android phones into a measurement lab for ML compilers."""
+"""farm: a lab daemon that turns a host with Android phones into a measurement lab for ML compilers.
+
+`from farm import Client`: what is in `__all__` is imported when it is first asked for (PEP 562), so that `farm status`
+pays for none of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+__all__ = [
+    "AsyncClient",
+    "BenchSpec",
+    "Client",
+    "FarmError",
+    "HostError",
+    "LeaseSpec",
+    "NoPhoneError",
+    "PhoneError",
+    "RunSpec",
+    "ShellSpec",
+    "UserError",
+    "__version__",
+]
+
+if TYPE_CHECKING:
+    from farm.client import AsyncClient, Client
+    from farm.core.errors import FarmError, HostError, NoPhoneError, PhoneError, UserError
+    from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+else:
+    _HOMES = {
+        "farm.client": ("AsyncClient", "Client"),
+        "farm.core.errors": ("FarmError", "HostError", "NoPhoneError", "PhoneError", "UserError"),
+        "farm.jobs.specs": ("BenchSpec", "LeaseSpec", "RunSpec", "ShellSpec"),
+    }
+
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(importlib.import_module(home), name)
+        raise AttributeError(f"module 'farm' has no attribute {name!r}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,20 +12,11 @@ from farm.core.errors import FarmError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from farm.control.client import ControlClient
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
-def socket_path() -> Path:
-    """The daemon's control socket: `--socket`, `$FARM_SOCKET`, or the default runtime folder's."""
-    named = os.environ.get("FARM_SOCKET")
-    if named:
-        return Path(named)
-    from farm.config import default_runtime_dir
-
-    return default_runtime_dir() / "control.sock"
 
 
 def connect() -> ControlClient:
@@ -37,8 +26,9 @@ def connect() -> ControlClient:
         DaemonUnreachableError: at the first call, when nobody answers.
     """
     from farm.control.client import ControlClient
+    from farm.control.exchange import default_socket
 
-    return ControlClient(socket_path())
+    return ControlClient(default_socket())
 
 
 def call(kind: str, **fields: Any) -> dict[str, Any]:

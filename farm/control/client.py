@@ -10,7 +10,6 @@ import io
 import math
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,13 +18,11 @@ from typing import Any, Self
 
 import zmq
 
-from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
-from farm.core.errors import DaemonUnreachableError, NotAllowedError, ProtocolError, UserError
+from farm.control.exchange import Exchange, probe
+from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, encode_request
+from farm.core.errors import DaemonUnreachableError, ProtocolError, UserError
 
-FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
-SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
 START_POLL_S = 0.05  # how often a starting daemon is asked
-CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -150,59 +147,27 @@ class ControlClient:
         message = encode_request(request)
         connection = self._connected()
         connection.send_multipart(message)
-        silence_s = FIRST_SIGN_S
-        deadline = time.monotonic() + silence_s
+        exchange = Exchange(request.id, time.monotonic())
         latest = time.monotonic() + limit_s
-        while True:
+        while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.
-            if not connection.poll(max(0, int((min(deadline, latest) - time.monotonic()) * 1000))):
+            if not connection.poll(max(0, int((min(exchange.deadline_s, latest) - time.monotonic()) * 1000))):
                 self.close()
-                if latest < deadline:
+                if latest < exchange.deadline_s:
                     raise TimeoutError(f"{kind!r} had no answer within {limit_s:g} s")
-                raise DaemonUnreachableError(
-                    f"the farm daemon did not answer for {silence_s:.0f} s",
-                    hint=f"it holds {self.path} but is stuck: systemctl status farm",
-                )
-            reply = decode_reply(connection.recv_multipart())
-            if reply.id != request.id:
-                continue  # the rest of an earlier call that was given up
-            if reply.error is not None:
-                raise reply.error
-            silence_s = SILENCE_S
-            deadline = time.monotonic() + silence_s
-            if not reply.more:
-                yield reply
-                return
-            if reply.fields:
+                raise exchange.silent(self.path)
+            reply = exchange.received(connection.recv_multipart(), time.monotonic())
+            if reply is not None:
                 yield reply
 
     def _connected(self) -> zmq.Socket[bytes]:
         if self._socket is None:
-            # ZeroMQ would retry silently for ever; the kernel says at once whether anybody listens.
-            _probe(self.path)
+            probe(self.path)
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.setsockopt(zmq.LINGER, 0)
             self._socket.connect(f"ipc://{self.path}")
         return self._socket
-
-
-def _probe(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(CONNECT_S)
-        try:
-            probe.connect(os.fspath(path))
-        except PermissionError as error:
-            raise NotAllowedError(
-                f"you may not open the farm's control socket {path}",
-                hint="have an operator add you to the group farm: sudo usermod -aG farm USER, then log in again",
-            ) from error
-        except OSError as error:
-            raise DaemonUnreachableError(
-                f"no farm daemon listens on {path}",
-                hint="start one with `farm serve` (or systemctl start farm); `farm demo` needs no phone",
-                evidence=str(error),
-            ) from error
 
 
 def _opened(path: Path) -> io.BufferedReader:

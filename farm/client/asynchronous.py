@@ -1,0 +1,449 @@
+"""`farm.AsyncClient`: the farm from Python, for asyncio. `farm.Client` is the same without `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from farm.client.door import RESTART_S, Door, OnNotice, logger
+from farm.client.files import OnBytes, checked_file, download, fetch, upload
+from farm.client.lease import GRANTED, AsyncLease
+from farm.client.model import (
+    DeviceInfo,
+    FarmStatus,
+    JobInfo,
+    JobRefs,
+    LogLine,
+    Submitted,
+    event_from,
+    ids_of,
+    job_from,
+    line_from,
+    status_from,
+    submitted_from,
+)
+from farm.control.exchange import default_socket
+from farm.core.errors import DaemonUnreachableError, FarmError
+from farm.core.events import Event
+
+if TYPE_CHECKING:
+    from farm.client.outcomes import BenchOutcome, Outcome, RunOutcome, ShellOutcome
+    from farm.client.specs import BenchOptions, InputSource, JobOptions, LabelSource, ModelSource, RunOptions
+    from farm.jobs.specs import AnySpec, BenchSpec, RunSpec
+
+PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
+ALL_JOBS = 1_000_000
+
+
+class AsyncClient:
+    """The farm's daemon. For one event loop; any number of its tasks may use it at once.
+
+    A daemon that restarts is waited for; jobs go on without their clients and are asked for again.
+    """
+
+    def __init__(
+        self,
+        socket: Path | str | None = None,
+        *,
+        restart_s: float = RESTART_S,
+        on_notice: OnNotice = logger.warning,
+    ) -> None:
+        """No connection is made yet.
+
+        Args:
+            socket: the daemon's control socket; None means `$FARM_SOCKET`, then the default place.
+            restart_s: how long a daemon that went away is waited for, seconds.
+            on_notice: hears that it is being waited for, once each time.
+        """
+        path = Path(socket) if socket is not None else default_socket()
+        self._door = Door(path, restart_s=restart_s, on_notice=on_notice)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave. Jobs go on; `wait` for them with another client."""
+        self._door.close()
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    async def submit(self, spec: AnySpec, *, key: str = "", must_match: bool = False) -> Submitted:
+        """Queue a job, or an array of them.
+
+        Args:
+            spec: what to do (`BenchSpec`, `RunSpec`, `ShellSpec`, `LeaseSpec`).
+            key: submitted again with the same key, it is the same jobs; nothing is added.
+            must_match: refuse a selector that no phone matches, instead of a warning.
+
+        Raises:
+            UserError: the spec is wrong.
+            NoPhoneError: `must_match`, and no phone does.
+        """
+        # Without a key of the caller's, one of our own: asked again after a restart, it is still one submission.
+        key = key or secrets.token_hex(16)
+        answer = await self._door.call("job.submit", spec=spec.to_wire(), key=key, must_match=must_match)
+        return submitted_from(answer)
+
+    async def submit_file(self, path: Path | str, *, key: str = "", must_match: bool = False) -> tuple[Submitted, ...]:
+        """Queue every job of a spec file (docs/clients.md); the files it names are uploaded.
+
+        Raises:
+            UserError: the file has a mistake; nothing was submitted.
+        """
+        from farm.client.specfile import load, submit_all
+
+        return await submit_all(self, load(Path(path)), key=key, must_match=must_match)
+
+    async def wait(self, jobs: JobRefs, *, timeout_s: float | None = None) -> tuple[Outcome, ...]:
+        """What became of jobs, once all have ended, in the order given; arrays stand for their jobs.
+
+        Raises:
+            TimeoutError: some have not ended after `timeout_s`; they go on.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                rows = await self._until_ended(ids_of(jobs))
+        except TimeoutError as error:
+            raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they go on") from error
+        return tuple([await self.job(row.id) for row in rows])
+
+    async def watch(
+        self, jobs: JobRefs, *, since: int = 0, idle_s: float | None = None
+    ) -> AsyncGenerator[Event | None, None]:
+        """Events of these jobs until all have ended; None whenever none came for `idle_s`. Restarts are waited out.
+
+        Args:
+            jobs: ids, arrays, or what `submit` returned.
+            since: events after this number; 0: all that is known of these jobs.
+            idle_s: None: wait as long as it takes.
+        """
+        events = self._watched(ids_of(jobs), since)
+        async with aclosing(events if idle_s is None else _with_idle(events, idle_s)) as told:
+            async for event in told:
+                if not isinstance(event, tuple):
+                    yield event
+
+    async def jobs(
+        self,
+        *,
+        state: tuple[str, ...] = (),
+        user: str = "",
+        kind: str = "",
+        array: str = "",
+        before: str = "",
+        limit: int = 50,
+    ) -> tuple[JobInfo, ...]:
+        """Jobs, newest first: at most `limit` of those older than the job `before`."""
+        found: list[JobInfo] = []
+        more = True
+        while more and len(found) < limit:
+            answer = await self._door.call(
+                "job.list",
+                state=list(state),
+                user=user,
+                kind=kind,
+                array=array,
+                before=found[-1].id if found else before,
+                limit=min(PAGE_JOBS, limit - len(found)),
+            )
+            found += map(job_from, answer["jobs"])
+            more = bool(answer["more"]) and bool(answer["jobs"])
+        return tuple(found)
+
+    async def job(self, job: str, *, fetch_outputs: bool = True) -> Outcome:
+        """One job with its attempts and, once it is done, its result. `job` may be the beginning of an id.
+
+        Args:
+            job: its id.
+            fetch_outputs: whether a run's arrays are downloaded too.
+
+        Raises:
+            UserError: there is no such job, or several begin so.
+        """
+        from farm.client.outcomes import load_arrays, outcome_from, outputs_of
+
+        shown = await self._door.call("job.show", job=job)
+        sha256 = outputs_of(shown.get("result")) if fetch_outputs and shown["job"]["kind"] == "run" else ""
+        return outcome_from(shown, load_arrays(await fetch(self._door, sha256)) if sha256 else None)
+
+    async def cancel(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
+        """End jobs; what runs is stopped. Those that have ended stay as they are."""
+        return await self._change("job.cancel", jobs)
+
+    async def hold(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
+        """Keep waiting jobs from starting until `resume`."""
+        return await self._change("job.hold", jobs)
+
+    async def resume(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
+        """Let held jobs start."""
+        return await self._change("job.resume", jobs)
+
+    async def logs(
+        self, job: str, *, attempt: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[LogLine, None]:
+        """What an attempt logged, the latest one's unless told otherwise; `follow` goes on until the job has ended."""
+        after = 0
+        while True:
+            try:
+                stream = self._door.stream("job.logs", job=job, attempt=attempt, after=after, follow=follow)
+                async with aclosing(stream) as replies:
+                    async for reply in replies:
+                        for line in reply.fields.get("lines", ()):
+                            yield line_from(line)
+                        after = reply.fields.get("next", after)
+            except DaemonUnreachableError as error:
+                await self._door.back(error)
+            else:
+                return
+
+    # -- work: submit, wait, results -----------------------------------------------------------------------------------
+
+    async def bench_spec(
+        self, model: ModelSource, *, on: str, inputs: InputSource | None = None, **options: Unpack[BenchOptions]
+    ) -> BenchSpec:
+        """A spec for `submit`, its files uploaded: time a model and check its numbers.
+
+        Args:
+            model: an ONNX file.
+            on: which phones (a selector).
+            inputs: an .npz file, or an array per model input; seeded random ones otherwise.
+            options: `repeat`, `number`, `target`, `devices`, `priority` ... (docs/clients.md).
+        """
+        from farm.client.specs import bench_spec
+
+        return await bench_spec(self._door, model, on, inputs, options)
+
+    async def run_spec(
+        self,
+        model: ModelSource,
+        *,
+        on: str,
+        inputs: InputSource | None = None,
+        labels: LabelSource | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunSpec:
+        """A spec for `submit`, its files uploaded: run a model once and keep its outputs.
+
+        Args:
+            model: an ONNX file.
+            on: which phones (a selector).
+            inputs: an .npz file, or an array per model input; `fill` tells what the others are filled with.
+            labels: class names for `top_k`, one per line of a file, or as they are.
+            options: `top_k`, `fill`, `target`, `devices`, `priority` ... (docs/clients.md).
+        """
+        from farm.client.specs import run_spec
+
+        return await run_spec(self._door, model, on, inputs, labels, options)
+
+    async def bench(
+        self, model: ModelSource, *, on: str, inputs: InputSource | None = None, **options: Unpack[BenchOptions]
+    ) -> tuple[BenchOutcome, ...]:
+        """Time a model on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
+
+        Raises:
+            NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
+        """
+        from farm.client.outcomes import BenchOutcome
+
+        options.setdefault("devices", "all")
+        spec = await self.bench_spec(model, on=on, inputs=inputs, **options)
+        return tuple(each for each in await self._work(spec) if isinstance(each, BenchOutcome))
+
+    async def run(
+        self,
+        model: ModelSource,
+        *,
+        on: str,
+        inputs: InputSource | None = None,
+        labels: LabelSource | None = None,
+        **options: Unpack[RunOptions],
+    ) -> tuple[RunOutcome, ...]:
+        """Run a model on one phone (or `devices=N`, "all") and wait. Cancelled when given up.
+
+        Raises:
+            NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
+        """
+        from farm.client.outcomes import RunOutcome
+
+        spec = await self.run_spec(model, on=on, inputs=inputs, labels=labels, **options)
+        return tuple(each for each in await self._work(spec) if isinstance(each, RunOutcome))
+
+    async def shell(self, command: str, *, on: str, **options: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
+        """Run a line in the shell of one phone (or `devices=N`, "all") and wait. Cancelled when given up.
+
+        Raises:
+            NoPhoneError: no phone matches. A non-zero exit code is an outcome's error: `raise_for_error`.
+        """
+        from farm.client.outcomes import ShellOutcome
+        from farm.jobs.specs import ShellSpec
+
+        spec = ShellSpec.from_wire({"on": on, "command": command, **options})
+        return tuple(each for each in await self._work(spec) if isinstance(each, ShellOutcome))
+
+    @asynccontextmanager
+    async def lease(
+        self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Unpack[JobOptions]
+    ) -> AsyncIterator[AsyncLease]:
+        """A phone of one's own for the length of a `with` block, at most `seconds` from the grant.
+
+        Raises:
+            NoPhoneError: no phone matches.
+            FarmError: it cannot be had.
+        """
+        from farm.jobs.specs import LeaseSpec
+
+        spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, **options})
+        submitted = await self.submit(spec, must_match=True)
+        job = submitted.ids[0]
+        try:
+            lease = await self._granted(job)
+        except BaseException:
+            await self.cancel(job)
+            raise
+        try:
+            yield lease
+        finally:
+            await lease.release()
+
+    # -- the farm ------------------------------------------------------------------------------------------------------
+
+    async def events(
+        self, *, since: int | None = None, subject: str = "", follow: bool = True
+    ) -> AsyncGenerator[Event, None]:
+        """What happens in the farm, in order, each event once, over restarts of the daemon too.
+
+        Args:
+            since: events after this number (of an event, or `status().seq`); None: from now on.
+            subject: only about this device, job or lease.
+            follow: wait for more; otherwise it ends with what is known now.
+        """
+        seq = (await self.status()).seq if since is None else since
+        while True:
+            try:
+                async with aclosing(self._door.stream("events", since=seq, subject=subject, follow=follow)) as replies:
+                    async for reply in replies:
+                        if reply.more and reply.fields["seq"] > seq:
+                            event = event_from(reply.fields)
+                            seq = event.seq
+                            yield event
+                return
+            except DaemonUnreachableError as error:
+                await self._door.back(error)
+
+    async def status(self) -> FarmStatus:
+        """Phones, keys, and what is wrong with the host."""
+        return status_from(await self._door.call("status"))
+
+    async def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every phone that adb lists or the farm knows."""
+        return (await self.status()).devices
+
+    async def explain(self, what: str, name: str) -> tuple[str, ...]:
+        """Why a `job`, `device` or `key` waits, in sentences."""
+        return tuple((await self._door.call("explain", what=what, name=name))["lines"])
+
+    async def usage(self, since: datetime, until: datetime | None = None) -> Mapping[str, Any]:
+        """Who used what, as `farm usage --json` prints it. Times need a zone."""
+        until = until or datetime.now(UTC)
+        return await self._door.call("usage", since=since.isoformat(), until=until.isoformat())
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    async def put_file(self, source: Path | str | bytes, *, on_bytes: OnBytes | None = None) -> str:
+        """Upload a file or bytes; returns the SHA-256 it is known by. What the farm has is not sent again.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        return await upload(self._door, source if isinstance(source, bytes) else checked_file(source), on_bytes)
+
+    async def get_file(self, sha256: str, target: Path | str, *, on_bytes: OnBytes | None = None) -> int:
+        """Download an artifact into a file, hash checked; returns its size in bytes.
+
+        Raises:
+            UserError: there is no such artifact, or the file cannot be written.
+        """
+        return await download(self._door, sha256, Path(target), on_bytes)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _change(self, kind: str, jobs: JobRefs) -> tuple[JobInfo, ...]:
+        found: list[JobInfo] = []
+        for job in ids_of(jobs):
+            found += map(job_from, (await self._door.call(kind, job=job))["jobs"])
+        return tuple(found)
+
+    async def _work(self, spec: AnySpec) -> tuple[Outcome, ...]:
+        submitted = await self.submit(spec, must_match=True)
+        try:
+            return await self.wait(submitted)
+        except asyncio.CancelledError:  # Ctrl-C too: nobody waits for the results of work done in one call
+            await self.cancel(submitted)
+            raise
+
+    async def _until_ended(self, ids: tuple[str, ...]) -> tuple[JobInfo, ...]:
+        rows: tuple[JobInfo, ...] = ()
+        async with aclosing(self._watched(ids, 0)) as told:
+            async for each in told:
+                if isinstance(each, tuple):
+                    rows = each
+        return rows
+
+    async def _watched(self, ids: tuple[str, ...], since: int) -> AsyncGenerator[Event | tuple[JobInfo, ...], None]:
+        """Events, then the jobs as they ended."""
+        while ids:
+            try:
+                async with aclosing(self._door.stream("job.watch", jobs=list(ids), since=since)) as replies:
+                    async for reply in replies:
+                        if not reply.more:
+                            yield tuple(job_from(row.get("job", row)) for row in reply.fields["jobs"])
+                        elif reply.fields["seq"] > since:
+                            event = event_from(reply.fields)
+                            since = event.seq
+                            yield event
+                return
+            except DaemonUnreachableError as error:
+                await self._door.back(error)
+
+    async def _granted(self, job: str) -> AsyncLease:
+        async with aclosing(self._watched((job,), 0)) as told:
+            async for each in told:
+                if isinstance(each, tuple):
+                    break
+                if each.kind == "job.progress" and each.data.get("step") == GRANTED:
+                    return AsyncLease.granted(self._door, job, each.data)
+        outcome = await self.job(job)
+        outcome.raise_for_error()
+        raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")
+
+
+async def _with_idle(events: AsyncGenerator[Any, None], idle_s: float) -> AsyncGenerator[Any, None]:
+    """`events`, and None whenever none came for `idle_s`."""
+    pending: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(events, StopAsyncIteration))
+            done, _ = await asyncio.wait((pending,), timeout=idle_s)
+            if not done:
+                yield None
+                continue
+            event, pending = pending.result(), None
+            if event is StopAsyncIteration:
+                return
+            yield event
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+        await events.aclose()

@@ -1,0 +1,285 @@
+"""Spec files: `farm submit` reads one TOML file with one job, several, or a matrix of them (docs/clients.md).
+
+    kind = "bench"               # what stands here is every job's
+    on = "android"
+    [matrix]                     # each combination is a job (or, with `devices`, an array)
+    model = ["small.onnx", "large.onnx"]
+    target = ["cpu", "adreno"]
+
+Instead of one job, `[[job]]` tables with keys of their own, each perhaps with a `[job.matrix]`. Paths are relative to
+the file. Everything is checked before anything is uploaded; an error names the file and the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.client.files import checked_file
+from farm.client.model import Submitted
+from farm.core.errors import UserError
+from farm.core.limits import MAX_JOBS_AT_ONCE
+from farm.core.selector import nearest
+from farm.jobs.specs import KINDS, SHA256_PATTERN, AnySpec
+
+if TYPE_CHECKING:
+    from farm.client.asynchronous import AsyncClient
+
+FILES = ("model", "inputs", "labels")  # keys whose values are paths (or the SHA-256 of what the farm has already)
+OWN_KEYS = frozenset({"kind", "id", "matrix"})  # of a table, beside its spec's
+KEY_CHARS = 64  # of a caller's key that are kept; a hash of the job follows
+
+
+class SpecFileError(UserError):
+    """The spec file has a mistake."""
+
+    code = "bad_spec_file"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One submission: a job, or an array when its spec says so. Its files are hashed, not uploaded."""
+
+    name: str  # what tells it from the file's others: its matrix values, else its model or command
+    spec: AnySpec
+    files: Mapping[str, Path]  # SHA-256 -> file
+    id: str = ""  # the table's, for `after` of later ones
+    after: tuple[str, ...] = ()  # tables of this file it waits for, by id
+
+    def fingerprint(self) -> str:
+        """A hash of everything that makes it this job."""
+        content = json.dumps([self.spec.to_wire(), self.after], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def load(path: Path) -> tuple[Planned, ...]:
+    """What the file asks for, in its order.
+
+    Raises:
+        SpecFileError: it cannot be read, or something in it is wrong; nothing was sent anywhere.
+        UserError: a file it names cannot be read.
+    """
+    tree = _read(path)
+    tables = list(_tables(path, tree))
+    total = sum(table.combinations for table in tables)
+    if total > MAX_JOBS_AT_ONCE:
+        table = max(tables, key=lambda each: each.combinations)
+        sizes = " x ".join(f"{len(values)} {key}" for key, values in table.matrix.items())
+        raise table.error(
+            f"matrix: {sizes or 'the file'} makes {total} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once",
+            hint="split the file",
+        )
+    hashes: dict[Path, str] = {}
+    seen: dict[str, str] = {}  # id of a table -> where
+    planned: list[Planned] = []
+    for table in tables:
+        planned += table.plan(hashes, seen)
+        if table.id:
+            if table.id in seen:
+                raise table.error(f"id {table.id!r} is {seen[table.id]}'s already", hint="give each table its own")
+            seen[table.id] = table.where or "the first table"
+    return tuple(planned)
+
+
+async def submit_all(
+    client: AsyncClient, planned: Sequence[Planned], *, key: str = "", must_match: bool = False
+) -> tuple[Submitted, ...]:
+    """Upload each file once and submit in order.
+
+    Args:
+        client: the farm.
+        planned: what `load` returned.
+        key: submitted again with the same key, jobs that are the same are not added again; changed ones are.
+        must_match: refuse selectors that no phone matches.
+
+    Raises:
+        FarmError: the farm refuses one; those before it are submitted.
+    """
+    uploaded: set[str] = set()
+    submitted: list[Submitted] = []
+    jobs_of: dict[str, tuple[str, ...]] = {}
+    times: Counter[str] = Counter()
+    for each in planned:
+        for sha256, file in each.files.items():
+            if sha256 not in uploaded and await client.put_file(file) != sha256:
+                raise UserError(f"{file} changed while it was submitted", hint="submit again")
+            uploaded.add(sha256)
+        fingerprint = each.fingerprint()
+        times[fingerprint] += 1  # the same job twice in one file is meant twice
+        own_key = f"{key[:KEY_CHARS]}:{fingerprint[:32]}:{times[fingerprint]}" if key else ""
+        waits_for = tuple(itertools.chain.from_iterable(jobs_of[name] for name in each.after))
+        spec = replace(each.spec, after=(*each.spec.after, *waits_for))
+        done = await client.submit(spec, key=own_key, must_match=must_match)
+        submitted.append(done)
+        if each.id:
+            jobs_of[each.id] = (*jobs_of.get(each.id, ()), *((done.array,) if done.array else done.ids))
+    return tuple(submitted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One job of the file, or a matrix of them."""
+
+    path: Path
+    where: str  # "[[job]] 2"; empty when the file is one job
+    cls: type[AnySpec]
+    given: Mapping[str, Any]  # spec keys
+    matrix: Mapping[str, Mapping[str, Any]]  # spec key -> name -> value
+    id: str
+
+    @property
+    def combinations(self) -> int:
+        return math.prod(len(values) for values in self.matrix.values())
+
+    def error(self, message: str, *, hint: str = "") -> SpecFileError:
+        return SpecFileError(": ".join(filter(None, (str(self.path), self.where, message))), hint=hint)
+
+    def plan(self, hashes: dict[Path, str], ids: Mapping[str, str]) -> Iterator[Planned]:
+        for names in itertools.product(*self.matrix.values()):
+            chosen = {key: self.matrix[key][name] for key, name in zip(self.matrix, names, strict=True)}
+            yield self._planned(", ".join(names), {**self.given, **chosen}, hashes, ids)
+
+    def _planned(self, name: str, given: dict[str, Any], hashes: dict[Path, str], ids: Mapping[str, str]) -> Planned:
+        files: dict[str, Path] = {}
+        for key in FILES:
+            value = given.get(key)
+            if key in _keys(self.cls) and isinstance(value, str):
+                given[key] = self._file(key, value, files, hashes)
+                if key == "model":
+                    given.setdefault("name", Path(value).name)
+        after = given.get("after", [])
+        here = [each for each in after if each in ids] if isinstance(after, list) else []
+        if here:
+            given["after"] = [each for each in after if each not in ids]
+        missing = [
+            field.name
+            for field in fields(self.cls)
+            if field.default is MISSING and field.default_factory is MISSING and field.name not in given
+        ]
+        if missing:
+            raise self.error(f"{self.cls.kind} needs {missing[0]!r}", hint=f"add: {missing[0]} = ...")
+        try:
+            spec = self.cls.from_wire(given)
+        except UserError as error:
+            raise self.error(f"{name}: {error.message}" if name else error.message, hint=error.hint) from error
+        shown = name or str(given.get("name") or given.get("command") or given.get("note") or self.cls.kind)
+        return Planned(shown, spec, files, self.id, tuple(here))
+
+    def _file(self, key: str, value: str, files: dict[str, Path], hashes: dict[Path, str]) -> str:
+        path = self.path.parent / value
+        if re.fullmatch(SHA256_PATTERN, value) and not path.exists():
+            return value
+        try:
+            if path not in hashes:
+                with checked_file(path).open("rb") as file:
+                    hashes[path] = hashlib.file_digest(file, "sha256").hexdigest()
+        except UserError as error:
+            raise self.error(f"{key}: {error.message}", hint="paths are relative to the spec file") from error
+        files[hashes[path]] = path
+        return hashes[path]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(checked_file(path).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecFileError(
+            f"{path} is not valid TOML: {error}", hint="texts stand in quotes; numbers, true and false do not"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecFileError(f"cannot read {path}: {error}", hint="give a TOML file: docs/clients.md") from error
+
+
+def _tables(path: Path, tree: Mapping[str, Any]) -> Iterator[_Table]:
+    shared = {key: value for key, value in tree.items() if key != "job"}
+    jobs = tree.get("job", [{}])
+    if not isinstance(jobs, list) or not all(isinstance(each, dict) for each in jobs) or not jobs:
+        raise SpecFileError(f"{path}: job is not a list of tables", hint="write [[job]] above each job's keys")
+    kinds = [_kind(path, _where(tree, i), {**shared, **each}) for i, each in enumerate(jobs)]
+    known = OWN_KEYS.union(*map(_keys, kinds)) | {"job"}
+    _refuse_unknown(path, "", shared, known, kinds[0].kind if "job" not in tree else "a spec file")
+    if "job" in tree and "id" in shared:
+        raise SpecFileError(f"{path}: id stands above every [[job]]", hint="give each [[job]] its own")
+    common_matrix = _matrix(path, "", shared.get("matrix", {}), known - OWN_KEYS)
+    for i, (cls, own) in enumerate(zip(kinds, jobs, strict=True)):
+        where = _where(tree, i)
+        _refuse_unknown(path, where, own, _keys(cls) | OWN_KEYS, cls.kind)
+        matrix = {
+            **{key: values for key, values in common_matrix.items() if key in _keys(cls) and key not in own},
+            **_matrix(path, where, own.get("matrix", {}), _keys(cls)),
+        }
+        given = {key: value for key, value in {**shared, **own}.items() if key in _keys(cls)}
+        table = _Table(path, where, cls, given, matrix, _id(path, where, own.get("id", shared.get("id", ""))))
+        twice = sorted(matrix.keys() & own.keys() | common_matrix.keys() & shared.keys())
+        if twice:
+            raise table.error(f"{twice[0]!r} is given in the matrix and outside it", hint="give it once")
+        yield table
+
+
+def _where(tree: Mapping[str, Any], index: int) -> str:
+    return f"[[job]] {index + 1}" if "job" in tree else ""
+
+
+def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[AnySpec]:
+    kind = table.get("kind")
+    prefix = ": ".join(filter(None, (str(path), where)))
+    if kind is None:
+        raise SpecFileError(f"{prefix}: there is no kind", hint=f'add kind = "bench" (or {", ".join(KINDS)})')
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = nearest(str(kind), KINDS)
+        hint = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(KINDS)}"
+        raise SpecFileError(f"{prefix}: there is no kind of job {str(kind)[:80]!r}", hint=hint)
+    return KINDS[kind]
+
+
+def _keys(cls: type[AnySpec]) -> frozenset[str]:
+    return frozenset(field.name for field in fields(cls))
+
+
+def _refuse_unknown(path: Path, where: str, table: Mapping[str, Any], known: frozenset[str], what: str) -> None:
+    for key in table:
+        if key not in known:
+            near = nearest(key, known)
+            hint = f"did you mean {near[0]!r}?" if near else f"keys: {', '.join(sorted(known))}"
+            prefix = ": ".join(filter(None, (str(path), where)))
+            raise SpecFileError(f"{prefix}: {what} has no key {key!r}", hint=hint)
+
+
+def _matrix(path: Path, where: str, matrix: object, known: frozenset[str]) -> dict[str, Mapping[str, Any]]:
+    """Each key's values by name: a table's own names, or the values themselves."""
+    prefix = ": ".join(filter(None, (str(path), where, "matrix")))
+    if not isinstance(matrix, dict):
+        raise SpecFileError(f"{prefix} is no table", hint='[matrix], then lines like target = ["cpu", "adreno"]')
+    _refuse_unknown(path, where, matrix, known, "a matrix")
+    named: dict[str, Mapping[str, Any]] = {}
+    for key, values in matrix.items():
+        if isinstance(values, dict) and values:
+            named[key] = values
+        elif isinstance(values, list) and values:
+            named[key] = {_name(key, value): value for value in values}
+            if len(named[key]) < len(values):
+                raise SpecFileError(f"{prefix}: {key} has a value twice", hint="give each once")
+        else:
+            raise SpecFileError(
+                f"{prefix}: {key} is no list of values", hint=f"{key} = [...], or {key} = {{name = value, ...}}"
+            )
+    return named
+
+
+def _name(key: str, value: object) -> str:
+    return str(value) if isinstance(value, str) and key in ("model", "on", "target", "name") else f"{key}={value}"
+
+
+def _id(path: Path, where: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise SpecFileError(f"{': '.join(filter(None, (str(path), where)))}: id is no text", hint='id = "warm-up"')
+    return given
