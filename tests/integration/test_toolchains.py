@@ -1,0 +1,142 @@
+"""`farm toolchain add|list|remove`: interpreters are believed after they have imported TVM, and bad ones say why."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm import __version__
+from farm.bundle.manifest import Bundle
+from farm.core.errors import ExitCode
+from farm.jobs.toolchain_check import ToolchainFacts, ToolchainRefusedError, check_pair, examine
+from tests.support.whole_farm import Story, refused, running_farm
+
+FACTS = ToolchainFacts(__version__, "0.27.0.post1", {})
+
+
+def script(folder, text, name="python"):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def second_python(folder):
+    """An interpreter at another path, as another environment's would be."""
+    return script(folder, f'exec {sys.executable} "$@"', "second-python")
+
+
+async def test_an_interpreter_says_its_versions():
+    facts = await examine(Path(sys.executable))
+    assert facts.farm == __version__
+    assert facts.tvm
+    assert facts.packages["apache-tvm-ffi"]
+
+
+BAD = {
+    "no path": (lambda folder: folder / "nothing", "there is no", "bin/python"),
+    "a folder": (lambda folder: folder, "is a folder", "bin/python"),
+    "not executable": (lambda folder: Path(__file__), "is not executable", "bin/python"),
+    "not a program": (lambda folder: script(folder, "").parent / "broken", "does not run", "bin/python"),
+    "no tvm": (lambda folder: script(folder, "echo \"ModuleNotFoundError: No module named 'tvm'\" >&2; exit 1"),
+               "has no tvm", "pip install"),
+    "no farm": (lambda folder: script(folder, "echo \"ModuleNotFoundError: No module named 'farm'\" >&2; exit 1"),
+                "has no farm", "pip install"),
+    "another farm": (
+        lambda folder: script(folder, """echo 'farm-toolchain {"farm": "9.9", "tvm": "1", "packages": {}}'"""),
+        f"has farm 9.9, the daemon is farm {__version__}", "pip install",
+    ),
+    "garbage": (lambda folder: script(folder, "echo 'farm-toolchain {]'"), "something else than versions", ""),
+    "nothing at all": (lambda folder: script(folder, ""), "it said nothing", "import tvm"),
+    "bytes without end": (lambda folder: script(folder, "yes 0123456789"), "was killed", "import tvm"),
+    "non-zero": (lambda folder: script(folder, "echo libtvm.so: undefined symbol >&2; exit 3"),
+                 "undefined symbol", "import tvm"),
+    "a crash": (lambda folder: script(folder, "kill -SEGV $$"), "was killed", "import tvm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "said", "hint"), BAD.values(), ids=BAD)
+async def test_one_that_cannot_be_used_says_why_in_one_line(tmp_path, make, said, hint):
+    (tmp_path / "broken").write_bytes(b"\x00\x01")
+    (tmp_path / "broken").chmod(0o755)
+    with pytest.raises(ToolchainRefusedError) as caught:
+        await examine(make(tmp_path), limit_s=20)
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message
+    assert hint in caught.value.hint
+
+
+async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
+    python = script(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; trap '' TERM; wait")
+    begun = time.monotonic()
+    with pytest.raises(ToolchainRefusedError, match=r"did not import TVM within 0\.5 s"):
+        await examine(python, limit_s=0.5)
+    assert time.monotonic() - begun < 10
+    child = int((tmp_path / "pid").read_text())
+    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(child)] if psutil.pid_exists(child) else [], 5)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def bundle_of(version):
+    return Bundle(
+        name="b26", hash="0" * 64, abi="arm64-v8a", files=(), path=Path(), toolchain="default", golden=(),
+        tvm_version=version, has_opencl=False,
+    )  # fmt: skip
+
+
+def test_a_bundle_from_another_tvm_is_refused_with_both_versions():
+    check_pair("new", FACTS, bundle_of("0.27.0.post1"))
+    with pytest.raises(ToolchainRefusedError, match=r"new has TVM 0\.27\.0\.post1, bundle b26 is from TVM 0\.26") as it:
+        check_pair("new", FACTS, bundle_of("0.26.0"))
+    assert "docs/bundles.md" in it.value.hint
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("galaxy-s9") as farm:
+        yield farm
+
+
+def rows(farm):
+    return {row["name"]: row for row in json.loads(farm.farm("toolchain", "list", "--json").stdout)}
+
+
+def test_one_is_added_used_kept_over_a_restart_and_removed(farm, tmp_path):
+    python, story = second_python(tmp_path), Story(farm)
+    done = farm.farm("toolchain", "add", "second", "--python", str(python), "--bundle", "virtual")
+    assert done.returncode == 0, done.stderr
+    assert f"added second: TVM {rows(farm)['default']['tvm']} in {python}, paired with bundle virtual" in done.stdout
+    assert story.until("toolchain.added", subject="second")["data"]["python"] == str(python)
+    refused(farm.farm("bundle", "remove", "virtual"), ExitCode.USAGE, "toolchain second names it")
+    second = farm.folder / "second"
+    refused(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--toolchain", "secon"), ExitCode.USAGE, "second")
+    added = farm.farm("bundle", "add", str(farm.folder / "bundle"), "--toolchain", "second", "--name", "for-second")
+    assert added.returncode == 0, added.stderr
+    refused(farm.farm("toolchain", "remove", "second"), ExitCode.USAGE, "for-second")
+
+    farm.daemon.kill()
+    farm.daemon.start().close()
+    farm.client.close()
+    assert rows(farm)["second"]["bundle"] == "virtual"
+    farm.wait_ready(1)  # golden kernels ran in it
+    assert rows(farm)["second"]["up"]
+    assert not second.exists()
+    assert farm.farm("bundle", "remove", "for-second").returncode == 0
+    removed = farm.farm("toolchain", "remove", "second")
+    assert removed.returncode == 0, removed.stderr
+    assert set(rows(farm)) == {"default"}
+
+
+def test_names_that_cannot_be_are_refused(farm):
+    for name, said in (("default", "stands in the configuration"), ("No Name", "cannot be a toolchain's name")):
+        refused(farm.farm("toolchain", "add", name, "--python", sys.executable), ExitCode.USAGE, said)
+    refused(farm.farm("toolchain", "remove", "default"), ExitCode.USAGE, "stands in the configuration")
+    refused(farm.farm("toolchain", "remove", "defualt"), ExitCode.USAGE, "did you mean 'default'")
+    refused(farm.farm("toolchain", "add", "x", "--python", "/nothing"), ExitCode.USAGE, "there is no /nothing")
+    missing = farm.farm("toolchain", "add", "x", "--python", sys.executable, "--bundle", "virtul")
+    refused(missing, ExitCode.USAGE, "did you mean virtual")
+    assert set(rows(farm)) == {"default"}
