@@ -1,0 +1,177 @@
+"""The logs of attempts: one file of JSON lines each, bounded, read by position while it grows and after a restart.
+
+Appending is synchronous: a line costs some 20 us in the page cache, less than handing it to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from farm.core.job import Attempt
+
+MAX_LOG_BYTES = 4 << 20  # of one attempt; 1,000 chatty jobs are then 4 GB at worst
+RESERVE_BYTES = 256 << 10  # beyond that, for what farm itself says and for errors: how it ended is always told
+MAX_LINE_CHARS = 4096  # longer lines are cut: nobody reads them, and one page must fit one message
+PAGE_BYTES = 256 << 10  # read at once
+PAGE_LINES = 1000
+FARM = "farm"
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # a job's id becomes a folder's name
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of an attempt's log."""
+
+    at: str  # ISO 8601 with its zone
+    level: str  # debug, info, warning, error
+    source: str  # who said it: farm, worker, stdout, stderr
+    text: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """The line as JSON fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Some lines in a row; `next` is where to read on."""
+
+    lines: tuple[LogLine, ...]
+    next: int
+
+
+class AttemptLogs:
+    """Every attempt's log. Used on one event loop; `read` may be called in threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is made if need be, for the daemon's own eyes: people read through its door."""
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._grown: dict[tuple[str, int], asyncio.Event] = {}
+        self._cut: set[tuple[str, int]] = set()  # full ones that say so already
+
+    def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
+        """Append what was said just now; each of its lines is one of the log's."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        lines = (LogLine(now, level, source, line) for line in text.splitlines() or ("",))
+        self.append(attempt.job, attempt.number, *lines)
+
+    def append(self, job: str, number: int, *lines: LogLine) -> None:
+        """Append to the log of the job's attempt `number`; a full log or a full disk loses lines, never the attempt."""
+        path = self._path(job, number)
+        try:
+            try:
+                self._append(path, (job, number), lines)
+            except FileNotFoundError:
+                path.parent.mkdir(mode=0o700)
+                self._append(path, (job, number), lines)
+        except OSError as error:
+            logger.warning("a line of the log of %s.%d is lost: %s", job, number, error)
+        grown = self._grown.pop((job, number), None)
+        if grown is not None:
+            grown.set()
+
+    def read(self, job: str, number: int, after: int = 0, limit: int = PAGE_LINES) -> LogPage:
+        """At most `limit` lines from the position `after`: 0, or `next` of an earlier page. Blocking.
+
+        An attempt that said nothing, or is not known, has no lines. A position inside a line goes on with the next one.
+        """
+        try:
+            with self._path(job, number).open("rb") as file:
+                begin = max(0, after - 1)
+                file.seek(begin)
+                data = file.read(PAGE_BYTES)
+        except FileNotFoundError:
+            return LogPage((), after)
+        if after > 0:  # from the byte before: it ends a line, unless the position is no line's
+            whole = data.find(b"\n") + 1
+            begin, data = begin + whole, data[whole:] if whole else b""
+        lines: list[LogLine] = []
+        position = max(after, begin)
+        for raw in data.splitlines(keepends=True):
+            if len(lines) >= limit or not raw.endswith(b"\n"):
+                break
+            position += len(raw)
+            line = _parsed(raw)
+            if line is not None:
+                lines.append(line)
+        return LogPage(tuple(lines), position)
+
+    async def grown(self, job: str, number: int, after: int) -> None:
+        """Return as soon as the log has something at or beyond the position `after`."""
+        while self._size(job, number) <= after:
+            await self._grown.setdefault((job, number), asyncio.Event()).wait()
+
+    def jobs(self) -> frozenset[str]:
+        """The jobs that have logs. Blocking."""
+        return frozenset(entry.name for entry in os.scandir(self._folder) if entry.is_dir())
+
+    def remove(self, jobs: Collection[str]) -> None:
+        """Delete the logs of jobs that are forgotten. Blocking."""
+        for job in jobs:
+            shutil.rmtree(self._path(job, 1).parent, ignore_errors=True)
+
+    def _append(self, path: Path, key: tuple[str, int], lines: Collection[LogLine]) -> None:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(file).st_size
+            # A daemon that died in the middle of a line left it without an end.
+            data = bytearray(b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b"")
+            for line in lines:
+                spared = line.source == FARM or line.level == "error"
+                encoded = _encoded(line)
+                if size + len(data) + len(encoded) <= MAX_LOG_BYTES + RESERVE_BYTES * spared:
+                    data += encoded
+                elif key not in self._cut:
+                    self._cut.add(key)
+                    said = f"more than {MAX_LOG_BYTES >> 20} MiB were said: the rest is not kept"
+                    data += _encoded(LogLine(line.at, "warning", FARM, said))
+            if data:
+                _write(file, data)
+        finally:
+            os.close(file)
+
+    def _size(self, job: str, number: int) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return self._path(job, number).stat().st_size
+        return 0
+
+    def _path(self, job: str, number: int) -> Path:
+        if not _JOB.fullmatch(job):
+            raise ValueError(f"{job[:80]!r} is no job's id")
+        return self._folder / job / f"{number:d}.jsonl"
+
+
+def _encoded(line: LogLine) -> bytes:
+    fields = asdict(line)
+    if len(line.text) > MAX_LINE_CHARS:
+        fields["text"] = f"{line.text[:MAX_LINE_CHARS]} ... ({len(line.text)} characters)"
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def _parsed(raw: bytes) -> LogLine | None:
+    """None for half a line, as a daemon that was killed leaves it."""
+    try:
+        fields: Mapping[str, Any] = json.loads(raw)
+        return LogLine(fields["at"], fields["level"], fields["source"], fields["text"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(file: int, data: bytes | bytearray) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -1,0 +1,141 @@
+"""Logs of attempts: read by position, bounded, whole again after a daemon that died in the middle of a line."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.job import Attempt
+from farm.jobs import logs as module
+from farm.jobs.logs import AttemptLogs, LogLine
+
+ATTEMPT = Attempt("bench-1.2", "bench-1", 2, "a", "lease", 7, datetime.now(UTC))
+
+
+@pytest.fixture
+def logs(tmp_path):
+    return AttemptLogs(tmp_path / "logs")
+
+
+def texts(page):
+    return [line.text for line in page.lines]
+
+
+def line(text, level="info", source="worker"):
+    return LogLine("2026-11-20T12:00:00+00:00", level, source, text)
+
+
+def everything(logs, job="bench-1", number=2):
+    found, after = [], 0
+    while True:
+        page = logs.read(job, number, after)
+        if not page.lines and page.next == after:
+            return found
+        found += page.lines
+        after = page.next
+
+
+def test_lines_are_read_by_position(logs):
+    logs.keep(ATTEMPT, "one\ntwo", "warning", "stdout")
+    logs.keep(ATTEMPT, "three")
+    first = logs.read("bench-1", 2, limit=2)
+    assert [(each.text, each.level, each.source) for each in first.lines] == [
+        ("one", "warning", "stdout"), ("two", "warning", "stdout"),
+    ]  # fmt: skip
+    assert datetime.fromisoformat(first.lines[0].at).tzinfo is not None
+    second = logs.read("bench-1", 2, first.next)
+    assert texts(second) == ["three"]
+    assert logs.read("bench-1", 2, second.next) == module.LogPage((), second.next)
+    assert texts(logs.read("bench-1", 2, 1)) == ["two", "three"]  # a position inside the first line
+    assert logs.read("bench-1", 1) == module.LogPage((), 0)
+    assert logs.read("bench-1", 2, 10**9).lines == ()
+
+
+def test_a_restart_loses_nothing_and_half_a_line_is_skipped(logs, tmp_path):
+    logs.keep(ATTEMPT, "before")
+    with (tmp_path / "logs" / "bench-1" / "2.jsonl").open("ab") as file:
+        file.write(b'{"at": "2026')
+    again = AttemptLogs(tmp_path / "logs")
+    assert texts(again.read("bench-1", 2)) == ["before"]
+    again.keep(ATTEMPT, "after")
+    assert texts(again.read("bench-1", 2)) == ["before", "after"]
+
+
+def test_a_full_log_says_so_once_and_farm_still_gets_a_word_in(logs, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 2000)
+    monkeypatch.setattr(module, "RESERVE_BYTES", 1000)
+    for number in range(100):
+        logs.keep(ATTEMPT, f"line {number}", source="worker")
+    logs.keep(ATTEMPT, "it failed", "error")
+    kept = texts(logs.read("bench-1", 2))
+    assert kept[0] == "line 0"
+    assert [text for text in kept if "the rest is not kept" in text] == [kept[-2]]
+    assert kept[-1] == "it failed"
+    for _ in range(100):
+        logs.keep(ATTEMPT, "farm talks on", "error")
+    assert logs._size("bench-1", 2) <= 3200
+
+
+def test_a_long_line_is_cut(logs):
+    logs.keep(ATTEMPT, "x" * 100_000)
+    (cut,) = logs.read("bench-1", 2).lines
+    assert len(cut.text) < 5000
+    assert cut.text.endswith("(100000 characters)")
+
+
+def test_pages_are_bounded_and_follow_one_another(logs, monkeypatch):
+    monkeypatch.setattr(module, "PAGE_BYTES", 500)
+    logs.append("bench-1", 2, *(line(str(number)) for number in range(100)))
+    assert 0 < len(logs.read("bench-1", 2).lines) < 10
+    assert [each.text for each in everything(logs)] == [str(number) for number in range(100)]
+
+
+@given(st.lists(st.text(max_size=40), max_size=20))
+def test_whatever_is_said_is_read_again(tmp_path_factory, said):
+    logs = AttemptLogs(tmp_path_factory.mktemp("logs"))
+    logs.append("bench-1", 2, *map(line, said))
+    wanted = [text.encode("utf-8", "replace").decode() for text in said]
+    assert [each.text for each in everything(logs)] == wanted
+
+
+async def test_followers_are_woken(logs):
+    logs.keep(ATTEMPT, "one")
+    end = logs.read("bench-1", 2).next
+    await logs.grown("bench-1", 2, 0)
+    followers = [asyncio.create_task(logs.grown("bench-1", 2, end)) for _ in range(2)]
+    given_up = asyncio.create_task(logs.grown("bench-1", 2, end))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    logs.append("bench-1", 1, line("another attempt's"))
+    await asyncio.sleep(0)
+    assert not any(follower.done() for follower in followers)
+    logs.keep(ATTEMPT, "two")
+    await asyncio.gather(*followers)
+    assert texts(logs.read("bench-1", 2, end)) == ["two"]
+
+
+def test_logs_go_with_their_jobs(logs):
+    logs.keep(ATTEMPT, "one")
+    logs.append("run-2", 1, line("other"))
+    assert logs.jobs() == {"bench-1", "run-2"}
+    logs.remove(["bench-1", "never-was"])
+    assert logs.jobs() == {"run-2"}
+    assert logs.read("bench-1", 2).lines == ()
+
+
+@pytest.mark.parametrize("job", ["../x", "", ".", "a/b", "a\0"])
+def test_no_name_leads_elsewhere(logs, job):
+    with pytest.raises(ValueError, match="no job's id"):
+        logs.read(job, 1)
+
+
+def test_a_disk_that_refuses_costs_lines_not_the_attempt(logs, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write", refuse)
+    logs.keep(ATTEMPT, "one")
+    assert "No space left" in caplog.text
+    assert logs.read("bench-1", 2).lines == ()
