@@ -1,36 +1,29 @@
-"""Who gets which phone: rules by example, every order of the inputs, and invariants after every random step."""
+"""Who gets which phone: rules by example, and every order of the inputs."""
 
 import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from farm.core.allocator import REMEMBERED_REQUESTS, Allocator
+from farm.core.allocator import Allocator
 from farm.core.allocator_events import (
     DeviceChanged,
     DeviceForgotten,
     Grant,
     LeaseEnded,
+    LeaseExtended,
+    LeaseRestored,
+    Paused,
     RequestCame,
     RequestWithdrawn,
+    Resumed,
+    SharesChanged,
 )
-from farm.core.device import DeviceView, Heat, Life, Service
-from farm.core.requests import Door, LeaseRequest
+from farm.core.allocator_index import REMEMBERED_REQUESTS
+from farm.core.device import Heat, Life, Service
 from farm.core.selector import Selector
-
-
-def phone(name, *aliases, life=Life.READY, **facts):
-    labels = {"name": name, **({"gpu": aliases[0]} if aliases else {})}
-    return DeviceView(
-        name, f"serial-{name}", life, adopted=True, aliases=("android", *aliases, name), labels=labels, **facts
-    )
-
-
-def wish(text="android", priority=1, device=""):
-    return LeaseRequest(Selector.parse(text), "alice", Door.JOB, priority, device=device)
+from farm.core.shares import Share
+from tests.support.allocator import Lab, phone, wish
 
 
 def feed(allocator, *events):
@@ -54,6 +47,14 @@ def test_higher_priority_first_then_first_come():
     while grants := feed(allocator, LeaseEnded("p")):
         served.append(grants[0].request_id)
     assert served == ["b", "c", "a"]
+
+
+def test_first_come_first_served_within_one_user_whatever_is_wanted():
+    lab = Lab("p")
+    lab.want("holder")
+    for number, text in enumerate(("android", "p", "name=p", "android")):
+        lab.want(f"r{number}", text)
+    assert [lab.end("p") for _ in range(5)] == ["r0", "r1", "r2", "r3", ""]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -101,182 +102,231 @@ def test_withdrawing_is_final_and_harmless_when_repeated():
     assert not allocator.waiting()
 
 
+# --- which phone ------------------------------------------------------------------------------------------------------
+
+
 def test_the_common_phone_is_taken_while_nothing_is_known():
-    allocator = Allocator()
-    feed(allocator, *(DeviceChanged(phone(*each)) for each in (("m", "mali"), ("x", "adreno"), ("y", "adreno"))))
-    assert feed(allocator, RequestCame("r", wish())) == [Grant("r", "x")]
+    lab = Lab(phone("m", "mali"), phone("x", "adreno"), phone("y", "adreno"))
+    assert lab.want("r") == "x"
 
 
 def test_a_phone_that_others_need_is_kept_for_them():
-    allocator = Allocator()
-    feed(allocator, *(DeviceChanged(phone(*each)) for each in (("a", "adreno"), ("b", "adreno"), ("z", "mali"))))
-    # Somebody tunes for the adreno phones: request, release, again and again.
-    for number in range(6):
-        (grant,) = feed(allocator, RequestCame(f"tune-{number}", wish("adreno")))
-        feed(allocator, LeaseEnded(grant.device))
-    assert feed(allocator, RequestCame("any", wish())) == [Grant("any", "z")]
+    lab = Lab(phone("a", "adreno"), phone("b", "adreno"), phone("z", "mali"))
+    for number in range(6):  # somebody tunes for the adreno phones: request, release, again and again
+        lab.end(lab.want(f"tune-{number}", "adreno"))
+    assert lab.want("any") == "z"
+
+
+def test_a_phone_that_a_waiting_request_needs_is_kept_for_it():
+    lab = Lab(phone("a", "adreno"), phone("b", "adreno"), phone("z", "mali"), workers=1)
+    lab.want("worker", "b", worker=True)
+    lab.want("waits for a place", "adreno", worker=True)
+    assert lab.want("any") == "z"
 
 
 def test_one_named_device_only():
-    allocator = Allocator()
-    feed(allocator, DeviceChanged(phone("a")), RequestCame("r", wish(device="b")))
-    assert feed(allocator, DeviceChanged(phone("b"))) == [Grant("r", "b")]
+    lab = Lab("a")
+    assert not lab.want("r", device="b")
+    assert lab.tell(DeviceChanged(phone("b"))) == [Grant("r", "b")]
+
+
+def test_avoided_phones_are_never_given():
+    lab = Lab("a", "b")
+    assert lab.want("r", avoid=frozenset({"a"})) == "b"
+    assert not lab.want("s", avoid=frozenset({"a"}))
+    assert lab.reasons("s", wish(avoid=frozenset({"a"})))["a"].startswith("avoided")
 
 
 def test_a_phone_that_changes_its_labels_answers_to_the_new_ones_only():
-    allocator = Allocator()
-    feed(allocator, DeviceChanged(phone("p", "adreno", life=Life.CHECKING)))
-    feed(allocator, RequestCame("old", wish("adreno")), RequestCame("new", wish("mali")))
-    assert feed(allocator, DeviceChanged(phone("p", "mali"))) == [Grant("new", "p")]
-    assert allocator.matching(Selector.parse("adreno")) == frozenset()
+    lab = Lab(phone("p", "adreno", life=Life.CHECKING))
+    lab.want("old", "adreno")
+    lab.want("new", "mali")
+    assert lab.tell(DeviceChanged(phone("p", "mali"))) == [Grant("new", "p")]
+    assert lab.allocator.matching(Selector.parse("adreno")) == frozenset()
 
 
-def test_a_forgotten_phone_is_gone():
-    allocator = Allocator()
-    feed(allocator, DeviceChanged(phone("p")), DeviceForgotten("p"), DeviceForgotten("p"))
-    assert not feed(allocator, RequestCame("r", wish()))
-    assert not allocator.answers_to("android")
+def test_a_forgotten_phone_is_gone_but_its_lease_stands():
+    lab = Lab("p")
+    lab.want("r")
+    lab.tell(DeviceForgotten("p"), DeviceForgotten("p"))
+    assert not lab.want("s")
+    assert not lab.allocator.answers_to("android")
+    assert not lab.tell(DeviceChanged(phone("p")))
+    assert lab.end("p") == "s"
 
 
-def test_explain_names_holder_queue_and_mismatch():
-    allocator = Allocator()
-    feed(allocator, DeviceChanged(phone("a", "adreno")), DeviceChanged(phone("b", "mali")))
-    feed(
-        allocator,
-        RequestCame("r1", wish("adreno")),
-        RequestCame("r2", wish("adreno", 7)),
-        RequestCame("r3", wish("adreno")),
-    )
-    held, mismatch = allocator.explain(wish("adreno"), 0.0, "r3")
-    assert (held.device, held.matches, held.reason) == ("a", True, "held; 1 waiting requests come first")
-    assert (mismatch.device, mismatch.matches) == ("b", False)
-    assert "adreno" in mismatch.reason
-    assert [each.reason for each in allocator.explain(wish("mali"), 0.0) if each.matches] == ["free"]
+# --- places, quotas, pause, restart -----------------------------------------------------------------------------------
+
+
+def test_no_more_workers_than_places_and_waiting_takes_no_place():
+    lab = Lab("a", "b", "c", workers=1)
+    assert lab.want("w1", worker=True)
+    assert not lab.want("w2", worker=True)
+    assert lab.want("person")
+    assert "worker places are taken" in str(lab.reasons("w2", wish(worker=True)))
+    assert {grant.request_id for grant in lab.tell(LeaseEnded("a"))} == {"w2"}
+
+
+def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
+    lab = Lab(phone("a", "adreno"), phone("b", "mali"), workers=1)
+    lab.want("w1", "adreno", worker=True)
+    lab.want("w2", "mali", worker=True)
+    lab.want("person", "adreno")
+    assert set(lab.tell(LeaseEnded("a"))) == {Grant("w2", "b"), Grant("person", "a")}
+
+
+def test_nobody_holds_more_than_their_quota():
+    lab = Lab("a", "b", "c")
+    lab.tell(SharesChanged(Share(), {"alice": Share(devices=1)}))
+    device = lab.want("r1")
+    assert not lab.want("r2")
+    assert lab.want("s", user="bob")
+    assert "alice holds 1 devices of at most 1" in str(lab.reasons("r2", wish()))
+    assert lab.end(device) in ("", "r2")
+    assert "r2" in lab.holders().values()
+
+
+def test_a_quota_that_is_raised_serves_those_who_wait():
+    lab = Lab("a", "b")
+    lab.tell(SharesChanged(Share(devices=1)))
+    lab.want("r1")
+    lab.want("r2")
+    assert [grant.request_id for grant in lab.tell(SharesChanged(Share(devices=2)))] == ["r2"]
+
+
+def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
+    lab = Lab(phone("a", "adreno"), phone("b", "mali"))
+    lab.tell(Paused("the disk is full"))
+    # Served in this order, "any" might take the only phone that suits "adreno".
+    for name, text in (("any", "android"), ("adreno", "adreno"), ("too many", "android")):
+        assert not lab.want(name, text)
+    assert lab.reasons("any", wish())["a"].startswith("nothing is handed out: the disk is full")
+    assert not lab.tell(DeviceChanged(phone("a", "adreno")))
+    assert set(lab.tell(Resumed())) == {Grant("any", "b"), Grant("adreno", "a")}
+
+
+def test_a_restored_lease_counts_before_its_phone_is_known():
+    lab = Lab("b", workers=1)
+    lab.tell(SharesChanged(Share(devices=2)))
+    lab.tell(LeaseRestored("a", "old", wish(worker=True)))
+    assert not lab.tell(DeviceChanged(phone("a")))
+    assert not lab.want("worker", user="bob", worker=True)
+    assert lab.want("person") == "b"
+    assert not lab.want("third")
+    assert lab.end("a") == "worker"
+    assert lab.holders() == {"b": "person", "a": "worker"}
+
+
+def test_a_device_is_restored_once():
+    lab = Lab()
+    lab.tell(LeaseRestored("a", "old", wish()))
+    with pytest.raises(ValueError, match="held"):
+        lab.tell(LeaseRestored("a", "older", wish()))
+
+
+@pytest.mark.parametrize("state", ["waiting", "holding"])
+def test_an_id_may_come_once(state):
+    lab = Lab(*(["p"] if state == "holding" else []))
+    lab.want("r")
+    with pytest.raises(ValueError, match="twice"):
+        lab.want("r")
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def test_unknown_keys_leave_nothing_behind():
     allocator = Allocator()
     feed(allocator, DeviceChanged(phone("p", life=Life.GONE)))
     for number in range(1000):
-        feed(allocator, RequestCame(f"r{number}", wish(f"unknown-{number}")), RequestWithdrawn(f"r{number}"))
-    assert not allocator._groups
-    assert not allocator._waiting
+        feed(
+            allocator,
+            RequestCame(f"r{number}", wish(f"unknown-{number}", number, user=f"{number}")),
+            RequestWithdrawn(f"r{number}"),
+        )
+    state = allocator._state
+    assert not state.index._groups
+    assert not state.lines._waiting
+    assert not state.lines._tiers
+    assert not state.lines._by_turn
+    assert not state.ledger._accounts
 
 
 def test_history_is_bounded():
-    allocator = Allocator()
-    feed(allocator, DeviceChanged(phone("p")))
+    lab = Lab("p")
     for number in range(3 * REMEMBERED_REQUESTS):
-        feed(allocator, RequestCame(f"r{number}", wish(f"name=p,gpu-{number % 2}=1" if number % 3 else "p")))
-        feed(allocator, RequestWithdrawn(f"r{number}"), LeaseEnded("p"))
-    assert sum(group.recent for group in allocator._groups.values()) == len(allocator._recent) <= REMEMBERED_REQUESTS
+        name = f"r{number}"
+        lab.want(name, f"name=p,gpu-{number % 2}=1" if number % 3 else "p", avoid=frozenset({f"{number}"}))
+        lab.tell(RequestWithdrawn(name), LeaseEnded("p"))
+    index = lab.allocator._state.index
+    assert sum(group.recent for group in index._groups.values()) == len(index._recent) <= REMEMBERED_REQUESTS
 
 
-def test_an_id_may_come_once():
-    allocator = Allocator()
-    feed(allocator, RequestCame("r", wish()))
-    with pytest.raises(ValueError, match="twice"):
-        allocator.apply(RequestCame("r", wish()), 0.0)
+def test_users_who_have_used_next_to_nothing_are_forgotten():
+    lab = Lab("p", usage_half_life_s=10.0)
+    for number in range(2000):
+        lab.want(f"r{number}", user=f"user-{number}")
+        lab.now_s += 1.0
+        lab.end("p")
+    assert len(lab.allocator._state.ledger._accounts) < 1000
 
 
-NAMES = ("a", "b", "c")
-ALIASES = ("adreno", "mali")
-KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
+# --- explain ----------------------------------------------------------------------------------------------------------
 
 
-class AllocatorMachine(RuleBasedStateMachine):
-    """Random histories against the plainest possible model."""
-
-    @initialize()
-    def begin(self):
-        self.allocator = Allocator()
-        self.views = {}
-        self.waiting = {}  # id -> (order, request)
-        self.held = {}  # device -> id
-        self.count = 0
-
-    def step(self, event):
-        grants = self.allocator.apply(event, 0.0).grants
-        for grant in grants:
-            view = self.views[grant.device]
-            order, request = self.waiting.pop(grant.request_id)
-            assert view.leasable
-            assert grant.device not in self.held
-            assert request.device in ("", view.name)
-            assert request.selector.matches(view.labels, view.aliases)
-            # Nobody more deserving could have used it.
-            for other_order, other in self.waiting.values():
-                if other.selector.matches(view.labels, view.aliases) and other.device in ("", view.name):
-                    assert order < other_order
-            self.held[grant.device] = grant.request_id
-
-    @rule(
-        name=st.sampled_from(NAMES),
-        alias=st.sampled_from(ALIASES),
-        life=st.sampled_from([Life.READY] * 3 + [Life.GONE, Life.CHECKING]),
-        service=st.sampled_from([Service.IN] * 3 + [Service.DRAINING]),
-        heat=st.sampled_from([Heat.OK] * 3 + [Heat.COOLING]),
+def test_explain_names_holder_queue_and_mismatch():
+    lab = Lab(phone("a", "adreno"), phone("b", "mali"))
+    lab.want("r1", "adreno", user="carol", longest_s=90.0)
+    lab.want("urgent", "adreno", 7, user="dave")
+    lab.want("older", "adreno")
+    lab.want("r3", "adreno")
+    lab.now_s += 30
+    held, mismatch = lab.allocator.explain(wish("adreno"), lab.now_s, "r3")
+    assert (held.device, held.matches) == ("a", True)
+    assert held.reason == (
+        "held by carol for 30 s, 60 s more at most; behind 1 of higher priority, 1 of the same user, older"
     )
-    def device_changes(self, name, alias, life, service, heat):
-        self.views[name] = phone(name, alias, life=life, service=service, heat=heat)
-        self.step(DeviceChanged(self.views[name]))
-
-    @rule(name=st.sampled_from(NAMES))
-    def device_is_forgotten(self, name):
-        self.views.pop(name, None)
-        self.step(DeviceForgotten(name))
-
-    @rule(key=st.sampled_from(KEYS), priority=st.integers(-1, 2), device=st.sampled_from(("", "", "", "b")))
-    def request_comes(self, key, priority, device):
-        self.count += 1
-        request = wish(key, priority, device)
-        self.waiting[f"r{self.count}"] = ((-priority, self.count), request)
-        self.step(RequestCame(f"r{self.count}", request))
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def request_is_withdrawn(self, data):
-        request_id = data.draw(st.sampled_from(sorted(self.waiting)))
-        del self.waiting[request_id]
-        self.step(RequestWithdrawn(request_id))
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def lease_ends(self, data):
-        device = data.draw(st.sampled_from(sorted(self.held)))
-        del self.held[device]
-        self.step(LeaseEnded(device))
-
-    @invariant()
-    def nothing_that_could_be_granted_waits(self):
-        for name, view in self.views.items():
-            if view.leasable and name not in self.held:
-                for _, request in self.waiting.values():
-                    assert not (request.device in ("", name) and request.selector.matches(view.labels, view.aliases))
-
-    @invariant()
-    def the_index_says_what_the_devices_say(self):
-        allocator = self.allocator
-        assert {name: each.request_id for name, each in allocator.held.items()} == self.held
-        assert [name for name, _ in allocator.waiting()] == sorted(self.waiting, key=lambda name: self.waiting[name][0])
-        for key in KEYS:
-            selector = Selector.parse(key)
-            expected = {name for name, view in self.views.items() if selector.matches(view.labels, view.aliases)}
-            assert allocator.matching(selector) == expected
-        for key, group in allocator._groups.items():
-            assert group.queue or group.recent
-            assert group.queue == sorted(group.queue)
-            assert all(key in allocator._groups_of[name] for name in group.devices)
-        for name, keys in allocator._groups_of.items():
-            assert all(name in allocator._groups[key].devices for key in keys)
-
-    @invariant()
-    def everything_is_explained(self):
-        for request_id, (_, request) in self.waiting.items():
-            for reason in self.allocator.explain(request, 0.0, request_id):
-                assert reason.reason
-                assert reason.reason != "free" or not reason.matches
+    assert (mismatch.device, mismatch.matches) == ("b", False)
+    assert "adreno" in mismatch.reason
+    assert [each.reason for each in lab.allocator.explain(wish("mali"), lab.now_s) if each.matches] == ["free"]
 
 
-TestAllocator = AllocatorMachine.TestCase
-TestAllocator.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_explain_names_those_who_had_less_and_those_who_starve():
+    lab = Lab("a", starved_s=100.0)
+    lab.want("r1", user="carol")
+    lab.want("starved", user="carol")
+    lab.now_s += 99
+    lab.want("fresh", user="bob")
+    lab.want("mine", user="carol", priority=1, avoid=frozenset({"x"}))
+    lab.now_s += 1
+    reason = lab.reasons("mine", wish(user="carol", avoid=frozenset({"x"})))["a"]
+    assert "1 that waited too long" in reason
+    assert "1 of users who have had less (bob)" in reason
+
+
+def test_an_estimate_follows_the_holders_and_those_ahead():
+    lab = Lab("a", "b")
+    lab.want("r1", longest_s=100.0)
+    lab.want("r2", longest_s=60.0)
+    lab.want("first", longest_s=30.0)
+    lab.want("second")
+    lab.want("third")
+    lab.want("fourth")
+    lab.now_s += 10
+    estimates = [lab.allocator.estimate_s(name, lab.now_s) for name in ("first", "second", "third", "fourth", "nobody")]
+    # b is free after 50 s, then after 80 s; "second" holds it for an unknown time, a is free after 90 s.
+    assert estimates == [50.0, 80.0, 90.0, None, None]
+    device = next(device for device, name in lab.holders().items() if name == "r2")
+    lab.tell(LeaseExtended(device, 200.0))
+    assert lab.allocator.estimate_s("first", lab.now_s) == 90.0
+
+
+def test_no_estimate_where_nobody_can_say():
+    lab = Lab("a")
+    lab.want("r1")
+    lab.want("waits")
+    assert lab.allocator.estimate_s("waits", lab.now_s) is None
+    lab.tell(LeaseExtended("a", 5.0))
+    assert lab.allocator.estimate_s("waits", lab.now_s) == 5.0
+    lab.tell(Paused("full"))
+    assert lab.allocator.estimate_s("waits", lab.now_s) is None

@@ -1,0 +1,244 @@
+"""Why a request has not got a device, and when it will. Reads the allocator's state, changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+
+from farm.core.allocator_events import DeviceReason, Holding
+from farm.core.allocator_index import Group, Meaning
+from farm.core.allocator_state import State
+from farm.core.device import DeviceView, Service
+from farm.core.requests import LeaseRequest
+from farm.core.reservations import Reservation
+from farm.core.waiting_lines import Waiting
+
+NAMED_USERS = 3  # in one reason
+
+
+class Cause(StrEnum):
+    """Why another request is served first; the value completes "N ..."."""
+
+    STARVED = "that waited too long"
+    PRIORITY = "of higher priority"
+    SHARE = "of users who have had less"
+    OWN = "of the same user, older"
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """The requests of one group that are served before the one explained."""
+
+    causes: Counter[Cause] = field(default_factory=Counter)
+    users: set[str] = field(default_factory=set)  # those who have had less
+
+
+def in_order(state: State) -> Iterator[Waiting]:
+    """Everybody who waits, as they would be served were every device equal and shares to stay as they are."""
+    starving = [line.first for line in state.lines.starving(state.now_s)]
+    yield from starving
+    seen = set(starving)
+    for _, _, _, requests in state.lines.claims(state.now_s, state.ledger.turns):
+        yield from (waiting for waiting in requests if waiting not in seen)
+
+
+def explain(state: State, request: LeaseRequest, request_id: str, now_s: float) -> tuple[DeviceReason, ...]:
+    """Per device, why `request` has not got it; the devices it could ever get first."""
+    now_s = max(now_s, state.now_s)
+    waiting = state.lines.waiting.get(request_id)
+    meaning = Meaning.of(request)
+    ahead: dict[Group, _Ahead] = {}
+    for other, cause in _ahead_of(state, request, waiting, now_s):
+        if state.ledger.may_hold_more(other.request.user):
+            there = ahead.setdefault(other.line.group, _Ahead())
+            there.causes[cause] += 1
+            if cause is Cause.SHARE:
+                there.users.add(other.request.user)
+    own_limit = _own_limit(state, request)
+    reasons = []
+    for view in state.index.views.values():
+        if meaning.suits(view):
+            facts = _facts(state, request, view, now_s)
+            if view.adopted:
+                facts = [*own_limit, *facts]
+            if view.name in state.held:
+                facts.append(_queue(there for group, there in ahead.items() if view.name in group.devices))
+            reasons.append(DeviceReason(view.name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
+        else:
+            reasons.append(DeviceReason(view.name, matches=False, reason=_mismatch(request, view)))
+    return tuple(sorted(reasons, key=lambda reason: (not reason.matches, reason.device)))
+
+
+def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
+    """Seconds until the request is served at the latest, as things stand; None: nobody can say.
+
+    Each device that suits it, and each worker place if it needs one, is followed from its present holder through those
+    who are ahead; one held for an unknown time counts as never given back.
+    """
+    waiting = state.lines.waiting.get(request_id)
+    if waiting is None or state.paused:
+        return None
+    now_s = max(now_s, state.now_s)
+    request, group = waiting.request, waiting.line.group
+    before = [other for other, _ in _ahead_of(state, request, waiting, now_s)]
+    ahead = [other.request for other in before]
+    rivals = [other.request for other in before if not other.line.group.devices.isdisjoint(group.devices)]
+    served_s = [_turn_s((_available_s(state, name, request, now_s) for name in group.devices), rivals)]
+    if request.worker:
+        spare = [now_s] * state.spare_places
+        ends = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.worker)
+        served_s.append(_turn_s((*spare, *ends), (other for other in ahead if other.worker)))
+    if not state.ledger.may_hold_more(request.user):
+        own = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.user == request.user)
+        served_s.append(_turn_s(own, (other for other in ahead if other.user == request.user)))
+    known = [at_s for at_s in served_s if at_s is not None]
+    return max(known) - now_s if len(known) == len(served_s) else None
+
+
+def unleasable_reason(view: DeviceView) -> str:
+    """Why an adopted device cannot be handed out, one line for a person; empty when it can."""
+    facts = []
+    if view.life.value != "ready":
+        facts.append(view.life.value + (f" ({view.reason})" if view.reason else ""))
+    if view.service.value != "in":
+        facts.append(view.service.value)
+    if view.heat.value != "ok":
+        temperature = "" if view.temperature_c is None else f" at {view.temperature_c:.0f} °C"
+        facts.append(f"{view.heat.value}{temperature}")
+    return "; ".join(facts)
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+def _ahead_of(
+    state: State, request: LeaseRequest, waiting: Waiting | None, now_s: float
+) -> Iterator[tuple[Waiting, Cause]]:
+    """Who is served before, in order; `waiting` is None for a request that would come now."""
+    seen = set()
+    for line in state.lines.starving(now_s):
+        if line.first is waiting:
+            return
+        seen.add(line.first)
+        yield line.first, Cause.STARVED
+    turn = state.ledger.turn(request.user, now_s)
+    for priority, user, their_turn, others in state.lines.claims(now_s, state.ledger.turns):
+        rank = (-priority, their_turn)
+        own = priority == request.priority and user == request.user
+        if not own and rank > (-request.priority, turn):
+            return
+        cause = Cause.OWN if own else Cause.SHARE if priority == request.priority else Cause.PRIORITY
+        for other in others:
+            if other is waiting:
+                return
+            if other not in seen:
+                yield other, cause
+        if own:
+            return
+
+
+def _queue(groups: Iterable[_Ahead]) -> str:
+    causes: Counter[Cause] = Counter()
+    users: set[str] = set()
+    for there in groups:
+        causes += there.causes
+        users |= there.users
+    if not causes:
+        return ""
+    told = [f"{causes[cause]} {cause}" for cause in Cause if causes[cause]]
+    if users:
+        names = sorted(user or "nobody" for user in users)
+        more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
+        told = [part + f" ({', '.join(names[:NAMED_USERS])}{more})" * part.endswith(Cause.SHARE) for part in told]
+    return f"behind {', '.join(told)}"
+
+
+def _turn_s(available_s: Iterable[float | None], before: Iterable[LeaseRequest]) -> float | None:
+    """When something is left for whoever comes after `before`; each holds the earliest one for its `longest_s`."""
+    times = [at_s for at_s in available_s if at_s is not None]
+    heapify(times)
+    for request in before:
+        if not times:
+            return None
+        at_s = heappop(times)
+        if request.longest_s is not None:
+            heappush(times, at_s + request.longest_s)
+    return times[0] if times else None
+
+
+# --- one device -------------------------------------------------------------------------------------------------------
+
+
+def _own_limit(state: State, request: LeaseRequest) -> list[str]:
+    """Why the request could get no device at all."""
+    facts = []
+    if state.paused:
+        facts.append(f"nothing is handed out: {state.paused}")
+    ledger = state.ledger
+    if not ledger.may_hold_more(request.user):
+        limit = ledger.share(request.user).devices
+        facts.append(f"{request.user} holds {ledger.held(request.user)} devices of at most {limit}")
+    if request.worker and state.places_full:
+        facts.append(f"all {state.policy.workers} worker places are taken")
+    return facts
+
+
+def _facts(state: State, request: LeaseRequest, view: DeviceView, now_s: float) -> list[str]:
+    if not view.adopted:
+        return ["not adopted: `farm device adopt` takes it into the farm"]
+    holding = state.held.get(view.name)
+    facts = [_held(holding, now_s)] if holding is not None else [unleasable_reason(view)]
+    window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
+    if window is not None:
+        facts.append(_reserved(window, request, now_s))
+    return facts
+
+
+def _held(holding: Holding, now_s: float) -> str:
+    text = f"held by {holding.request.user or 'somebody'} for {_span(now_s - holding.since_s)}"
+    if holding.ends_s is not None:
+        text += f", {_span(holding.ends_s - now_s)} more at most"
+    return text + (", asked to give it back" if holding.asked else "")
+
+
+def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
+    users = ", ".join(sorted(window.users))
+    if window.starts_s <= now_s:
+        return f"reserved for {users} for another {_span(window.ends_s - now_s)}"
+    length = (
+        "nobody knows how long it takes" if request.longest_s is None else f"it may take {_span(request.longest_s)}"
+    )
+    return f"reserved for {users} in {_span(window.starts_s - now_s)}, and {length}"
+
+
+def _mismatch(request: LeaseRequest, view: DeviceView) -> str:
+    if request.device and request.device != view.name:
+        return f"only {request.device} is wanted"
+    return request.selector.explain(view.labels, view.aliases) or "avoided: it failed this job, or a sibling has it"
+
+
+def _available_s(state: State, device: str, request: LeaseRequest, now_s: float) -> float | None:
+    """When the device comes free for this request, if nobody else gets it."""
+    view = state.index.views[device]
+    holding = state.held.get(device)
+    if not view.adopted or view.service is not Service.IN or (holding is None and not view.leasable):
+        return None
+    at_s = now_s if holding is None else _ends_s(holding, now_s)
+    if at_s is None or state.reservations.obstacle(device, request.user, request.longest_s, at_s) is None:
+        return at_s
+    return state.reservations.free_again_s(device, request.user, at_s)
+
+
+def _ends_s(holding: Holding, now_s: float) -> float | None:
+    return None if holding.ends_s is None else max(now_s, holding.ends_s)
+
+
+def _span(seconds: float) -> str:
+    """A duration for a person."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,171 @@
+"""What the allocator knows, kept consistent: devices, who holds them, who waits, shares, reservations, places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from farm.core.allocator_events import AllocatorPolicy, Holding
+from farm.core.allocator_index import DeviceIndex, Group, Meaning
+from farm.core.device import DeviceView
+from farm.core.requests import LeaseRequest
+from farm.core.reservations import Reservations
+from farm.core.shares import Ledger
+from farm.core.waiting_lines import Line, Lines, Waiting
+
+
+class State:
+    """Everything the decisions are made from. It decides nothing itself."""
+
+    def __init__(self, policy: AllocatorPolicy) -> None:
+        self.policy = policy
+        self.now_s = 0.0
+        self.paused = ""
+        self.index = DeviceIndex()
+        self.lines = Lines(policy.starved_s)
+        self.ledger = Ledger(policy.usage_half_life_s, policy.held_counts_s)
+        self.reservations = Reservations(policy.reservation_guard_s)
+        self.held: dict[str, Holding] = {}
+        self.free: set[str] = set()  # leasable and not held
+        self._holders: set[str] = set()  # request ids
+        self._workers = 0
+
+    # --- requests and leases --------------------------------------------------------------------------------------
+
+    def request_came(self, request_id: str, request: LeaseRequest) -> Waiting:
+        """A request waits from now on.
+
+        Raises:
+            ValueError: it came before.
+        """
+        if request_id in self.lines.waiting or request_id in self._holders:
+            raise ValueError(f"request {request_id} came twice")
+        return self.lines.join(request_id, request, self.index.came(Meaning.of(request)), self.now_s)
+
+    def request_left(self, request_id: str) -> None:
+        """A request waits no more."""
+        waiting = self.lines.waiting.get(request_id)
+        if waiting is not None:
+            self.lines.leave(waiting)
+            self.index.left(waiting.line.group)
+
+    def served(self, waiting: Waiting) -> None:
+        """A waiting request gets a device, whichever: `place` follows."""
+        self.lines.served(waiting, self.now_s)
+        self.index.left(waiting.line.group)
+        self._count(waiting.id, waiting.request)
+
+    def place(self, waiting: Waiting, device: str) -> None:
+        """A request that was served has this device."""
+        self.held[device] = self._holding(waiting.id, waiting.request)
+        self.free.discard(device)
+
+    def restore(self, device: str, request_id: str, request: LeaseRequest) -> None:
+        """A lease of the time before goes on.
+
+        Raises:
+            ValueError: the device is held.
+        """
+        if device in self.held:
+            raise ValueError(f"{device} is held by request {self.held[device].request_id}")
+        self._count(request_id, request)
+        self.held[device] = self._holding(request_id, request)
+        self.free.discard(device)
+
+    def extend(self, device: str, longest_s: float | None) -> None:
+        """The lease on the device ends so long after now at the latest."""
+        holding = self.held.get(device)
+        if holding is not None:
+            self.held[device] = replace(holding, ends_s=None if longest_s is None else self.now_s + longest_s)
+
+    def end(self, device: str) -> Holding | None:
+        """The lease on the device is over."""
+        holding = self.held.pop(device, None)
+        if holding is None:
+            return None
+        self._holders.discard(holding.request_id)
+        self._workers -= holding.request.worker
+        self.ledger.give_back(holding.request.user, self.now_s)
+        self._look_whether_free(device)
+        return holding
+
+    # --- devices --------------------------------------------------------------------------------------------------
+
+    def device_changed(self, view: DeviceView) -> None:
+        """A device appeared, or anything about it is different."""
+        self.index.device_changed(view)
+        self.reservations.device_changed(view)
+        self._look_whether_free(view.name)
+
+    def device_forgotten(self, name: str) -> None:
+        """A device is no part of the farm any more."""
+        self.index.device_forgotten(name)
+        self.reservations.device_forgotten(name)
+        self._look_whether_free(name)
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def spare_places(self) -> int:
+        """How many more workers may run."""
+        return max(0, self.policy.workers - self._workers)
+
+    @property
+    def places_full(self) -> bool:
+        """Whether every worker place is taken."""
+        return self._workers >= self.policy.workers
+
+    def servable(self, groups: set[Group]) -> set[Group]:
+        """Those of `groups` that need no worker place, or for which there is one."""
+        return {group for group in groups if not group.meaning.worker} if self.places_full else groups
+
+    def in_order(self, groups: set[Group], but_not_counting: str = "") -> Iterator[Line]:
+        """Lines of `groups` whose users may have one more device, as they are served now; starved ones come twice.
+
+        `but_not_counting` names a user who is about to give a device back.
+        """
+        ledger = self.ledger
+        return self.lines.in_order(
+            groups,
+            self.now_s,
+            ledger.turns,
+            lambda user: user == but_not_counting or ledger.may_hold_more(user),
+        )
+
+    def allowed(self, waiting: Waiting, devices: set[str]) -> set[str]:
+        """Those of `devices` that no reservation keeps from this request."""
+        if not self.reservations:
+            return devices
+        user, longest_s = waiting.request.user, waiting.request.longest_s
+        obstacle, now_s = self.reservations.obstacle, self.now_s
+        return {name for name in devices if obstacle(name, user, longest_s, now_s) is None}
+
+    def worth_trying(self, line: Line) -> Iterator[Waiting]:
+        """The line's first request, then those that could do with shorter gaps between reservations than all before."""
+        shortest_s = float("inf")
+        for waiting in line.queue.values():
+            longest_s = waiting.request.longest_s
+            longest_s = self.policy.reservation_guard_s if longest_s is None else longest_s
+            if longest_s < shortest_s:
+                yield waiting
+                shortest_s = longest_s
+            if not self.reservations:
+                return
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _count(self, request_id: str, request: LeaseRequest) -> None:
+        self._holders.add(request_id)
+        self._workers += request.worker
+        self.ledger.take(request.user, self.now_s)
+
+    def _holding(self, request_id: str, request: LeaseRequest) -> Holding:
+        ends_s = None if request.longest_s is None else self.now_s + request.longest_s
+        return Holding(request_id, request, self.now_s, ends_s)
+
+    def _look_whether_free(self, name: str) -> None:
+        view = self.index.views.get(name)
+        if view is not None and view.leasable and name not in self.held:
+            self.free.add(name)
+        else:
+            self.free.discard(name)

@@ -1,0 +1,165 @@
+"""Tune leases are asked to give their phones back at the next candidate boundary.
+
+A tune lease is asked once, for one of two reasons:
+
+- Somebody waits who would be served if it ended (with its phone, or with its worker place where that is all that is
+  missing), and who then goes before the holder's own next request: by starvation, priority or share. The holder's other
+  tune requests are no such reason. A phone is left to a tune lease for `min_slice_s`, and looked at again each
+  `min_slice_s` while anybody waits, because shares change with time. One lease is asked per request that waits.
+- A reservation of others on its phone has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from farm.core.allocator_events import Holding, YieldAsk
+from farm.core.allocator_state import State
+from farm.core.requests import LeaseClass
+from farm.core.waiting_lines import Waiting
+
+
+class Yields:
+    """Which tune leases are asked, for whom, and when the others are looked at."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._look_s: dict[str, float] = {}  # devices of tune leases not asked yet: when to look at them
+        self._asked_for: dict[str, str] = {}  # device of a lease that was asked -> the request that is to be served
+        self._promised: dict[str, str] = {}  # and back
+        self._unclaimed: set[str] = set()  # devices asked for, whose request was served otherwise or left
+
+    def began(self, device: str) -> None:
+        """A lease began."""
+        if self._state.held[device].request.lease_class is LeaseClass.TUNE:
+            self._look_s[device] = self._state.now_s + self._state.policy.min_slice_s
+
+    def ended(self, device: str) -> None:
+        """A lease ended."""
+        self._look_s.pop(device, None)
+        self._unclaimed.discard(device)
+        self._promised.pop(self._asked_for.pop(device, ""), None)
+
+    def left(self, request_id: str) -> None:
+        """A request waits no more."""
+        device = self._promised.pop(request_id, None)
+        if device is not None:
+            del self._asked_for[device]
+            self._unclaimed.add(device)
+
+    def next_look_s(self) -> float | None:
+        """When the next lease is to be looked at; None: nobody waits, or there is none."""
+        return min(self._look_s.values(), default=None) if self._state.lines.waiting else None
+
+    def decide(self, newcomer: Waiting | None, *, windows: bool) -> tuple[YieldAsk, ...]:
+        """Who is asked now; `newcomer` has just begun to wait, `windows`: a reservation may have begun on a device."""
+        if not self._look_s:
+            return ()
+        asks = list(self._reserved()) if windows and self._state.reservations else []
+        now_s = self._state.now_s
+        for device in [device for device, at_s in self._look_s.items() if at_s <= now_s]:
+            self._look_s[device] = now_s + self._state.policy.min_slice_s
+            asks.extend(self._ask_for_best(device))
+        if newcomer is not None:
+            asks.extend(self._ask_for_newcomer(newcomer))
+        return tuple(asks)
+
+    def _reserved(self) -> Iterator[YieldAsk]:
+        reservations = self._state.reservations
+        for device in tuple(self._look_s):
+            # A lease of no length at all: only a window that has begun is in its way.
+            window = reservations.obstacle(device, self._state.held[device].request.user, 0.0, self._state.now_s)
+            if window is not None:
+                yield self._ask(device, f"it is reserved for {', '.join(sorted(window.users))}")
+                self._unclaimed.add(device)
+
+    def _ask_for_newcomer(self, newcomer: Waiting) -> Iterator[YieldAsk]:
+        state = self._state
+        if not state.ledger.may_hold_more(newcomer.request.user) or self._claims(newcomer):
+            return
+        ripe_s = state.now_s - state.policy.min_slice_s
+        reach = newcomer.line.group.devices & self._look_s.keys()
+        if self._lacks_only_a_place(newcomer):
+            reach = {device for device in self._look_s if state.held[device].request.worker}
+        able = [
+            device
+            for device in reach
+            if (holding := state.held[device]).since_s <= ripe_s and self._goes_before(newcomer, holding)
+        ]
+        for device in sorted(able, key=self._least_entitled):
+            if newcomer.id in self._promised:
+                return
+            yield from self._ask_for_best(device)
+
+    def _ask_for_best(self, device: str) -> Iterator[YieldAsk]:
+        """Ask the holder of `device` if somebody should have it, for the foremost who is promised nothing yet."""
+        holding = self._state.held[device]
+        for waiting in self._who_would_be_served(device, holding):
+            if waiting.id in self._promised or self._claims(waiting):
+                continue
+            if self._goes_before(waiting, holding):
+                self._promise(device, waiting)
+                yield self._ask(device, f"{waiting.request.user or 'somebody'} waits for it")
+                return
+            if waiting.request.user != holding.request.user:
+                return  # whoever follows has even less of a claim
+
+    def _who_would_be_served(self, device: str, holding: Holding) -> Iterator[Waiting]:
+        """In service order, if the lease ended now."""
+        state = self._state
+        groups = state.index.waiting_groups_of(device)
+        if not holding.request.worker:
+            groups = state.servable(groups)
+        elif state.places_full:
+            groups |= {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
+        within = state.free | {device}
+        for line in state.in_order(groups, but_not_counting=holding.request.user):
+            suiting = line.group.devices & within
+            for waiting in line.queue.values():
+                if waiting.id not in self._promised:
+                    if state.allowed(waiting, suiting):
+                        yield waiting
+                    break
+
+    def _goes_before(self, waiting: Waiting, holding: Holding) -> bool:
+        """Whether the request is served before one that the holder would make after yielding."""
+        state, request = self._state, waiting.request
+        if state.lines.starves(waiting.line, state.now_s):
+            return True
+        if request.priority != holding.request.priority:
+            return request.priority > holding.request.priority
+        if request.user == holding.request.user:
+            return request.lease_class is not LeaseClass.TUNE
+        ledger, now_s = state.ledger, state.now_s
+        return ledger.turn(request.user, now_s) < ledger.turn(holding.request.user, now_s, without=1)
+
+    def _lacks_only_a_place(self, waiting: Waiting) -> bool:
+        group = waiting.line.group
+        return group.meaning.worker and self._state.places_full and not group.devices.isdisjoint(self._state.free)
+
+    def _least_entitled(self, device: str) -> tuple[int, float, float, str]:
+        holding = self._state.held[device]
+        turn = self._state.ledger.turn(holding.request.user, self._state.now_s)
+        return holding.request.priority, -turn, holding.since_s, device
+
+    def _claims(self, waiting: Waiting) -> bool:
+        """Promise the request a device that was asked for and that nobody is promised; whether there was one."""
+        if self._unclaimed.isdisjoint(waiting.line.group.devices):
+            return False
+        allowed = self._state.allowed(waiting, waiting.line.group.devices & self._unclaimed)
+        if not allowed:
+            return False
+        self._promise(min(allowed), waiting)
+        return True
+
+    def _promise(self, device: str, waiting: Waiting) -> None:
+        self._unclaimed.discard(device)
+        self._asked_for[device] = waiting.id
+        self._promised[waiting.id] = device
+
+    def _ask(self, device: str, reason: str) -> YieldAsk:
+        del self._look_s[device]
+        holding = self._state.held[device]
+        self._state.held[device] = replace(holding, asked=True)
+        return YieldAsk(device, holding.request_id, reason)

@@ -1,0 +1,72 @@
+"""Devices, wishes and a clock for the allocator's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import (
+    AllocatorEvent,
+    AllocatorPolicy,
+    DeviceChanged,
+    Grant,
+    LeaseEnded,
+    RequestCame,
+    YieldAsk,
+)
+from farm.core.device import DeviceView, Life
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector
+
+
+def phone(name: str, *aliases: str, life: Life = Life.READY, **facts: Any) -> DeviceView:
+    """An adopted device that answers to `android`, `aliases` and its name; the first alias is its GPU."""
+    labels = {"name": name, **({"gpu": aliases[0]} if aliases else {})}
+    return DeviceView(
+        name, f"serial-{name}", life, adopted=True, aliases=("android", *aliases, name), labels=labels, **facts
+    )
+
+
+def wish(text: str = "android", priority: int = 1, device: str = "", user: str = "alice", **more: Any) -> LeaseRequest:
+    return LeaseRequest(Selector.parse(text), user, Door.JOB, priority, device=device, **more)
+
+
+class Lab:
+    """An allocator with a clock that is looked at whenever it wants to be."""
+
+    def __init__(self, *phones: DeviceView | str, **policy: Any) -> None:
+        self.allocator = Allocator(AllocatorPolicy(**policy))
+        self.now_s = 1000.0
+        self.grants: list[Grant] = []
+        self.yields: list[YieldAsk] = []
+        for each in phones:
+            self.tell(DeviceChanged(phone(each) if isinstance(each, str) else each))
+
+    def tell(self, *events: AllocatorEvent) -> list[Grant]:
+        """Apply events now; returns what was granted."""
+        granted: list[Grant] = []
+        for event in events:
+            decision = self.allocator.apply(event, self.now_s)
+            granted += decision.grants
+            self.yields += decision.yields
+        self.grants += granted
+        return granted
+
+    def want(self, request_id: str, *args: Any, **more: Any) -> str:
+        """A wish comes; the device it got at once, or ""."""
+        grants = self.tell(RequestCame(request_id, wish(*args, **more)))
+        return next((grant.device for grant in grants if grant.request_id == request_id), "")
+
+    def end(self, device: str) -> str:
+        """A lease ends; the request that gets the device next, or ""."""
+        return next((grant.request_id for grant in self.tell(LeaseEnded(device)) if grant.device == device), "")
+
+    def holders(self) -> dict[str, str]:
+        return {device: holding.request_id for device, holding in self.allocator.held.items()}
+
+    def reasons(self, request_id: str, request: LeaseRequest) -> dict[str, str]:
+        return {each.device: each.reason for each in self.allocator.explain(request, self.now_s, request_id)}
+
+    def asked(self) -> Sequence[str]:
+        return [ask.device for ask in self.yields]
