@@ -35,6 +35,7 @@ from farm.control.tunnel_verbs import TunnelVerbs
 from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
 from farm.core.adoption import rules_of
+from farm.core.allocator_events import AllocatorPolicy
 from farm.core.errors import HostError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
@@ -150,8 +151,15 @@ class Daemon:
         parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
         stack.push_async_callback(_end, parts)
         tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
-        leasing = Leasing(fleet, events, store.epoch, LeasePolicy(unused_s=config.lease.unused_s))
-        stack.callback(leasing.close)
+        policy = LeasePolicy(
+            unused_s=config.lease.unused_s,
+            allocator=AllocatorPolicy(workers=config.jobs.workers),
+            quota=config.quota,
+            users=config.user,
+        )
+        leasing = Leasing(fleet, events, store.epoch, store.leases, policy)
+        stack.push_async_callback(leasing.close)
+        store.on_problem(leasing.store_problem)
         door = TvmDoor(
             config.tvm.host,
             config.tvm.port,

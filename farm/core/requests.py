@@ -36,6 +36,8 @@ class LeaseRequest:
     device: str = ""  # only this device (arrays: one request per matching phone)
     avoid: frozenset[str] = frozenset()  # devices not wanted: they failed this job, or a sibling has them
     worker: bool = False  # needs one of the host's worker places too
+    traces: bool = False  # whatever ends the lease, the device is cleaned and checked before the next one
+    personal: bool = False  # in a person's hands: the daemon's stop does not end it, the next start restores it
     longest_s: float | None = None  # it gives the phone back after this long; None: nobody knows
     key: str = ""  # the stock TVM key asked for, when it came through the TVM door
     job: str = ""  # id of the job that asks, when it came through the job door

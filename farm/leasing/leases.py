@@ -1,7 +1,8 @@
 """Leases: performs what core/allocator decides, and guards the way to every phone (DESIGN D1, D3, D7).
 
-One object serves both doors: `acquire` and friends for jobs, `request`/`serves`/`summary` as the tracker's backend, and
-`open` as the gate's route. Everything runs on one event loop; nothing here waits for a phone except `open`'s dial.
+One object serves both doors: `ask`, `acquire` and friends for jobs, `request`/`serves`/`summary` as the tracker's
+backend, and `open` as the gate's route. Everything runs on one event loop; nothing here waits for a phone except
+`open`'s dial. How a wish becomes a lease is in `grants`; here is what becomes of a lease that somebody has.
 """
 
 from __future__ import annotations
@@ -9,35 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
-from farm.core.allocator import Allocator
-from farm.core.allocator_events import (
-    AllocatorEvent,
-    DeviceChanged,
-    DeviceForgotten,
-    Grant,
-    LeaseEnded,
-    RequestCame,
-    RequestWithdrawn,
-)
+from farm.core.allocator_events import LeaseEnded, LeaseExtended, LeaseRestored, Paused, Resumed
 from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError, HostError, PhoneError
-from farm.core.events import EventLog
+from farm.core.events import Event, EventLog
 from farm.core.labels import normalise
 from farm.core.requests import Door, Lease, LeaseRequest
 from farm.core.selector import Selector
-from farm.core.sessions import (
-    FleetSummary,
-    Leg,
-    Peer,
-)
+from farm.core.sessions import FleetSummary, Leg, Peer
+from farm.leasing.book import Entry, LeaseBook, told
+from farm.leasing.grants import Grants
 from farm.leasing.model import (
     Devices,
     Explanation,
     Holder,
     LeaseEndedError,
+    LeaseKeeper,
     LeasePolicy,
     NoSuchLeaseError,
     NotCheckingError,
@@ -46,19 +39,13 @@ from farm.leasing.model import (
     WaitingRequest,
 )
 from farm.leasing.sessions import Held, Sessions
-from farm.leasing.status import MENDING, explain, summarise
+from farm.leasing.status import MENDING, explain, explain_waiting, shortly, summarise
 
-FENCE_BITS = 32  # a fence is the host's epoch above a counter: 4 billion grants per start of the daemon
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
+STOPPING = "the farm is stopping"
+NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    request: LeaseRequest
-    since: float
-    future: asyncio.Future[Lease]
 
 
 class Leasing:
@@ -69,62 +56,177 @@ class Leasing:
         devices: Devices,
         events: EventLog,
         epoch: int,
+        keeper: LeaseKeeper,
         policy: LeasePolicy | None = None,
+        *,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Start following `devices`. Must be called on the event loop.
 
         Args:
             devices: the fleet.
-            events: gets lease.granted/released/revoked, session.opened/cut/ended.
+            events: gets lease.granted/extended/released/revoked, session.opened/cut/ended.
             epoch: grows with every start of the daemon on this host; the upper part of every fence.
-            policy: how long to wait.
-            clock: monotonic seconds.
+            keeper: the store's leases.
+            policy: how long to wait, and what users may have.
+            clock: monotonic seconds; everything is decided by it.
+            wall: what is written down and shown.
         """
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._events = events
-        self._epoch = epoch
+        self._keeper = keeper
         self._policy = policy or LeasePolicy()
         self._clock = clock
-        self._allocator = Allocator()
-        self._waiters: dict[str, _Waiter] = {}
+        self._wall = wall
+        self._book = LeaseBook(events)
+        self._grants = Grants(self._book, keeper, epoch, self._policy, clock, wall, self._delivered)
+        self._allocator = self._grants.allocator
         self._leases: dict[str, Held] = {}
         self._by_device: dict[str, Held] = {}
         self._checks: dict[str, Held] = {}
         self._sessions = Sessions(devices, events, f"session-{epoch}", self._session_over)
-        self._counter = 0
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
-            self._apply(DeviceChanged(view))
+            self._grants.device_changed(view, forgotten=False)
 
-    def close(self) -> None:
-        """Revoke every lease and stop following the devices; waiting requests stay unanswered."""
+    async def close(self) -> None:
+        """End every lease but those that go on after a restart, write the ends down, stop following the devices.
+
+        Wishes stay unanswered.
+        """
         self._unsubscribe()
+        self._grants.close(STOPPING)
         for held in (*self._leases.values(), *self._checks.values()):
-            reason = "the farm is stopping"
-            self._revoke(held, HostError(reason), reason)
+            if held.lease.request.personal:
+                held.stop_timer()
+                self._sessions.drop_keys(held)
+                if held.session is not None:
+                    held.session.cut(STOPPING)
+            else:
+                self._revoke(held, HostError(STOPPING), STOPPING)
+        await self._book.flush()
+
+    def store_problem(self, failing: bool) -> None:
+        """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
+        if failing:
+            self._grants.apply(Paused(NOT_WRITABLE))
+        else:
+            self._book.try_again()
+            self._grants.apply(Resumed())
 
     # --- the job door ---------------------------------------------------------------------------------------------
+
+    def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
+        """Wish for a device; returns the request's id.
+
+        `granted` is called once, later, when the lease is kept; never after `withdraw`. It must not block.
+        """
+        return self._grants.ask(request, granted)
+
+    def withdraw(self, request_id: str) -> None:
+        """Nobody waits for this request any more. Harmless when it was granted or withdrawn before."""
+        self._grants.withdraw(request_id)
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """Wait for a device. Cancelling withdraws the request, or gives back what was granted in the same moment."""
         while True:
-            lease = await self._wait_for(request)
+            future: asyncio.Future[Lease] = self._loop.create_future()
+            request_id = self.ask(request, partial(self._deliver, future))
+            try:
+                lease = await future
+            except asyncio.CancelledError:
+                self.withdraw(request_id)
+                if future.done() and not future.cancelled():
+                    self.release(future.result().id, "the requester left")
+                raise
             if lease.id in self._leases:
                 return lease
             # The device was lost between the grant and this line: the wish is as old as ever.
 
-    def release(self, lease_id: str, reason: str = "given back") -> None:
-        """Give a device back. An open session is cut first, and the device is free once that has ended."""
+    def restore(self, lease: Lease, request: LeaseRequest) -> None:
+        """Take up a lease of the time before a restart: same id, fence and end; its row is open in the store.
+
+        The device stays held though nobody has seen it yet. When it is not ready within `policy.recovery_s`, the lease
+        is revoked (PhoneLostError).
+
+        Args:
+            lease: as it was; `granted_at` by today's clock.
+            request: what was asked for; `longest_s` is what is left.
+        """
+        now = self._clock()
+        lease = replace(lease, request=request)
+        held = Held(lease, self._wall() - timedelta(seconds=now - lease.granted_at), awaited=True)
+        held.ends_s = None if request.longest_s is None else now + request.longest_s
+        self._leases[lease.id] = self._by_device[lease.device] = held
+        self._grants.apply(LeaseRestored(lease.device, self._grants.new_request_id(), request))
+        reason = f"{lease.device} did not come back within {self._policy.recovery_s:g} s of the farm's restart"
+        held.timer = self._loop.call_later(self._policy.recovery_s, self._revoke, held, PhoneLostError(reason), reason)
+        view = self._allocator.devices.get(lease.device)
+        if view is not None:
+            self._follow_device(held, view)
+
+    async def extend(self, lease_id: str, longest_s: float) -> datetime:
+        """Let the lease's holder have the device until `longest_s` from now; returns that moment once it is kept.
+
+        Who ends the lease then is the one who holds it: leasing only plans by it.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended.
+        """
+        held = self._current(lease_id)
+        lease = held.lease
+        ends_s, expires_at = self._clock() + longest_s, self._wall() + timedelta(seconds=longest_s)
+        kept: asyncio.Future[bool] = self._loop.create_future()
+
+        def done(changed: bool) -> None:
+            if changed and not held.ending:
+                held.ends_s = ends_s
+                self._grants.apply(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
+            if not kept.done():
+                kept.set_result(changed and not held.ending)
+
+        def write(events: Sequence[Event]) -> Awaitable[bool]:
+            return self._keeper.extend(lease_id, expires_at, events)
+
+        self._book.add(
+            lease.device,
+            Entry(write, told("lease.extended", lease, expires_at=expires_at.isoformat()), done),
+        )
+        if not await kept:
+            raise _no_lease(lease_id)
+        return expires_at
+
+    def release(self, lease_id: str, reason: str = "given back", *, dirty: bool = False) -> None:
+        """Give a device back. An open session is cut first, and the device is free once that has ended.
+
+        `dirty`: somebody had the phone in hands, so it is cleaned and checked before the next holder gets it.
+        """
         held = self._leases.get(lease_id)
-        if held is None or held.ending:
+        if held is None:
+            return
+        held.dirty = held.dirty or dirty
+        if held.ending:
             return
         if held.session is None:
             self._end(held, reason)
         else:
             held.ending = reason
             held.session.cut(reason)
+
+    def yield_wanted(self, lease_id: str) -> bool:
+        """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
+        held = self._leases.get(lease_id)
+        return held is not None and self._allocator.held[held.lease.device].asked
+
+    def expires_at(self, lease_id: str) -> datetime | None:
+        """When the lease's holder gives the device back at the latest, by today's clock; None: nobody knows.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended.
+        """
+        return self._expires_at(self._current(lease_id))
 
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
         """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
@@ -181,11 +283,17 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        held = self._leases.get(lease_id)
-        if held is None or held.ending:
-            raise NoSuchLeaseError(f"lease {lease_id} has ended")
+        held = self._current(lease_id)
         request = held.lease.request
         return self._sessions.new_key(held, request.key or held.lease.device, single_use=single_use)
+
+    def adopt_match_key(self, lease_id: str, sha256: str) -> None:
+        """Let the match key whose `farm.leasing.sessions.digest` is `sha256` open a restored lease's device again.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended.
+        """
+        self._sessions.adopt_key(self._current(lease_id), sha256)
 
     def checking_key(self, device: str) -> str:
         """A key to a device that is being checked; it ends the previous one and dies when the check is over.
@@ -198,7 +306,7 @@ class Leasing:
             raise NotCheckingError(f"{device} is not being checked")
         self._end_check(device, "a new check began")
         request = LeaseRequest(Selector.of_alias(device), "farm", Door.JOB, device=device)
-        held = Held(self._new_lease(device, request), internal=True)
+        held = Held(self._grants.new_lease(device, request), self._wall(), internal=True)
         self._checks[device] = held
         return self._sessions.new_key(held, device, single_use=False)
 
@@ -206,12 +314,7 @@ class Leasing:
 
     def waiting(self) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served."""
-        now = self._clock()
-        return tuple(
-            WaitingRequest(request_id, request, now - self._waiters[request_id].since)
-            for request_id, request in self._allocator.waiting()
-            if request_id in self._waiters
-        )
+        return self._grants.waiting()
 
     def holders(self) -> tuple[Holder, ...]:
         """Current leases, by device name."""
@@ -223,17 +326,29 @@ class Leasing:
         Raises:
             UserError: `subject` is no selector.
         """
-        return explain(self._allocator, subject, self.waiting(), self.holders(), self._clock())
+        return explain(self._allocator, subject, self.waiting(), self._clock())
+
+    def explain_request(self, request_id: str) -> Explanation | None:
+        """Why this request waits; None: it does not."""
+        return explain_waiting(self._allocator, self._grants.wish(request_id), self._clock())
+
+    def why(self, request_id: str) -> str:
+        """Why this request waits, in one short sentence; empty when it does not."""
+        explained = self.explain_request(request_id)
+        return "" if explained is None else shortly(explained)
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
     async def request(self, key: str, user: str, priority: int, peer: Peer) -> str:
         """Wait for a device that answers to `key` (an alias, or any selector) and return a single-use match key.
 
+        A priority above what the user may ask for is lowered to it: stock clients have no way to read a refusal.
+
         Raises:
             UserError: `key` is no selector.
         """
         log.debug("%s (%s) wants %s", user, peer, key)
+        priority = min(priority, self._policy.of(user).priority)
         lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, key=key))
         held = self._leases[lease.id]
         held.ends_with_session = True
@@ -248,7 +363,7 @@ class Leasing:
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return summarise(self._allocator)
+        return summarise(self._allocator, self._grants.pending)
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 
@@ -260,46 +375,21 @@ class Leasing:
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """
-        return await self._sessions.open(match_key, peer, timeout_s, cut, self._allocator.devices.__getitem__)
+        return await self._sessions.open(match_key, peer, timeout_s, cut, self._allocator.devices.get)
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    async def _wait_for(self, request: LeaseRequest) -> Lease:
-        self._counter += 1
-        request_id = f"request-{self._epoch}-{self._counter}"
-        waiter = _Waiter(request, self._clock(), self._loop.create_future())
-        self._waiters[request_id] = waiter
-        self._apply(RequestCame(request_id, request))
-        try:
-            return await waiter.future
-        except asyncio.CancelledError:
-            if waiter.future.cancelled() or not waiter.future.done():
-                self._waiters.pop(request_id, None)
-                self._apply(RequestWithdrawn(request_id))
-            else:
-                self.release(waiter.future.result().id, "the requester left")
-            raise
+    def _delivered(self, lease: Lease, granted_at: datetime) -> None:
+        held = Held(lease, granted_at)
+        if lease.request.longest_s is not None:
+            held.ends_s = lease.granted_at + lease.request.longest_s
+        self._leases[lease.id] = self._by_device[lease.device] = held
 
-    def _apply(self, event: AllocatorEvent) -> None:
-        for grant in self._allocator.apply(event, self._clock()).grants:
-            self._granted(grant)
-
-    def _granted(self, grant: Grant) -> None:
-        waiter = self._waiters.pop(grant.request_id)
-        if waiter.future.done():  # cancelled in this very turn of the loop
-            self._apply(LeaseEnded(grant.device))
-            return
-        lease = self._new_lease(grant.device, waiter.request)
-        held = Held(lease)
-        self._leases[lease.id] = held
-        self._by_device[lease.device] = held
-        self._publish("lease.granted", lease, waited_s=round(self._clock() - waiter.since, 3))
-        waiter.future.set_result(lease)
-
-    def _new_lease(self, device: str, request: LeaseRequest) -> Lease:
-        self._counter += 1
-        fence = (self._epoch << FENCE_BITS) + self._counter
-        return Lease(f"lease-{self._epoch}-{self._counter}", device, fence, request, self._clock())
+    def _deliver(self, future: asyncio.Future[Lease], lease: Lease) -> None:
+        if future.done():  # cancelled in this very turn of the loop
+            self.release(lease.id, "the requester left")
+        else:
+            future.set_result(lease)
 
     def _session_over(self, held: Held) -> None:
         if held.ending or held.ends_with_session:
@@ -311,7 +401,7 @@ class Leasing:
         gone = view.life is Life.GONE and all(each.name != view.name for each in self._devices.views())
         held = self._by_device.get(view.name)
         # First the allocator: a lease that ends because of this change must not be followed by one of a lost device.
-        self._apply(DeviceForgotten(view.name) if gone else DeviceChanged(view))
+        self._grants.device_changed(view, forgotten=gone)
         if held is not None:
             self._follow_device(held, view)
 
@@ -323,8 +413,11 @@ class Leasing:
         if held.ending:
             return
         if view.life is Life.READY:
+            held.awaited = False
             if not held.ends_with_session:
                 held.stop_timer()
+        elif held.awaited and view.life is not Life.QUARANTINED:
+            return  # adb finds phones one by one after a restart; the timer ends the patience
         elif not keeps:
             self._revoke(held, lost, reason)
         else:
@@ -338,7 +431,8 @@ class Leasing:
             return
         held.taken.set_result(why)
         if not held.internal:
-            self._publish("lease.revoked", held.lease, reason=reason)
+            kind, subject, data = told("lease.revoked", held.lease, reason=reason)
+            self._events.publish(kind, subject, **data)
         if held.session is None:
             self._end(held, reason)
         else:
@@ -361,23 +455,22 @@ class Leasing:
                 del self._checks[device]
             return
         del self._leases[held.lease.id], self._by_device[device]
-        self._publish(
-            "lease.released", held.lease, reason=reason, held_s=round(self._clock() - held.lease.granted_at, 3)
-        )
-        self._apply(LeaseEnded(device))
+        if held.dirty or held.lease.request.traces:
+            # Before the device is free: the next holder must not get it as it is.
+            self._devices.report_broken_session(device, f"cleaned after {held.lease.request.user}'s lease: {reason}")
+        self._book.end(self._keeper, held.lease, held.granted_at, self._clock(), reason)
+        self._grants.apply(LeaseEnded(device))
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
-    def _publish(self, kind: str, lease: Lease, **data: object) -> None:
-        self._events.publish(
-            kind,
-            lease.id,
-            device=lease.device,
-            user=lease.request.user,
-            key=lease.request.key,
-            fence=lease.fence,
-            **data,
-        )
+    def _current(self, lease_id: str) -> Held:
+        held = self._leases.get(lease_id)
+        if held is None or held.ending:
+            raise _no_lease(lease_id)
+        return held
+
+    def _expires_at(self, held: Held) -> datetime | None:
+        return None if held.ends_s is None else self._wall() + timedelta(seconds=held.ends_s - self._clock())
 
     def _holder(self, held: Held) -> Holder:
         session = held.session
@@ -386,6 +479,7 @@ class Leasing:
             self._clock() - held.lease.granted_at,
             session.id if session else "",
             str(session.peer) if session else "",
+            self._expires_at(held),
         )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
-from farm.core.allocator_events import DeviceReason
+from farm.config import UserConfig
+from farm.core.allocator_events import AllocatorPolicy, DeviceReason
 from farm.core.device import DeviceView
 from farm.core.errors import ExitCode, FarmError, PhoneError, UserError
+from farm.core.events import Event
 from farm.core.requests import Lease, LeaseRequest
+from farm.core.shares import Share
+from farm.store.records import LeaseRecord
 
 
 class NoSuchLeaseError(UserError):
@@ -60,14 +65,45 @@ class Devices(Protocol):
         """A session ended such that the phone must be cleaned and checked; it leaves READY at once."""
 
 
+class LeaseKeeper(Protocol):
+    """What leasing needs of the store (farm.store.leases.LeaseTable). Each returns after the commit.
+
+    Every method raises StoreWriteError when nothing can be written now, and StoreConflictError when a rule of the
+    schema refuses the change.
+    """
+
+    async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
+        """Keep a grant."""
+
+    async def end(
+        self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
+    ) -> bool:
+        """Keep a lease's end; False when it had ended before."""
+
+    async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
+        """Keep another expiry; False when the lease has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
-    """How long leasing waits."""
+    """How long leasing waits, and what users may have."""
 
     unused_s: float = 5.0  # a TVM grant that nobody dials (DESIGN §5)
     recovery_s: float = (
         60.0  # a job's phone that is mending: cleaning and checking take a second, a reboot ends the lease
     )
+    allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
+    quota: UserConfig = field(default_factory=UserConfig)  # of everybody who is not in `users`
+    users: Mapping[str, UserConfig] = field(default_factory=dict)
+
+    def of(self, user: str) -> UserConfig:
+        """What this user may have."""
+        return self.users.get(user, self.quota)
+
+
+def share_of(user: UserConfig) -> Share:
+    """The part of a user's configuration that the allocator decides by."""
+    return Share(user.weight, user.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +123,15 @@ class Holder:
     held_s: float
     session: str = ""  # id of the open session
     peer: str = ""  # address of its client
+    expires_at: datetime | None = None  # it is given back by then; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a request for `subject` waits, or would."""
+    """Why a request for `subject` waits, or would. `estimate_s`: how long yet at most, where it can be said."""
 
     subject: str
-    waiting: tuple[WaitingRequest, ...]
+    waiting: tuple[WaitingRequest, ...]  # the foremost of those concerned
     devices: tuple[DeviceReason, ...]
+    estimate_s: float | None = None
+    waiting_more: int = 0  # concerned too, further behind

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from farm.core.allocator import unleasable_reason
+from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError, PhoneError
 from farm.core.events import EventLog
@@ -45,11 +47,15 @@ class Held:
     """A lease and what hangs on it."""
 
     lease: Lease
-    internal: bool = False  # the checker's; unknown to the allocator
-    keys: dict[str, bool] = field(default_factory=dict)  # match key -> single use
+    granted_at: datetime
+    internal: bool = False  # the checker's; unknown to the allocator and the store
+    ends_s: float | None = None  # monotonic; it is given back by then
+    keys: dict[str, bool] = field(default_factory=dict)  # digest of a match key -> single use
     session: Session | None = None
     ends_with_session: bool = False
     ending: str = ""  # why it ends as soon as its session is over
+    dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
+    awaited: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -84,14 +90,21 @@ class Sessions:
     def new_key(self, held: Held, name: str, *, single_use: bool) -> str:
         """A match key `<name>:<random>` to the held device."""
         match_key = f"{name}:{secrets.token_hex(MATCH_KEY_BYTES)}"
-        held.keys[match_key] = single_use
-        self._keys[match_key] = held
+        self._add(held, digest(match_key), single_use=single_use)
         return match_key
+
+    def adopt_key(self, held: Held, sha256: str) -> None:
+        """Let a match key of the time before a restart, known by its digest, open the held device again."""
+        self._add(held, sha256, single_use=False)
+
+    def _add(self, held: Held, key_digest: str, *, single_use: bool) -> None:
+        held.keys[key_digest] = single_use
+        self._keys[key_digest] = held
 
     def drop_keys(self, held: Held) -> None:
         """No key of this lease opens anything any more."""
-        for match_key in held.keys:
-            del self._keys[match_key]
+        for key_digest in held.keys:
+            del self._keys[key_digest]
         held.keys.clear()
 
     async def open(
@@ -100,10 +113,11 @@ class Sessions:
         peer: Peer,
         timeout_s: float,
         cut: Callable[[str], None],
-        view: Callable[[str], DeviceView],
+        view: Callable[[str], DeviceView | None],
     ) -> Leg:
-        """See `Leasing.open`; `view` gives the device as the allocator knows it."""
-        held = self._keys.get(match_key)
+        """See `Leasing.open`; `view` gives the device as the allocator knows it, if it does."""
+        key_digest = digest(match_key)
+        held = self._keys.get(key_digest)
         if held is None or held.ending:
             raise UnknownMatchKeyError("no current lease has this match key")
         if held.session is not None:
@@ -112,7 +126,7 @@ class Sessions:
         session = Session(f"{self._prefix}-{self._counter}", peer, cut)
         held.session = session
         device = held.lease.device
-        if not held.internal and view(device).life is not Life.READY:
+        if not held.internal and not _is_ready(view(device)):
             session.waits = True
             try:
                 await self._until_ready(device, timeout_s, view)
@@ -120,8 +134,8 @@ class Sessions:
                 self._close(held, session)
                 raise
             session.waits = False
-        if held.keys[match_key]:
-            del held.keys[match_key], self._keys[match_key]
+        if held.keys[key_digest]:
+            del held.keys[key_digest], self._keys[key_digest]
         held.stop_timer()
 
         async def dial(limit_s: float) -> PhoneStream:
@@ -137,11 +151,11 @@ class Sessions:
             lambda end: self._ended(held, session, end),
         )
 
-    async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView]) -> None:
+    async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView | None]) -> None:
         ready = asyncio.Event()
 
         def look(changed: DeviceView) -> None:
-            if changed.name == device and changed.life is Life.READY:
+            if changed.name == device and _is_ready(changed):
                 ready.set()
 
         unsubscribe = self._devices.subscribe(look)
@@ -149,7 +163,9 @@ class Sessions:
             async with asyncio.timeout(timeout_s):
                 await ready.wait()
         except TimeoutError as error:
-            raise PhoneError(f"{device} is not ready: {unleasable_reason(view(device))}") from error
+            now = view(device)
+            why = "it has not come back yet" if now is None else unleasable_reason(now)
+            raise PhoneError(f"{device} is not ready: {why}") from error
         finally:
             unsubscribe()
 
@@ -187,3 +203,12 @@ class Sessions:
         self._events.publish(
             kind, lease.id, device=lease.device, user=lease.request.user, session=session.id, fence=lease.fence, **data
         )
+
+
+def digest(match_key: str) -> str:
+    """What is kept of a match key, in memory and in the store: whoever reads it cannot open anything with it."""
+    return hashlib.sha256(match_key.encode(errors="backslashreplace")).hexdigest()
+
+
+def _is_ready(view: DeviceView | None) -> bool:
+    return view is not None and view.life is Life.READY

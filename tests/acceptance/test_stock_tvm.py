@@ -14,6 +14,7 @@ from farm.leasing import Leasing
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tracker import wire
 from farm.tracker.door import TvmDoor
+from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, until
 from tests.support.tvm import (
     FakeDevices,
@@ -60,14 +61,14 @@ class Lab:
         self.events = EventLog()
 
     async def __aenter__(self):
-        self.leasing = Leasing(self.devices, self.events, 1)
+        self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper())
         self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing)
         await self.door.start()
         return self
 
     async def __aexit__(self, *_):
         await self.door.stop()
-        self.leasing.close()
+        await self.leasing.close()
 
     def kinds(self):
         return [event.kind for event in self.events.since()]

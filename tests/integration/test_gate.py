@@ -18,6 +18,7 @@ from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.gate import GateLimits
 from farm.tracker.handshake import SESSION_MAGIC, SessionCode
 from farm.tracker.relay import GOODBYE
+from tests.support.keeping import MemoryKeeper
 from tests.support.raw import PATIENCE_S, RawPhone, RawTracker, open_session, until
 from tests.support.tvm import FakeDevices
 
@@ -36,7 +37,7 @@ class Lab:
     async def __aenter__(self):
         await self.phone.__aenter__()
         self.devices.add("pixel", "android", port=self.phone.port, secret="secret")
-        self.leasing = Leasing(self.devices, self.events, 1, self.lease_policy)
+        self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), self.lease_policy)
         self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing, self.policy)
         await self.door.start()
         return self
@@ -45,7 +46,7 @@ class Lab:
         for sock in self.sockets:
             sock.close()
         await self.door.stop()
-        self.leasing.close()
+        await self.leasing.close()
         await self.phone.__aexit__()
 
     async def key(self, name="android"):
@@ -75,6 +76,11 @@ class Lab:
 
     def kinds(self):
         return [event.kind for event in self.events.since()]
+
+    async def told(self):
+        """Every kind told; an end is told once it is kept."""
+        await until(lambda: "lease.released" in self.kinds())
+        return self.kinds()
 
     def ended(self):
         return [event.data for event in self.events.since() if event.kind == "session.ended"]
@@ -114,7 +120,7 @@ async def test_a_session_is_opened_copied_ended_and_counted():
         sock.close()
         end = await lab.over()
         assert (end["outcome"], end["bytes_up"], end["bytes_down"]) == ("closed", 16, 16)
-        assert lab.kinds() == ["lease.granted", "session.opened", "session.ended", "lease.released"]
+        assert await lab.told() == ["lease.granted", "session.opened", "session.ended", "lease.released"]
         assert lab.phone.hellos == ["secret"]
         assert not lab.devices.broken
         await until(lambda: lab.phone.open == 0)
@@ -177,7 +183,7 @@ async def test_a_grant_that_nobody_uses_is_reclaimed():
     async with Lab(lease=LeasePolicy(unused_s=0.05)) as lab:
         key = await lab.key()
         await until(lambda: not lab.leasing.holders())
-        assert lab.kinds() == ["lease.granted", "lease.released"]
+        assert await lab.told() == ["lease.granted", "lease.released"]
         assert (await lab.dial(key))[1].code is SessionCode.MISMATCH
         assert not lab.devices.broken
 
@@ -216,7 +222,7 @@ async def test_an_operator_cuts_a_session():
         assert holder.session
         await lab.leasing.revoke("pixel", "maintenance")
         assert await at_end(sock) == b""
-        assert lab.kinds() == [
+        assert await lab.told() == [
             "lease.granted", "session.opened", "lease.revoked", "session.cut", "session.ended", "lease.released",
         ]  # fmt: skip
         assert lab.ended()[0]["detail"] == "maintenance"
@@ -416,4 +422,4 @@ async def test_a_job_loses_a_phone_that_does_not_come_back():
         lab.devices.become("pixel", Life.RECOVERING, "wedged")
         assert lab.leasing.holders()
         await until(lambda: not lab.leasing.holders())
-        assert lab.kinds() == ["lease.granted", "lease.revoked", "lease.released"]
+        assert await lab.told() == ["lease.granted", "lease.revoked", "lease.released"]

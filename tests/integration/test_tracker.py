@@ -14,6 +14,7 @@ from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.listener import PortTakenError
 from farm.tracker.tracker import TrackerConnection
+from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, until
 from tests.support.tvm import FakeDevices
 
@@ -28,7 +29,7 @@ class Lab:
         self.clients = []
 
     async def __aenter__(self):
-        self.leasing = Leasing(self.devices, self.events, 1, LeasePolicy(unused_s=60))
+        self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), LeasePolicy(unused_s=60))
         self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing, self.policy)
         await self.door.start()
         return self
@@ -37,7 +38,7 @@ class Lab:
         for client in self.clients:
             client.close()
         await self.door.stop()
-        self.leasing.close()
+        await self.leasing.close()
 
     async def client(self, **options):
         client = await RawTracker.connect(self.door.port, **options)

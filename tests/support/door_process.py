@@ -1,7 +1,7 @@
 """A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
 
-`python -m tests.support.door_process [--files N] [--adb SPEC] [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port.
-A phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. Each line on stdin
+`python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--phone NAME:PORT:SECRET[:SERIAL]]...`
+prints its port. Leases are kept in a database in FOLDER, else in memory. A phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. Each line on stdin
 is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the line "hog" first takes every free
 descriptor, "unhog" gives them back. Ends when stdin is closed.
 """
@@ -16,11 +16,14 @@ import os
 import resource
 import socket
 import sys
+from pathlib import Path
 
 from farm.adb.client import AdbClient
 from farm.core.events import EventLog
 from farm.leasing import LeasePolicy, Leasing
+from farm.store.store import Store
 from farm.tracker.door import DoorPolicy, TvmDoor
+from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
 LOOP_PROBE_S = 0.01
@@ -83,7 +86,9 @@ async def serve(arguments: argparse.Namespace) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
     statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
     devices = AdbDevices(arguments.adb)
-    leasing = Leasing(devices, EventLog(), 1, LeasePolicy())
+    store = Store.open(Path(arguments.store) / "farm.db") if arguments.store else None
+    keeper = MemoryKeeper() if store is None else store.leases
+    leasing = Leasing(devices, EventLog(), 1, keeper, LeasePolicy())
     for phone in arguments.phone:
         devices.add_phone(*phone.split(":", 3))
     door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
@@ -110,11 +115,15 @@ async def serve(arguments: argparse.Namespace) -> None:
         }
         print(json.dumps(state), flush=True)
     await door.stop()
+    await leasing.close()
+    if store is not None:
+        store.close()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--adb", default="")
+    parser.add_argument("--store", default="")
     parser.add_argument("--phone", action="append", default=[])
     asyncio.run(serve(parser.parse_args()))

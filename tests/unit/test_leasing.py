@@ -11,6 +11,7 @@ from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector, SelectorError
 from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, NotCheckingError
+from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
 PEER = Peer("127.0.0.1", 1, "alice")
@@ -22,7 +23,8 @@ class Lab:
         for phone in phones:
             self.devices.add(phone, "android")
         self.events = EventLog()
-        self.leasing = Leasing(self.devices, self.events, 5, policy)
+        self.keeper = MemoryKeeper()
+        self.leasing = Leasing(self.devices, self.events, 5, self.keeper, policy)
         self.cuts = []
 
     def want(self, text="android", priority=1, device=""):
@@ -264,6 +266,6 @@ async def test_closing_revokes_everything():
     await lab.want()
     lab.devices.become("b", Life.CHECKING)
     lab.leasing.checking_key("b")
-    lab.leasing.close()
+    await lab.leasing.close()
     assert not lab.leasing.holders()
     assert lab.told()[-2:] == ["lease.revoked", "lease.released"]

@@ -1,0 +1,65 @@
+"""A store of leases in memory, that can be slow or full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from farm.core.events import Drafts, Event
+from farm.store.records import LeaseRecord
+from farm.store.writer import StoreConflictError, StoreWriteError
+
+
+class MemoryKeeper:
+    """`store.leases` without a database. Commits take a turn of the loop, or until `gate` is set."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, LeaseRecord] = {}
+        self.events: list[Event] = []
+        self.full = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.tries = 0
+
+    def open(self) -> tuple[LeaseRecord, ...]:
+        return tuple(row for row in self.rows.values() if row.ended_at is None)
+
+    async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
+        await self._commit()
+        if any(row.device == record.device for row in self.open()):
+            raise StoreConflictError(f"{record.device} has an open lease")
+        self._keep(record, events)
+
+    async def end(
+        self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
+    ) -> bool:
+        await self._commit()
+        return self._change(lease_id, events, ended_at=ended_at, reason=reason, held_s=held_s)
+
+    async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
+        await self._commit()
+        return self._change(lease_id, events, expires_at=expires_at)
+
+    async def _commit(self) -> None:
+        self.tries += 1
+        await asyncio.sleep(0)
+        await self.gate.wait()
+        if self.full:
+            raise StoreWriteError("no space left on device")
+
+    def _change(self, lease_id: str, events: Sequence[Event], **changes: object) -> bool:
+        row = self.rows.get(lease_id)
+        if row is None or row.ended_at is not None:
+            if isinstance(events, Drafts):
+                events.drop()
+            return False
+        self._keep(replace(row, **changes), events)
+        return True
+
+    def _keep(self, record: LeaseRecord, events: Sequence[Event]) -> None:
+        self.rows[record.id] = record
+        self.events.extend(events)
+        if isinstance(events, Drafts):
+            events.settle(committed=True)
