@@ -152,7 +152,7 @@ class AsyncClient:
                 "job.list",
                 state=list(state),
                 user=user,
-                kind=kind,
+                of_kind=kind,
                 array=array,
                 before=found[-1].id if found else before,
                 limit=min(PAGE_JOBS, limit - len(found)),
@@ -196,7 +196,7 @@ class AsyncClient:
         after = 0
         while True:
             try:
-                stream = self._door.stream("job.logs", job=job, attempt=attempt, after=after, follow=follow)
+                stream = self._door.stream("job.logs", job=job, number=attempt, after=after, follow=follow)
                 async with aclosing(stream) as replies:
                     async for reply in replies:
                         for line in reply.fields.get("lines", ()):

@@ -1,0 +1,298 @@
+"""The job door with a daemon's answers made up: the real wire, jobs that go as the test says, restarts at will."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from farm.control.artifacts import ArtifactFolder
+from farm.control.server import ControlServer, Role
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError, NoPhoneError, UserError
+
+LIMIT_S = 10.0
+FINAL = ("done", "failed", "cancelled")
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+Json = dict[str, Any]
+
+
+class FakeDaemon:
+    """Its state outlives its `kill`; all of it is touched in its own thread only."""
+
+    def __init__(self, folder: Path, devices: tuple[str, ...] = ("pixel", "galaxy")) -> None:
+        self.socket = folder / "control.sock"
+        self.devices = devices
+        self.submissions: list[Json] = []  # fields of every job.submit
+        self.calls: list[str] = []
+        self.jobs: dict[str, Json] = {}  # id -> {"job": row, "spec", "attempts", "result"}
+        self.keys: dict[str, Json] = {}
+        self.events: list[Json] = []
+        self.lines: list[Json] = []
+        self.epoch = 0
+        self._artifacts = folder / "artifacts"
+        self._changed = asyncio.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._server: ControlServer | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    # -- what the test does --------------------------------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do something in the daemon's own thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+
+    def start(self) -> None:
+        """Serve, as a new daemon on what the last one left."""
+
+        async def start() -> None:
+            self.epoch += 1
+            server = self._server = ControlServer(self.socket, artifacts=ArtifactFolder(self._artifacts))
+            for name in dir(self):
+                if name.startswith("on_"):
+                    verb = getattr(self, name)
+                    server.register(name.removeprefix("on_").replace("__", "."), verb, Role.VIEWER)
+            await server.start()
+
+        self.run(start())
+
+    def stop(self) -> None:
+        """End as `systemctl stop` does."""
+
+        async def stop() -> None:
+            if self._server is not None:
+                await self._server.stop()
+                self._server = None
+
+        self.run(stop())
+
+    def kill(self) -> None:
+        """Vanish in the middle of everything, without a word."""
+
+        async def kill() -> None:
+            assert self._server is not None
+            self._server._router._close()
+            self.socket.unlink(missing_ok=True)
+            await self._server.stop()
+            self._server = None
+
+        self.run(kill())
+
+    def tell(self, kind: str, subject: str, **data: Any) -> int:
+        """Something happens; returns its number."""
+        return self.run(self._tell(kind, subject, data))
+
+    def begin(self, job: str, device: str) -> None:
+        """An attempt of a job starts."""
+
+        async def begin() -> None:
+            shown = self.jobs[job]
+            number = len(shown["attempts"]) + 1
+            shown["attempts"].append(
+                {
+                    "id": f"{job}.{number}", "number": number, "device": device, "fence": number, "lease": "L1",
+                    "state": "running", "started_at": NOW.isoformat(), "ended_at": None, "error": None,
+                }
+            )  # fmt: skip
+            shown["job"] |= {"state": "running", "on": device, "attempts": number}
+            await self._tell("attempt.started", f"{job}.{number}", {"job": job, "device": device})
+
+        self.run(begin())
+
+    def end(self, job: str, result: Json | None = None, error: FarmError | None = None, state: str = "") -> None:
+        """A job ends."""
+        self.run(self._end(job, result, error, state))
+
+    def until_called(self, kind: str, times: int = 1) -> None:
+        """Return when the verb was asked for so often."""
+
+        async def until() -> None:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.calls.count(kind) >= times)
+
+        self.run(until())
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    async def on_status(self, call: Any) -> Json:
+        await self._called("status")
+        device = {
+            "serial": "S1", "state": "ready", "reason": "", "adopted": True, "pool": "lab", "soc": "SM8650",
+            "gpu": "Adreno 750", "virtual": True, "holder": "", "temperature_c": 30.0, "battery_percent": 90,
+            "aliases": ["android"],
+        }  # fmt: skip
+        return {
+            "version": "0.1.0", "pid": 1, "seq": self._seq(), "tracker": {"host": "127.0.0.1", "port": 9190},
+            "adb": {"socket": ""}, "keys": [], "devices": [{"name": name, **device} for name in self.devices],
+            "problems": [],
+        }  # fmt: skip
+
+    async def on_job__submit(self, call: Any) -> Json:
+        fields = dict(call.fields)
+        self.submissions.append(fields)
+        await self._called("job.submit")
+        spec, key = fields["spec"], fields.get("key", "")
+        if key in self.keys:
+            return self.keys[key]
+        if spec["on"] == "nothing":
+            if fields.get("must_match"):
+                raise NoPhoneError("no phone matches nothing", hint="`farm device list` shows what there is")
+            warnings = ["no phone matches nothing"]
+        else:
+            warnings = []
+        many = spec["devices"] != 1
+        pinned = self.devices if spec["devices"] == "all" else ("",) * int(spec["devices"])
+        array = f"array-{len(self.jobs)}" if many else ""
+        rows = [self._add(spec, device, array) for device in pinned]
+        for row in rows:
+            await self._tell("job.submitted", row["id"], {})
+        self.keys[key] = answer = {"jobs": [dict(row) for row in rows], "array": array, "warnings": warnings}
+        return answer
+
+    async def on_job__list(self, call: Any) -> Json:
+        await self._called("job.list")
+        fields = call.fields
+        rows = [shown["job"] for shown in reversed(self.jobs.values())]
+        for name, field in (("user", "user"), ("kind", "of_kind"), ("array", "array")):
+            if fields.get(field):
+                rows = [row for row in rows if row[name] == fields[field]]
+        if fields.get("state"):
+            rows = [row for row in rows if row["state"] in fields["state"]]
+        ids = [row["id"] for row in rows]
+        start = ids.index(fields["before"]) + 1 if fields.get("before") else 0
+        return {"jobs": rows[start : start + fields["limit"]], "more": start + fields["limit"] < len(rows)}
+
+    async def on_job__show(self, call: Any) -> Json:
+        await self._called("job.show")
+        return self._found(call.fields["job"])
+
+    async def on_job__watch(self, call: Any) -> Json:
+        await self._called("job.watch")
+        wanted = [
+            job
+            for job, shown in self.jobs.items()
+            for asked in call.fields["jobs"]
+            if asked in (job, shown["job"]["array"])
+        ]
+        since = call.fields["since"]
+        while True:
+            for event in self.events:
+                if event["seq"] > since and (event["subject"] in wanted or event["data"].get("job") in wanted):
+                    since = event["seq"]
+                    await call.progress(**event)
+            if all(self.jobs[job]["job"]["state"] in FINAL for job in wanted):
+                return {"jobs": [self.jobs[job]["job"] for job in wanted]}
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._seq() > since)  # noqa: B023
+
+    async def on_job__cancel(self, call: Any) -> Json:
+        await self._called("job.cancel")
+        asked = call.fields["job"]
+        rows = []
+        for job, shown in self.jobs.items():
+            if asked in (job, shown["job"]["array"]):
+                if shown["job"]["state"] not in FINAL:
+                    await self._end(job, None, None, "cancelled")
+                rows.append(shown["job"])
+        return {"jobs": rows}
+
+    async def on_job__hold(self, call: Any) -> Json:
+        shown = self._found(call.fields["job"])
+        shown["job"]["state"] = "held"
+        return {"jobs": [shown["job"]]}
+
+    async def on_job__resume(self, call: Any) -> Json:
+        shown = self._found(call.fields["job"])
+        shown["job"]["state"] = "queued"
+        return {"jobs": [shown["job"]]}
+
+    async def on_job__logs(self, call: Any) -> Json:
+        await self._called("job.logs")
+        shown, after = self._found(call.fields["job"]), call.fields["after"]
+        while call.fields["follow"] and shown["job"]["state"] not in FINAL:
+            seq = self._seq()
+            if after < len(self.lines):
+                lines, after = self.lines[after:], len(self.lines)
+                await call.progress(lines=lines, next=after)
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._seq() > seq)  # noqa: B023
+        return {"lines": self.lines[after:], "next": len(self.lines)}
+
+    async def on_events(self, call: Any) -> Json:
+        await self._called("events")
+        since = call.fields["since"]
+        while True:
+            for event in self.events:
+                if event["seq"] > since and call.fields["subject"] in ("", event["subject"]):
+                    await call.progress(**event)
+                since = max(since, event["seq"])
+            if not call.fields["follow"]:
+                return {"seq": since}
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._seq() > since)  # noqa: B023
+
+    async def on_lease__extend(self, call: Any) -> Json:
+        await self._called("lease.extend")
+        return {"expires_at": NOW.isoformat()}
+
+    async def on_lease__release(self, call: Any) -> Json:
+        await self._called("lease.release")
+        return {}
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _seq(self) -> int:
+        return self.events[-1]["seq"] if self.events else 0
+
+    async def _called(self, kind: str) -> None:
+        async with self._changed:
+            self.calls.append(kind)
+            self._changed.notify_all()
+
+    async def _tell(self, kind: str, subject: str, data: Json) -> int:
+        async with self._changed:
+            seq = max(self._seq(), self.epoch << 32) + 1
+            self.events.append({"seq": seq, "at": NOW.isoformat(), "kind": kind, "subject": subject, "data": data})
+            self._changed.notify_all()
+        return seq
+
+    async def _end(self, job: str, result: Json | None, error: FarmError | None, state: str) -> None:
+        shown = self.jobs[job]
+        state = state or ("failed" if error else "done")
+        wire = error_to_wire(error) if error else None
+        shown["job"] |= {"state": state, "ended_at": NOW.isoformat(), "error": wire, "waits": ""}
+        shown["result"] = result
+        await self._tell(f"job.{state}", job, {"error": wire} if wire else {})
+
+    def _add(self, spec: Json, device: str, array: str) -> Json:
+        job = f"job-{len(self.jobs) + 1:04d}"
+        row = {
+            "id": job, "kind": spec["kind"], "name": spec.get("name") or spec.get("command") or spec.get("note", ""),
+            "user": "ann", "state": "held" if spec["hold"] else "queued", "selector": spec["on"], "device": device,
+            "on": "", "array": array, "priority": spec["priority"], "submitted_at": NOW.isoformat(),
+            "ended_at": None, "attempts": 0, "error": None, "waits": "pixel is held by bob for 12 s",
+        }  # fmt: skip
+        self.jobs[job] = {"job": row, "spec": spec, "attempts": [], "result": None}
+        return row
+
+    def _found(self, prefix: str) -> Json:
+        found = [shown for job, shown in self.jobs.items() if job.startswith(prefix)]
+        if len(found) != 1:
+            raise UserError(f"there is no job {prefix!r}", hint="farm job list")
+        return found[0]
