@@ -93,7 +93,7 @@ class EventLog:
         """The number of the oldest event in memory; beyond `seq` when there is none."""
         return self._events[0].seq if self._events else self._told + 1
 
-    def publish(self, kind: str, subject: str, **data: object) -> Event:
+    def publish(self, kind: str, subject: str, /, **data: object) -> Event:
         """Number an event and tell every listener, after the drafts before it."""
         event = self._next(kind, subject, data, drafted=False)
         self._places.append(_Place((event,), settled=True))

@@ -83,7 +83,7 @@ class AttemptRun:
         try:
             await asyncio.wait((work, taken, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if taken.done():
-                return _failed(taken.result())
+                return _failed(_because(taken.result(), work))
             if work.done():
                 return await self._reported(work, taken)
             if self._stop.done():
@@ -104,8 +104,7 @@ class AttemptRun:
             lost = await self._lost_while_mending(taken)
             if lost is None:
                 return _failed(error)
-            lost.evidence = lost.evidence or error.message
-            return _failed(lost)
+            return _failed(_because(lost, work))
         except FarmError as error:
             return _failed(error)
         except Exception as error:  # the executor's bug must not take the others' attempts down
@@ -141,6 +140,13 @@ def _begin(executor: Executor, running: Running) -> Coroutine[Any, Any, Mapping[
     if running.attempt.facts and isinstance(executor, ResumableExecutor):
         return executor.resume(running)
     return executor.run(running)
+
+
+def _because(taken: FarmError, work: asyncio.Future[Any]) -> FarmError:
+    """Why a lease was taken away; what the work failed with by then is its evidence."""
+    if work.done() and not work.cancelled() and (failed := work.exception()) is not None:
+        taken.evidence = taken.evidence or str(failed)
+    return taken
 
 
 def _failed(error: BaseException) -> Verdict:

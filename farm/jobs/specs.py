@@ -5,9 +5,8 @@ Each spec is also the JSON that is stored and the table of a `farm submit` file:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -145,10 +144,14 @@ class LeaseSpec(JobSpec):
     note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
 
 
-@lru_cache
-def _adapter(cls: Hashable) -> TypeAdapter[Any]:
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     """Building one takes milliseconds, using it microseconds."""
-    return TypeAdapter(cls)
+    if cls not in _adapters:
+        _adapters[cls] = TypeAdapter(cls)
+    return _adapters[cls]
 
 
 AnySpec = BenchSpec | RunSpec | ShellSpec | LeaseSpec

@@ -51,9 +51,9 @@ class Workbench:
         unseen = DeviceView(device, "", Life.GONE)
         return next((view for view in self._devices.views() if view.name == device), unseen)
 
-    def _progress(self, attempt: Attempt, step: str, **facts: Any) -> None:
-        told = {"device": attempt.device, "attempt": attempt.number, **facts}
-        self._events.publish("job.progress", attempt.job, step=step, **told)
+    def _progress(self, attempt: Attempt, step: str, /, **facts: Any) -> None:
+        told = {**facts, "step": step, "device": attempt.device, "attempt": attempt.number}
+        self._events.publish("job.progress", attempt.job, **told)
 
     def _log(self, attempt: Attempt, text: str, level: str = "info", *, source: str = "farm") -> None:
         self._keep_log(attempt, text, level, source)

@@ -1,0 +1,150 @@
+"""A farm without phones for the dispatcher's tests: leasing that grants what is free, a fleet of views, an executor."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from farm.core.device import DeviceView, Life
+from farm.core.errors import FarmError
+from farm.core.requests import Lease
+from farm.store.records import LeaseRecord
+
+
+def phone(name, life=Life.READY, **facts):
+    labels = {"name": name, "gpu": "adreno-740"}
+    return DeviceView(name, f"serial-{name}", life, adopted=True, labels=labels, aliases=("android", name), **facts)
+
+
+class FakeDevices:
+    """The fleet as jobs see it."""
+
+    def __init__(self, *names):
+        self._views = {name: phone(name) for name in names}
+        self._callbacks = []
+
+    def views(self):
+        return tuple(self._views.values())
+
+    def subscribe(self, callback):
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def change(self, view, *, forget=False):
+        if forget:
+            del self._views[view.name]
+        else:
+            self._views[view.name] = view
+        for callback in tuple(self._callbacks):
+            callback(view)
+
+
+class FakeLeases:
+    """First come, first served; a grant is committed before it is told, like the real one's."""
+
+    def __init__(self, store, devices, fence=0):
+        self.store = store
+        self.devices = devices
+        self.fence = fence
+        self.waiting = {}
+        self.held = {}
+        self.taken = {}
+        self.restored = []
+        self.released = []
+        self._granting = set()
+
+    def ask(self, request, granted):
+        self.fence += 1
+        request_id = f"request-{self.fence}"
+        assert all(other.job != request.job for other, _ in self.waiting.values()), "nothing asks twice"
+        self.waiting[request_id] = (request, granted)
+        asyncio.get_running_loop().call_soon(self.look)
+        return request_id
+
+    def withdraw(self, request_id):
+        self.waiting.pop(request_id)
+
+    def look(self):
+        for request_id, (request, _) in tuple(self.waiting.items()):
+            free = (view.name for view in self.devices.views() if view.leasable and view.name not in self.held)
+            fits = (name for name in free if request.device in ("", name) and name not in request.avoid)
+            device = next(fits, None)
+            if device is not None and request_id not in self._granting:
+                self.fence += 1
+                lease = Lease(f"lease-{self.fence}", device, self.fence, request, granted_at=0.0)
+                self.held[device] = lease
+                self._granting.add(request_id)
+                self.task = asyncio.ensure_future(self._grant(request_id, lease))
+
+    async def _grant(self, request_id, lease):
+        request = lease.request
+        await self.store.leases.grant(
+            LeaseRecord(
+                lease.id, lease.device, request.user, request.door, request.job, request.lease_class,
+                str(request.selector), "", lease.fence, datetime.now(UTC),
+            )
+        )  # fmt: skip
+        self._granting.discard(request_id)
+        if (waiter := self.waiting.pop(request_id, None)) is None:
+            self.release(lease.id, "nobody waits")
+            return
+        self.taken[lease.id] = asyncio.get_running_loop().create_future()
+        waiter[1](lease)
+
+    def restore(self, lease, request):
+        self.restored.append(lease)
+        self.held[lease.device] = lease
+        self.taken[lease.id] = asyncio.get_running_loop().create_future()
+
+    def release(self, lease_id, reason="", *, dirty=False):
+        self.released.append((lease_id, dirty))
+        device = next(name for name, lease in self.held.items() if lease.id == lease_id)
+        self.task = asyncio.ensure_future(self._end(lease_id, device, reason))
+
+    async def _end(self, lease_id, device, reason):
+        await self.store.leases.end(lease_id, ended_at=datetime.now(UTC), reason=reason, held_s=0.0)
+        del self.held[device]
+        self.look()
+
+    def taken_away(self, lease_id):
+        return self.taken[lease_id]
+
+    def take(self, device, error):
+        self.taken[self.held[device].id].set_result(error)
+
+    def yield_wanted(self, lease_id):
+        return False
+
+    def why(self, request_id):
+        return "every phone is busy" if request_id in self.waiting else ""
+
+
+class FakeExecutor:
+    """Runs an attempt when the test says how it ends. `started` wakes the test."""
+
+    def __init__(self):
+        self.running = {}
+        self.started = asyncio.Queue()
+        self.cancelled = []
+        self.resumed = []
+
+    async def run(self, running):
+        outcome = asyncio.get_running_loop().create_future()
+        self.running[running.job.id] = (running, outcome)
+        self.started.put_nowait(running)
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            self.cancelled.append(running.attempt.id)
+            raise
+        finally:
+            del self.running[running.job.id]
+
+    async def resume(self, running):
+        self.resumed.append(running.attempt.id)
+        return await self.run(running)
+
+    def end(self, job_id, result):
+        _, outcome = self.running[job_id]
+        if isinstance(result, FarmError | RuntimeError):
+            outcome.set_exception(result)
+        else:
+            outcome.set_result(result)
