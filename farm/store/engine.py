@@ -11,15 +11,22 @@ BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may ho
 CONNECT_TIMEOUT_S = 10
 
 
-def sqlite_engine(path: Path, *, begin: str = "BEGIN", synchronous: str = "NORMAL") -> Engine:
+def sqlite_engine(
+    path: Path,
+    *,
+    begin: str = "BEGIN",
+    synchronous: str = "NORMAL",
+    journal: str = "WAL",
+    foreign_keys: bool = True,
+) -> Engine:
     """An engine over a file. `begin` is how its transactions open: BEGIN to read, BEGIN IMMEDIATE to write."""
     engine = create_engine(f"sqlite:///{path}")
     pragmas = (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
         "auto_vacuum = INCREMENTAL",  # of a database that is made now; pruning then shrinks the file
-        "journal_mode = WAL",
+        f"journal_mode = {journal}",
         f"synchronous = {synchronous}",
-        "foreign_keys = ON",
+        f"foreign_keys = {'ON' if foreign_keys else 'OFF'}",
     )
 
     @event.listens_for(engine, "connect")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -80,7 +80,7 @@ class EventHistory:
             since = oldest - 1
         return [event for event in self._log.since(since) if subject in ("", event.subject)]
 
-    async def follow(self, since: int, subject: str = "", *, wait: bool = True) -> AsyncIterator[Event]:
+    async def follow(self, since: int, subject: str = "", *, wait: bool = True) -> AsyncGenerator[Event, None]:
         """Every event after `since`, in order, without gap or double, at the reader's pace.
 
         A reader holds no queue: one that is slow reads from the store what memory has forgotten meanwhile.

@@ -5,20 +5,21 @@ Reads are short and run where they are called; writes go through the one writer 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
 from farm.store.artifact_use import ArtifactUse
 from farm.store.database import Database
 from farm.store.devices import AliasTable, DeviceTable
-from farm.store.engine import server_engine, sqlite_engine
 from farm.store.event_table import EventTable
 from farm.store.jobs import JobTable
 from farm.store.leases import LeaseTable
-from farm.store.opening import DatabaseUnusableError, begin_epoch, check_file, unusable
+from farm.store.opening import note_end, open_file
+from farm.store.reserve import Reserve
+from farm.store.server import Server
 from farm.store.settings import ReservationTable, ToolchainTable
 from farm.store.writer import Writer
 
@@ -26,11 +27,10 @@ from farm.store.writer import Writer
 class Store:
     """The open database of one daemon. `epoch` is this start's number."""
 
-    def __init__(self, reading: Engine, writing: Engine, epoch: int) -> None:
+    def __init__(self, database: Database, epoch: int, *, path: Path | None, close: Callable[[], None]) -> None:
         self.epoch = epoch
-        self._engine = reading
-        self._writer = Writer(writing)
-        database = Database(reading, self._writer)
+        self.path = path  # of the SQLite file; None on a server
+        self.database = database
         self.devices = DeviceTable(database)
         self.aliases = AliasTable(database)
         self.jobs = JobTable(database)
@@ -39,6 +39,7 @@ class Store:
         self.reservations = ReservationTable(database)
         self.toolchains = ToolchainTable(database)
         self.artifact_use = ArtifactUse(database)
+        self._close = close
 
     @classmethod
     def open(cls, where: Path | str) -> Store:
@@ -48,42 +49,32 @@ class Store:
             where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://...).
 
         Raises:
-            DatabaseUnusableError: it is damaged, of a newer farm, or cannot be opened.
+            DatabaseUnusableError: it is damaged, of a newer farm, in use, or cannot be opened.
         """
         if isinstance(where, str):
-            engine = server_engine(where)
-            return cls(engine, engine, begin_epoch(engine))
-        return _open_file(where)
+            server = Server(where)
+            return cls(Database(server.engine, Writer(server.engine)), server.epoch, path=None, close=server.close)
+        reserve = Reserve(where.with_name(f"{where.name}.reserve"))
+        opened = open_file(where, reserve)
+        writer = Writer(opened.writing, file=where, reserve=reserve)
+
+        def close() -> None:
+            with contextlib.suppress(DatabaseError):  # then the next start says that this one did not end well
+                note_end(opened.reading)
+            opened.reading.dispose()
+
+        return cls(Database(opened.reading, writer), opened.epoch, path=where, close=close)
 
     def close(self) -> None:
         """Finish what is queued and close the database."""
-        self._writer.close()
-        self._engine.dispose()
+        self.database.writer.close()
+        self._close()
 
     @property
     def problem(self) -> str:
         """Why nothing can be written now, for a person; empty while all is well."""
-        return self._writer.problem
+        return self.database.writer.problem
 
     def on_problem(self, callback: Callable[[bool], None]) -> None:
         """Call `callback` in this event loop: True when writing fails, False when it works again."""
-        self._writer.on_problem(callback)
-
-
-def _open_file(path: Path) -> Store:
-    reading = sqlite_engine(path)
-    # Fences must never repeat: the commit that counts this start waits for the disk.
-    counting = sqlite_engine(path, begin="BEGIN IMMEDIATE", synchronous="FULL")
-    try:
-        with reading.connect() as connection:
-            check_file(connection, path)
-        epoch = begin_epoch(counting)
-    except DatabaseError as error:
-        reading.dispose()
-        raise unusable(path, str(error.orig)) from error
-    except DatabaseUnusableError:
-        reading.dispose()
-        raise
-    finally:
-        counting.dispose()
-    return Store(reading, sqlite_engine(path, begin="BEGIN IMMEDIATE"), epoch)
+        self.database.writer.on_problem(callback)

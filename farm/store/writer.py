@@ -1,4 +1,8 @@
-"""One thread writes; whoever waits gets its answer after the commit. Writes that arrive together share one commit."""
+"""One thread writes; whoever waits gets its answer after the commit. Writes that arrive together share one commit.
+
+When the database cannot be written (disk full, file gone, server away) the writer says so once, lets the reserve pay
+for the ends of what was under way, refuses everything else at once, and tries by itself until it works again.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,28 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, update
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from farm.core.errors import FarmError, HostError
+from farm.store.reserve import Reserve
+from farm.store.schema import meta
+from farm.store.trouble import ROOM_HINT, FileGoneError, Trouble, trouble_of
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Statement = Callable[[Connection], Any]
 
-
-class Settled(Protocol):
-    """Hears what became of a write."""
-
-    def __call__(self, *, committed: bool) -> None:
-        """Committed or not."""
-
-
 MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
+PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
 
 
 class StoreWriteError(HostError):
@@ -44,13 +47,50 @@ class StoreConflictError(FarmError):
     code = "store_conflict"
 
 
+class Settled(Protocol):
+    """Hears what became of a write."""
+
+    def __call__(self, *, committed: bool) -> None:
+        """Committed or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[T]):
+    """One write on its way."""
+
+    statement: Callable[[Connection], T]
+    last: bool
+    done: Future[T]
+
+
+Outcome = tuple[Any, BaseException | None]
+
+
 class Writer:
     """The writer thread of one engine, which it owns."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, file: Path | None = None, reserve: Reserve | None = None) -> None:
+        """Begin to write.
+
+        Args:
+            engine: connections that may write.
+            file: the database's file, which must stay what it is; None on a server.
+            reserve: space for the last writes, made now.
+        """
         self._engine = engine
-        self.problem = ""
-        self._work: queue.SimpleQueue[tuple[Statement, Future[Any]] | None] = queue.SimpleQueue()
+        self._file = file
+        self._identity = _identity(file) if file else None
+        self._reserve = reserve
+        self._trouble: Trouble | None = None
+        self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]] = []
+        self._listening = threading.Lock()
+        self._next_probe_s = 0.0
+        self._work: queue.SimpleQueue[Work[Any] | None] = queue.SimpleQueue()
+        try:
+            if reserve is not None:
+                reserve.make()
+        except OSError as error:
+            self._falter(Trouble("the disk is full", ROOM_HINT, error.strerror or ""))
         self._thread = threading.Thread(target=self._run, name="farm-store", daemon=True)
         self._thread.start()
 
@@ -69,19 +109,28 @@ class Writer:
 
         Raises:
             StoreConflictError: a constraint of the schema refused it; the others of the commit are not affected.
-            StoreWriteError: nothing could be written (disk full, file gone).
+            StoreWriteError: nothing can be written (disk full, file gone).
         """
         done: Future[T] = Future()
-        self._work.put((statement, done))
+        self._work.put(Work(statement, last, done))
         try:
-            value = await _outcome(done)
+            return await _outcome(done)
         finally:
             if settled is not None:
                 settled(committed=done.done() and not done.cancelled() and done.exception() is None)
-        return value
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be written now; empty while all is well."""
+        trouble = self._trouble
+        return str(trouble) if trouble else ""
 
     def on_problem(self, callback: Callable[[bool], None]) -> None:
-        """Call `callback` in this event loop: True when writing fails, False when it works again."""
+        """Call `callback` in this event loop: True when writing fails (at once if it does now), False when it works."""
+        with self._listening:
+            self._listeners.append((asyncio.get_running_loop(), callback))
+            if self._trouble:
+                callback(True)
 
     def close(self) -> None:
         """Finish what is queued and end the thread."""
@@ -89,39 +138,118 @@ class Writer:
         self._thread.join()
         self._engine.dispose()
 
-    def _run(self) -> None:
-        while (first := self._work.get()) is not None:
-            batch = [first]
-            last = False
-            while len(batch) < MOST_IN_ONE_COMMIT and not last:
-                try:
-                    more = self._work.get_nowait()
-                except queue.Empty:
-                    break
-                if more is None:
-                    last = True
-                else:
-                    batch.append(more)
-            self._commit(batch)
-            if last:
-                return
+    # --- the thread -----------------------------------------------------------------------------------------------
 
-    def _commit(self, batch: list[tuple[Statement, Future[Any]]]) -> None:
+    def _run(self) -> None:
+        while True:
+            try:
+                first = self._work.get(timeout=PROBE_S if self._trouble else None)
+            except queue.Empty:
+                self._probe()
+                continue
+            batch, more = self._gather(first)
+            if batch:
+                self._commit(batch)
+            if not more:
+                return
+            if self._trouble and time.monotonic() >= self._next_probe_s:
+                self._probe()
+
+    def _gather(self, first: Work[Any] | None) -> tuple[list[Work[Any]], bool]:
+        """What is queued now, up to one commit's worth, and whether more may come."""
+        batch: list[Work[Any]] = []
+        work = first
+        while work is not None:
+            batch.append(work)
+            if len(batch) == MOST_IN_ONE_COMMIT:
+                return batch, True
+            try:
+                work = self._work.get_nowait()
+            except queue.Empty:
+                return batch, True
+        return batch, False
+
+    def _commit(self, batch: Sequence[Work[Any]]) -> None:
         """Commit what is still wanted; whatever happens, everybody is answered and the thread lives on."""
-        wanted = [(statement, done) for statement, done in batch if done.set_running_or_notify_cancel()]
+        wanted = [work for work in batch if work.done.set_running_or_notify_cancel()]
+        if self._trouble:
+            _answer_all([work for work in wanted if not work.last], self._refusal)
+            wanted = [work for work in wanted if work.last]
         try:
-            with self._engine.begin() as connection:
-                outcomes = [_attempt(connection, statement) for statement, _ in wanted]
-        except DatabaseError as error:
-            outcomes = [(None, _not_written(str(error.orig)))] * len(wanted)
+            if wanted and self._transaction(wanted):
+                return
+            if wanted and self._reserve is not None and self._reserve.spend():
+                _answer_all([work for work in wanted if not work.last], self._refusal)
+                wanted = [work for work in wanted if work.last]
+                if not wanted or self._transaction(wanted):
+                    return
+            _answer_all(wanted, self._refusal)
         except Exception as error:
             logger.exception("the database could not be written")
-            outcomes = [(None, _not_written(f"{type(error).__name__}: {error}"))] * len(wanted)
-        for (_, done), (value, problem) in zip(wanted, outcomes, strict=True):
-            if problem is None:
-                done.set_result(value)
-            else:
-                done.set_exception(problem)
+            said = f"{type(error).__name__}: {error}"
+            _answer_all(wanted, lambda: _not_written(said))
+
+    def _transaction(self, wanted: Sequence[Work[Any]]) -> bool:
+        """Commit these and answer them; False: the database cannot be written, nobody was answered."""
+        try:
+            self._still_there()
+            with self._engine.begin() as connection:
+                outcomes = [_attempt(connection, work.statement) for work in wanted]
+        except Exception as error:
+            trouble = trouble_of(error)
+            if trouble is None:
+                raise
+            self._falter(trouble)
+            return False
+        for work, outcome in zip(wanted, outcomes, strict=True):
+            _answer(work, outcome)
+        return True
+
+    def _still_there(self) -> None:
+        """On Linux a removed file can be written for ever, and all of it is lost: look before each commit."""
+        if self._file is not None and _identity(self._file) != self._identity:
+            raise FileGoneError(f"{self._file} is not the file that was opened")
+
+    def _falter(self, trouble: Trouble) -> None:
+        self._next_probe_s = time.monotonic() + PROBE_S
+        if self._trouble is None or self._trouble.reason != trouble.reason:
+            logger.error("%s; said: %s", trouble, trouble.evidence)
+        with self._listening:
+            news = self._trouble is None
+            self._trouble = trouble
+            if news:
+                self._tell()
+
+    def _probe(self) -> None:
+        """Try to write, with the reserve in its place; all is well when that works."""
+        try:
+            self._still_there()
+            if self._reserve is not None:
+                self._reserve.make()
+            with self._engine.begin() as connection:
+                connection.execute(update(meta).where(meta.c.name == "epoch").values(value=meta.c.value))
+        except (DatabaseError, OSError) as error:
+            self._next_probe_s = time.monotonic() + PROBE_S
+            logger.debug("the database can still not be written: %s", error)
+            return
+        logger.info("the database can be written again")
+        with self._listening:
+            self._trouble = None
+            self._tell()
+
+    def _tell(self) -> None:
+        for loop, callback in self._listeners:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody is left to hear it
+                loop.call_soon_threadsafe(callback, self._trouble is not None)
+
+    def _refusal(self) -> StoreWriteError:
+        trouble = self._trouble
+        assert trouble is not None
+        return StoreWriteError(
+            f"the database cannot be written: {trouble.reason}; nothing of this change was kept",
+            hint=trouble.hint,
+            evidence=trouble.evidence,
+        )
 
 
 async def _outcome(done: Future[T]) -> T:
@@ -145,22 +273,44 @@ def _looked_at(waited: asyncio.Future[T]) -> None:
         waited.exception()
 
 
-def _not_written(evidence: str) -> StoreWriteError:
-    return StoreWriteError(
-        "the database could not be written; nothing of this change was kept",
-        hint="free disk space, or see `farm doctor`",
-        evidence=evidence,
-    )
-
-
-def _attempt(connection: Connection, statement: Statement) -> tuple[Any, Exception | None]:
+def _attempt(connection: Connection, statement: Statement) -> Outcome:
     """Run one statement in its own savepoint, so that its refusal spares the others of the commit."""
     try:
         with connection.begin_nested():
             return statement(connection), None
     except IntegrityError as error:
         return None, StoreConflictError(f"the database refused a write: {error.orig}")
-    except DatabaseError:
-        raise  # the disk or the file: the others of the commit would fail too
-    except Exception as error:  # noqa: BLE001 (handed to the caller it belongs to)
-        return None, error
+    except Exception as error:
+        if trouble_of(error) is not None:
+            raise  # the disk or the file: the others of the commit would fail too
+        return None, _not_written(str(error.orig)) if isinstance(error, DatabaseError) else error
+
+
+def _answer(work: Work[Any], outcome: Outcome) -> None:
+    value, problem = outcome
+    if problem is None:
+        work.done.set_result(value)
+    else:
+        work.done.set_exception(problem)
+
+
+def _answer_all(works: Sequence[Work[Any]], problem: Callable[[], StoreWriteError]) -> None:
+    for work in works:
+        _answer(work, (None, problem()))  # each its own: an exception carries the trace of whoever raises it
+
+
+def _not_written(evidence: str) -> StoreWriteError:
+    return StoreWriteError(
+        "the database could not be written; nothing of this change was kept",
+        hint="the daemon's log has more; see `farm doctor`",
+        evidence=evidence,
+    )
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Which file stands at that path; None when there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

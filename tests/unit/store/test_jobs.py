@@ -192,5 +192,5 @@ async def test_ids_by_their_beginning(store):
 
 async def test_a_selector_is_stored_once(store):
     await store.jobs.add([job(f"j{i}", selector=f"soc=s{i % 3}") for i in range(30)])
-    with store._engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM selector").scalar_one() == 3

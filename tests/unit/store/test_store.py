@@ -67,8 +67,8 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
 
     began, go_on = threading.Event(), threading.Event()
     with pytest.raises(ZeroDivisionError):
-        await store._writer.write(mistake)
-    under_way = asyncio.create_task(store._writer.write(slow))
+        await store.database.writer.write(mistake)
+    under_way = asyncio.create_task(store.database.writer.write(slow))
     await asyncio.to_thread(began.wait, 10)
     queued = asyncio.create_task(store.devices.save(DeviceRecord("X1", "never")))
     await asyncio.sleep(0)  # until its write is in the queue
@@ -83,7 +83,7 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
 
 async def test_a_bug_in_a_commit_fails_it_and_no_other(store, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(store._writer._engine, "begin", None)
+        patched.setattr(store.database.writer._engine, "begin", None)
         with pytest.raises(StoreWriteError, match="could not be written") as caught:
             await store.devices.save(DeviceRecord("X1", "pixel"))
     assert "TypeError" in caught.value.evidence

@@ -1,0 +1,1 @@
+"""How databases of earlier farms become this one's: one file per step in versions/, run by farm.store.migrate."""

@@ -1,0 +1,52 @@
+"""Disk space kept aside, which pays for the last writes when the disk is full."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+# Ends of the attempts and leases that run when the disk fills up: a dozen results of at most 1 MiB each, and the
+# database's own overhead.
+RESERVE_BYTES = 16 << 20
+
+
+class Reserve:
+    """A file of real blocks beside the database."""
+
+    def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is there."""
+        with contextlib.suppress(OSError):
+            return self._path.stat().st_size == self._size_bytes
+        return False
+
+    def make(self) -> None:
+        """Set the space aside.
+
+        Raises:
+            OSError: there is none.
+        """
+        if self.whole:
+            return
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(file, 0, self._size_bytes)
+            finally:
+                os.close(file)
+        except OSError:
+            self.spend()
+            raise
+
+    def spend(self) -> bool:
+        """Give the space up; whether there was any."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
