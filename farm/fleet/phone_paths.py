@@ -16,8 +16,9 @@ INCOMING = ".incoming-"  # prefix of a bundle's folder until it is complete
 MARKER = ".complete"  # written last; holds the hash of what its folder should be
 SUPERVISE = f"{BIN}/rpc_supervise.sh"
 REAP = f"{BIN}/reap.sh"
+LEASE = f"{BIN}/lease.sh"
 
-_SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh")
+_SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh")
 
 
 @dataclass(frozen=True, slots=True)

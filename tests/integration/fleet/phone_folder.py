@@ -154,7 +154,10 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
         for name in names:
             (programs / name).symlink_to(toybox)
     else:
-        for name in ("cat", "cut", "date", "flock", "head", "mkdir", "mv", "rm", "setsid", "sleep", "tail", "wc"):
+        for name in (
+            "cat", "chmod", "cut", "date", "find", "flock", "grep", "head", "id", "mkdir", "mv", "rm", "setsid", "sleep",
+            "sort", "tail", "uniq", "wc", "xargs",
+        ):  # fmt: skip
             real = shutil.which(name)
             assert real, name
             (programs / name).symlink_to(real)

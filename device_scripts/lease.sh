@@ -1,0 +1,141 @@
+#!/system/bin/sh
+# Before and after a person has the phone. POSIX sh as mksh + toybox (or dash, busybox) run it.
+#
+#   lease.sh begin   notes what is there: files below the folder we live in, and the shell user's processes
+#   lease.sh clean   kills what the shell user runs and removes files that were not noted; farm's own are left alone
+#
+# `begin` prints `begun`, or `begun before` when a lease was never cleaned: its older note holds. `clean` prints
+# `cleaned killed=N removed=N left=N` (left: files that cannot be removed), or `failed ...` naming what does not die.
+# What was there before is never touched, nor is anything when there is no note. A changed or removed file of before
+# cannot be told or brought back.
+# shellcheck disable=SC1091,SC2154  # sourced, and what it sets
+. "${0%/*}/processes.sh"
+
+ROOT=${0%/bin/*}    # the scripts live in ROOT/bin, people's files beside ROOT
+NOTE=$ROOT/lease
+LC_ALL=C            # byte order, whatever the names are
+export LC_ALL
+
+# files: everything beside ROOT, each name ended by NUL.
+files() {
+    find . -path "./${ROOT##*/}" -prune -o ! -path . -print0 2>/dev/null | sort -z
+}
+
+# new_files: those that were not noted. Noted ones come twice or more.
+new_files() {
+    files >"$NOTE/files.now"
+    sort -z "$NOTE/files" "$NOTE/files" "$NOTE/files.now" | uniq -z -u
+}
+
+# context_of PID: its SELinux context. adbd, itself a process of the shell user, and the system have others than a shell.
+context_of() {
+    context=''
+    { read -r context <"/proc/$1/attr/current"; } 2>/dev/null
+    context=${context%%[!a-zA-Z0-9_:,.-]*}    # some kernels end it with NUL
+}
+
+# on_phone: whether this is a phone's kernel, or a virtual phone that marks its processes. Anywhere else a process that was
+# not there before may be anybody's.
+on_phone() {
+    context_of self
+    own_context=$context
+    [ -n "$FARM_BOOT_ID_FILE" ] || [ "$(id -u)" = 2000 ] || case $own_context in u:r:*) ;; *) return 1 ;; esac
+}
+
+# says PID FILE TEXT: whether /proc/PID/FILE holds TEXT.
+says() {
+    grep -qF -e "$3" "/proc/$1/$2" 2>/dev/null
+}
+
+# theirs: the shell user's living processes, without farm's, as PID:TICKS lines. Farm's own are those of our session, of the
+# RPC server's and its supervisor's, and what runs from ROOT or reads a phone's health over adb.
+theirs() {
+    server=none supervisor=none
+    while IFS='=' read -r name value; do
+        case $name in pid) server=$value ;; supervisor) supervisor=$value ;; esac
+    done 2>/dev/null <"$ROOT/run/state"
+    stat_of $$
+    own_session=$session
+    for dir in /proc/[0-9]*; do
+        pid=${dir#/proc/}
+        kill -0 "$pid" 2>/dev/null || continue
+        stat_of "$pid" || continue
+        case $state in Z | X) continue ;; esac
+        case $session in "$own_session" | "$server" | "$supervisor") continue ;; esac
+        context_of "$pid"
+        [ "$context" = "$own_context" ] || continue
+        if [ -n "$FARM_BOOT_ID_FILE" ]; then
+            says "$pid" environ "FARM_BOOT_ID_FILE=$FARM_BOOT_ID_FILE" || continue
+        fi
+        ! says "$pid" cmdline "$ROOT/bin/" || continue
+        ! says "$pid" cmdline '==farm:' || continue
+        echo "$pid:$ticks"
+    done
+}
+
+begin() {
+    if [ -e "$NOTE/boot" ]; then
+        echo "begun before"
+        return
+    fi
+    rm -rf "$NOTE"
+    mkdir -p "$NOTE" || exit 1
+    files >"$NOTE/files"
+    echo none >"$NOTE/processes"    # an empty file of patterns would match everything to some greps
+    if on_phone; then theirs >>"$NOTE/processes"; fi
+    boot_id >"$NOTE/boot"    # last: a note without it is half a note
+    echo "begun"
+}
+
+# kill_theirs: SIGKILL until none of them is left. Sets killed, and left_alive when some do not go.
+kill_theirs() {
+    killed=0 round=0 left_alive=''
+    on_phone || return 0
+    [ "$(boot_id)" = "$(cat "$NOTE/boot")" ] || return 0    # after a reboot nothing of theirs runs, and all numbers are new
+    while [ "$round" -lt "$REAP_ROUNDS" ]; do
+        doomed=$(theirs | grep -vxF -f "$NOTE/processes")
+        [ -n "$doomed" ] || return 0
+        for each in $doomed; do
+            kill -s KILL "${each%:*}" 2>/dev/null
+            [ "$round" != 0 ] || killed=$((killed + 1))
+        done
+        nap
+        round=$((round + 1))
+    done
+    left_alive=$doomed
+    return 1
+}
+
+clean() {
+    if [ ! -e "$NOTE/boot" ]; then
+        echo "cleaned killed=0 removed=0 left=0"
+        return
+    fi
+    if ! kill_theirs; then
+        echo "failed processes do not die:" "$left_alive" "(stuck in a driver: only a reboot helps)"
+        exit 1
+    fi
+    new_files >"$NOTE/files.new"
+    if [ -s "$NOTE/files.new" ]; then
+        # A folder comes before what it holds, so most are gone when it is their turn.
+        xargs -0 rm -rf -- <"$NOTE/files.new" 2>/dev/null
+        new_files >"$NOTE/files.left"
+        if [ -s "$NOTE/files.left" ]; then
+            xargs -0 chmod -R u+rwx -- <"$NOTE/files.left" 2>/dev/null
+            xargs -0 rm -rf -- <"$NOTE/files.left" 2>/dev/null
+        fi
+    fi
+    removed=$(grep -zc '' <"$NOTE/files.new") left=$(new_files | grep -zc '')
+    rm -rf "$NOTE"
+    echo "cleaned killed=$killed removed=$((removed - left)) left=$((left))"
+}
+
+cd "${ROOT%/*}" || exit 1
+case ${1-} in
+begin) begin ;;
+clean) clean ;;
+*)
+    echo "failed usage: lease.sh begin | clean"
+    exit 2
+    ;;
+esac
