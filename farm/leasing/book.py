@@ -36,10 +36,10 @@ def told(kind: str, lease: Lease, **data: object) -> Told:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One change that must be kept, and the event that tells it."""
+    """One change that must be kept, and the event that tells it, if any does."""
 
     write: Callable[[Sequence[Event]], Awaitable[object]]
-    told: Told
+    told: Told | None
     done: Callable[[Any], None] = lambda _: None  # called with what `write` returned
     writing: bool = False
     dropped: bool = False
@@ -119,7 +119,7 @@ class LeaseBook:
     async def _try(self, device: str, entry: Entry) -> bool:
         """Write an entry once, and tell its owner; False when it must be tried again."""
         try:
-            with self._events.drafted(entry.told) as drafts:
+            with self._events.drafted(*(() if entry.told is None else (entry.told,))) as drafts:
                 value = await entry.write(drafts)
         except Exception as error:
             # The first failure is news, repeats are noise. A full disk is no bug, anything else has its trace.

@@ -24,6 +24,7 @@ from farm.core.allocator_events import (
     Paused,
     RequestCame,
     RequestWithdrawn,
+    Resumed,
     SharesChanged,
     TimePassed,
 )
@@ -98,6 +99,7 @@ class Grants:
         self._wishes: dict[str, Wish] = {}
         self._decided: dict[str, Decided] = {}  # by device
         self._counter = 0
+        self._closed = False
         self._look: asyncio.TimerHandle | None = None
         self._look_s = 0.0  # when it fires
         by_user = {name: share_of(user) for name, user in policy.users.items()}
@@ -105,13 +107,23 @@ class Grants:
 
     def close(self, reason: str) -> None:
         """Grant nothing any more, and undo what is not delivered; wishes stay unanswered."""
-        self.apply(Paused(reason))
+        self._closed = True
+        self.pause(reason)
         self._wishes.clear()
         for decided in tuple(self._decided.values()):
             self._spoil(decided, reason)
         if self._look is not None:
             self._look.cancel()
             self._look = None
+
+    def pause(self, reason: str) -> None:
+        """Grant nothing until `resume`."""
+        self.apply(Paused(reason))
+
+    def resume(self) -> None:
+        """End `pause`; `close` stays."""
+        if not self._closed:
+            self.apply(Resumed())
 
     def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
         """See `Leasing.ask`."""

@@ -2,7 +2,7 @@
 
 One object serves both doors: `ask`, `acquire` and friends for jobs, `request`/`serves`/`summary` as the tracker's
 backend, and `open` as the gate's route. Everything runs on one event loop; nothing here waits for a phone except
-`open`'s dial. How a wish becomes a lease is in `grants`; here is what becomes of a lease that somebody has.
+`open`'s dial. How a wish becomes a lease is in `grants`, what becomes of a lease that somebody has in `holdings`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
-from farm.core.allocator_events import LeaseEnded, LeaseExtended, LeaseRestored, Paused, Resumed
+from farm.core.allocator_events import LeaseRestored, ReservationsChanged, SharesChanged, UsageLoaded
 from farm.core.device import DeviceView, Life
-from farm.core.errors import FarmError, HostError, PhoneError
-from farm.core.events import Event, EventLog
+from farm.core.errors import FarmError
+from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.core.requests import Door, Lease, LeaseRequest
 from farm.core.selector import Selector
 from farm.core.sessions import FleetSummary, Leg, Peer
-from farm.leasing.book import Entry, LeaseBook, told
+from farm.leasing.book import LeaseBook
 from farm.leasing.grants import Grants
+from farm.leasing.holdings import Holdings, no_lease
 from farm.leasing.model import (
     Devices,
     Explanation,
@@ -32,14 +33,11 @@ from farm.leasing.model import (
     LeaseEndedError,
     LeaseKeeper,
     LeasePolicy,
-    NoSuchLeaseError,
     NotCheckingError,
-    PhoneLostError,
     SessionStuckError,
     WaitingRequest,
 )
-from farm.leasing.sessions import Held, Sessions
-from farm.leasing.status import MENDING, explain, explain_waiting, shortly, summarise
+from farm.leasing.status import explain, explain_waiting, shortly, summarise
 
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 STOPPING = "the farm is stopping"
@@ -75,18 +73,14 @@ class Leasing:
         """
         self._loop = asyncio.get_running_loop()
         self._devices = devices
-        self._events = events
-        self._keeper = keeper
         self._policy = policy or LeasePolicy()
         self._clock = clock
-        self._wall = wall
         self._book = LeaseBook(events)
         self._grants = Grants(self._book, keeper, epoch, self._policy, clock, wall, self._delivered)
         self._allocator = self._grants.allocator
-        self._leases: dict[str, Held] = {}
-        self._by_device: dict[str, Held] = {}
-        self._checks: dict[str, Held] = {}
-        self._sessions = Sessions(devices, events, f"session-{epoch}", self._session_over)
+        self._holdings = Holdings(
+            devices, events, f"session-{epoch}", keeper, self._book, self._policy, clock, wall, self._grants.apply
+        )
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
             self._grants.device_changed(view, forgotten=False)
@@ -98,23 +92,24 @@ class Leasing:
         """
         self._unsubscribe()
         self._grants.close(STOPPING)
-        for held in (*self._leases.values(), *self._checks.values()):
-            if held.lease.request.personal:
-                held.stop_timer()
-                self._sessions.drop_keys(held)
-                if held.session is not None:
-                    held.session.cut(STOPPING)
-            else:
-                self._revoke(held, HostError(STOPPING), STOPPING)
+        self._holdings.stop(STOPPING)
         await self._book.flush()
 
     def store_problem(self, failing: bool) -> None:
         """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
         if failing:
-            self._grants.apply(Paused(NOT_WRITABLE))
+            self._grants.pause(NOT_WRITABLE)
         else:
             self._book.try_again()
-            self._grants.apply(Resumed())
+            self._grants.resume()
+
+    def clock_jumped(self) -> None:
+        """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
+        self._holdings.clock_jumped()
+
+    def use(self, event: SharesChanged | UsageLoaded | ReservationsChanged) -> None:
+        """Let the allocator know what users may have, have had, or have reserved."""
+        self._grants.apply(event)
 
     # --- the job door ---------------------------------------------------------------------------------------------
 
@@ -133,7 +128,7 @@ class Leasing:
         """Wait for a device. Cancelling withdraws the request, or gives back what was granted in the same moment."""
         while True:
             future: asyncio.Future[Lease] = self._loop.create_future()
-            request_id = self.ask(request, partial(self._deliver, future))
+            request_id = self.ask(request, partial(self._answer, future))
             try:
                 lease = await future
             except asyncio.CancelledError:
@@ -141,7 +136,7 @@ class Leasing:
                 if future.done() and not future.cancelled():
                     self.release(future.result().id, "the requester left")
                 raise
-            if lease.id in self._leases:
+            if lease.id in self._holdings.leases:
                 return lease
             # The device was lost between the grant and this line: the wish is as old as ever.
 
@@ -155,17 +150,12 @@ class Leasing:
             lease: as it was; `granted_at` by today's clock.
             request: what was asked for; `longest_s` is what is left.
         """
-        now = self._clock()
         lease = replace(lease, request=request)
-        held = Held(lease, self._wall() - timedelta(seconds=now - lease.granted_at), awaited=True)
-        held.ends_s = None if request.longest_s is None else now + request.longest_s
-        self._leases[lease.id] = self._by_device[lease.device] = held
+        self._holdings.restore(lease)
         self._grants.apply(LeaseRestored(lease.device, self._grants.new_request_id(), request))
-        reason = f"{lease.device} did not come back within {self._policy.recovery_s:g} s of the farm's restart"
-        held.timer = self._loop.call_later(self._policy.recovery_s, self._revoke, held, PhoneLostError(reason), reason)
         view = self._allocator.devices.get(lease.device)
         if view is not None:
-            self._follow_device(held, view)
+            self._holdings.device_changed(view)
 
     async def extend(self, lease_id: str, longest_s: float) -> datetime:
         """Let the lease's holder have the device until `longest_s` from now; returns that moment once it is kept.
@@ -175,27 +165,15 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        held = self._current(lease_id)
-        lease = held.lease
-        ends_s, expires_at = self._clock() + longest_s, self._wall() + timedelta(seconds=longest_s)
         kept: asyncio.Future[bool] = self._loop.create_future()
 
-        def done(changed: bool) -> None:
-            if changed and not held.ending:
-                held.ends_s = ends_s
-                self._grants.apply(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
+        def done(lasts: bool) -> None:
             if not kept.done():
-                kept.set_result(changed and not held.ending)
+                kept.set_result(lasts)
 
-        def write(events: Sequence[Event]) -> Awaitable[bool]:
-            return self._keeper.extend(lease_id, expires_at, events)
-
-        self._book.add(
-            lease.device,
-            Entry(write, told("lease.extended", lease, expires_at=expires_at.isoformat()), done),
-        )
+        expires_at = self._holdings.extend(self._holdings.current(lease_id), longest_s, done)
         if not await kept:
-            raise _no_lease(lease_id)
+            raise no_lease(lease_id)
         return expires_at
 
     def release(self, lease_id: str, reason: str = "given back", *, dirty: bool = False) -> None:
@@ -203,21 +181,14 @@ class Leasing:
 
         `dirty`: somebody had the phone in hands, so it is cleaned and checked before the next holder gets it.
         """
-        held = self._leases.get(lease_id)
-        if held is None:
-            return
-        held.dirty = held.dirty or dirty
-        if held.ending:
-            return
-        if held.session is None:
-            self._end(held, reason)
-        else:
-            held.ending = reason
-            held.session.cut(reason)
+        held = self._holdings.leases.get(lease_id)
+        if held is not None:
+            held.dirty = held.dirty or dirty
+            self._holdings.release(held, reason)
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
-        held = self._leases.get(lease_id)
+        held = self._holdings.leases.get(lease_id)
         return held is not None and self._allocator.held[held.lease.device].asked
 
     def expires_at(self, lease_id: str) -> datetime | None:
@@ -226,7 +197,7 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        return self._expires_at(self._current(lease_id))
+        return self._holdings.expires_at(self._holdings.current(lease_id))
 
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
         """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
@@ -237,9 +208,9 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease is over already.
         """
-        held = self._leases.get(lease_id)
+        held = self._holdings.leases.get(lease_id)
         if held is None:
-            raise _no_lease(lease_id)
+            raise no_lease(lease_id)
         return asyncio.shield(held.taken)
 
     def abort(self, lease_id: str, reason: str) -> None:
@@ -247,7 +218,7 @@ class Leasing:
 
         Nothing happens when the lease has ended: its phone is looked after already.
         """
-        held = self._leases.get(lease_id)
+        held = self._holdings.leases.get(lease_id)
         if held is not None and not held.ending:
             self._devices.report_broken_session(held.lease.device, reason)
 
@@ -262,11 +233,13 @@ class Leasing:
             NoSuchLeaseError: nobody holds it.
             SessionStuckError: its session does not end.
         """
-        held = self._leases.get(target) or self._by_device.get(target)
+        held = self._holdings.leases.get(target) or self._holdings.by_device.get(target)
         if held is None:
-            raise _no_lease(target)
+            raise no_lease(target)
         session = held.session
-        self._revoke(held, LeaseEndedError(f"the lease on {held.lease.device} was taken back: {reason}"), reason)
+        self._holdings.revoke(
+            held, LeaseEndedError(f"the lease on {held.lease.device} was taken back: {reason}"), reason
+        )
         if session is not None:
             try:
                 async with asyncio.timeout(REVOKE_LIMIT_S):
@@ -283,9 +256,9 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        held = self._current(lease_id)
+        held = self._holdings.current(lease_id)
         request = held.lease.request
-        return self._sessions.new_key(held, request.key or held.lease.device, single_use=single_use)
+        return self._holdings.sessions.new_key(held, request.key or held.lease.device, single_use=single_use)
 
     def adopt_match_key(self, lease_id: str, sha256: str) -> None:
         """Let the match key whose `farm.leasing.sessions.digest` is `sha256` open a restored lease's device again.
@@ -293,7 +266,7 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        self._sessions.adopt_key(self._current(lease_id), sha256)
+        self._holdings.sessions.adopt_key(self._holdings.current(lease_id), sha256)
 
     def checking_key(self, device: str) -> str:
         """A key to a device that is being checked; it ends the previous one and dies when the check is over.
@@ -304,11 +277,9 @@ class Leasing:
         view = self._allocator.devices.get(device)
         if view is None or view.life is not Life.CHECKING:
             raise NotCheckingError(f"{device} is not being checked")
-        self._end_check(device, "a new check began")
         request = LeaseRequest(Selector.of_alias(device), "farm", Door.JOB, device=device)
-        held = Held(self._grants.new_lease(device, request), self._wall(), internal=True)
-        self._checks[device] = held
-        return self._sessions.new_key(held, device, single_use=False)
+        held = self._holdings.check(self._grants.new_lease(device, request))
+        return self._holdings.sessions.new_key(held, device, single_use=False)
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -318,7 +289,7 @@ class Leasing:
 
     def holders(self) -> tuple[Holder, ...]:
         """Current leases, by device name."""
-        return tuple(self._holder(held) for _, held in sorted(self._by_device.items()))
+        return self._holdings.holders()
 
     def explain(self, subject: str) -> Explanation:
         """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
@@ -350,11 +321,7 @@ class Leasing:
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._policy.of(user).priority)
         lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, key=key))
-        held = self._leases[lease.id]
-        held.ends_with_session = True
-        held.timer = self._loop.call_later(
-            self._policy.unused_s, self.release, lease.id, f"not used within {self._policy.unused_s:g} s"
-        )
+        self._holdings.give_back_unused(self._holdings.leases[lease.id])
         return self.new_match_key(lease.id, single_use=True)
 
     def serves(self, key: str) -> bool:
@@ -375,115 +342,21 @@ class Leasing:
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """
-        return await self._sessions.open(match_key, peer, timeout_s, cut, self._allocator.devices.get)
+        return await self._holdings.sessions.open(match_key, peer, timeout_s, cut, self._allocator.devices.get)
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def _delivered(self, lease: Lease, granted_at: datetime) -> None:
-        held = Held(lease, granted_at)
-        if lease.request.longest_s is not None:
-            held.ends_s = lease.granted_at + lease.request.longest_s
-        self._leases[lease.id] = self._by_device[lease.device] = held
+        self._holdings.deliver(lease, granted_at)
 
-    def _deliver(self, future: asyncio.Future[Lease], lease: Lease) -> None:
+    def _answer(self, future: asyncio.Future[Lease], lease: Lease) -> None:
         if future.done():  # cancelled in this very turn of the loop
             self.release(lease.id, "the requester left")
         else:
             future.set_result(lease)
 
-    def _session_over(self, held: Held) -> None:
-        if held.ending or held.ends_with_session:
-            self._end(held, held.ending or "its session ended")
-
     def _device_changed(self, view: DeviceView) -> None:
-        if view.life is not Life.CHECKING:
-            self._end_check(view.name, f"the check is over: {view.life}")
         gone = view.life is Life.GONE and all(each.name != view.name for each in self._devices.views())
-        held = self._by_device.get(view.name)
         # First the allocator: a lease that ends because of this change must not be followed by one of a lost device.
         self._grants.device_changed(view, forgotten=gone)
-        if held is not None:
-            self._follow_device(held, view)
-
-    def _follow_device(self, held: Held, view: DeviceView) -> None:
-        """Decide what a holder's lease is worth now that its device has changed."""
-        reason = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
-        lost = PhoneLostError(reason)
-        keeps = not held.ends_with_session and view.life in MENDING
-        if held.ending:
-            return
-        if view.life is Life.READY:
-            held.awaited = False
-            if not held.ends_with_session:
-                held.stop_timer()
-        elif held.awaited and view.life is not Life.QUARANTINED:
-            return  # adb finds phones one by one after a restart; the timer ends the patience
-        elif not keeps:
-            self._revoke(held, lost, reason)
-        else:
-            if held.session is not None and not held.session.waits:
-                held.session.cut(reason)
-            if held.timer is None:
-                held.timer = self._loop.call_later(self._policy.recovery_s, self._revoke, held, lost, reason)
-
-    def _revoke(self, held: Held, why: FarmError, reason: str) -> None:
-        if held.ending:
-            return
-        held.taken.set_result(why)
-        if not held.internal:
-            kind, subject, data = told("lease.revoked", held.lease, reason=reason)
-            self._events.publish(kind, subject, **data)
-        if held.session is None:
-            self._end(held, reason)
-        else:
-            held.ending = reason
-            held.session.cut(reason)
-
-    def _end_check(self, device: str, reason: str) -> None:
-        held = self._checks.get(device)
-        if held is not None:
-            self._revoke(held, PhoneError(reason), reason)
-
-    def _end(self, held: Held, reason: str) -> None:
-        """The lease is over and no session is open under it."""
-        held.ending = reason
-        self._sessions.drop_keys(held)
-        held.stop_timer()
-        device = held.lease.device
-        if held.internal:
-            if self._checks.get(device) is held:
-                del self._checks[device]
-            return
-        del self._leases[held.lease.id], self._by_device[device]
-        if held.dirty or held.lease.request.traces:
-            # Before the device is free: the next holder must not get it as it is.
-            self._devices.report_broken_session(device, f"cleaned after {held.lease.request.user}'s lease: {reason}")
-        self._book.end(self._keeper, held.lease, held.granted_at, self._clock(), reason)
-        self._grants.apply(LeaseEnded(device))
-
-    # --- helpers --------------------------------------------------------------------------------------------------
-
-    def _current(self, lease_id: str) -> Held:
-        held = self._leases.get(lease_id)
-        if held is None or held.ending:
-            raise _no_lease(lease_id)
-        return held
-
-    def _expires_at(self, held: Held) -> datetime | None:
-        return None if held.ends_s is None else self._wall() + timedelta(seconds=held.ends_s - self._clock())
-
-    def _holder(self, held: Held) -> Holder:
-        session = held.session
-        return Holder(
-            held.lease,
-            self._clock() - held.lease.granted_at,
-            session.id if session else "",
-            str(session.peer) if session else "",
-            self._expires_at(held),
-        )
-
-
-def _no_lease(target: str) -> NoSuchLeaseError:
-    return NoSuchLeaseError(
-        f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
-    )
+        self._holdings.device_changed(view)
