@@ -26,9 +26,13 @@ from farm.control.artifact_budget import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.bench_verbs import BenchVerbs, give_up_lost_jobs
 from farm.control.bundle_verbs import BundleVerbs
+from farm.control.doctor_verbs import MB, DoctorVerbs, Host
 from farm.control.event_verbs import EventVerbs
+from farm.control.job_streams import JobStreams
+from farm.control.job_verbs import JobVerbs
 from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer
+from farm.control.store_verbs import StoreVerbs
 from farm.control.tool_verbs import ToolVerbs
 from farm.control.toolchain_verbs import ToolchainVerbs
 from farm.control.tunnel_verbs import TunnelVerbs
@@ -43,11 +47,15 @@ from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.tunnels import TunnelKeeper
 from farm.jobs.bench import BenchRunner
 from farm.jobs.checker import FarmChecker
+from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.logs import AttemptLogs
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains
+from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
 from farm.store.history import EventHistory
 from farm.store.lock import StateFolderLock
+from farm.store.retention import Retention
 from farm.store.store import Store
 from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
@@ -99,13 +107,21 @@ class Daemon:
         config = self._config
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
-        store = Store.open(config.store.url or config.state_dir / "farm.db")
+        where = config.store.url or config.state_dir / "farm.db"
+        store = Store.open(where)
         stack.callback(store.close)
         await give_up_lost_jobs(store)
         events = EventLog(store.epoch)
         events.subscribe(_log_event)
         history = EventHistory(events, store.events)
         stack.push_async_callback(history.close)
+        store.on_problem(self._store_heard(store, events))
+        retention = Retention(
+            store.database,
+            keep_days=config.store.keep_days,
+            max_mb=config.store.max_mb,
+            needed=store.jobs.live,
+        )
 
         gid = group_to_let_in()
         prepare_runtime_folder(config.runtime_dir, gid)
@@ -177,6 +193,18 @@ class Daemon:
         )
         await door.start()
         stack.push_async_callback(door.stop)
+        logs = AttemptLogs(config.state_dir / "logs")
+        dispatcher = Dispatcher(
+            store=store,
+            events=events,
+            leases=leasing,
+            devices=fleet,
+            executors={},
+            bench=Workbench(jobs=store.jobs, events=events, keep_log=logs.keep, leases=leasing, devices=fleet),
+            limits=lambda user: config.user.get(user, config.quota),
+        )
+        await dispatcher.start()
+        stack.push_async_callback(dispatcher.stop)
 
         control = ControlServer(config.control_socket, artifacts=artifacts, gid=gid)
         facts = DaemonFacts(
@@ -203,6 +231,12 @@ class Daemon:
         )
         BenchVerbs(runner, store).register(control)
         EventVerbs(history).register(control)
+        database = None if config.store.url else config.state_dir / "farm.db"
+        host = Host(artifacts, store, database, config.store.max_mb * MB, worker_user="")
+        DoctorVerbs(host).register(control)
+        streams = JobStreams(store, events, history, logs, dispatcher.lives)
+        JobVerbs(dispatcher, store, streams, leasing).register(control)
+        StoreVerbs(store, where, retention).register(control)
         TunnelVerbs(fleet, tunnels).register(control)
         tools = PhoneTools(config.adb_socket)
         stack.callback(tools.close)
@@ -211,6 +245,7 @@ class Daemon:
         stack.push_async_callback(control.stop)
         running = {
             "history": history.run(),
+            "retention": retention.run(),
             "fleet": fleet.run(),
             "tunnels": tunnels.run(),
             "artifacts": artifacts.keep_tidy(),
@@ -236,6 +271,16 @@ class Daemon:
                 hint = f" ({news.error.hint})" if news.error and news.error.hint else ""
                 self._news[news.subject] = news.message + hint
             events.publish(news.kind, news.subject, message=news.message)
+
+        return heard
+
+    def _store_heard(self, store: Store, events: EventLog) -> Callable[[bool], None]:
+        def heard(failing: bool) -> None:
+            if failing:
+                self._news["store"] = store.problem
+            else:
+                self._news.pop("store", None)
+            events.publish("store.full" if failing else "store.back", "store", reason=store.problem)
 
         return heard
 

@@ -125,6 +125,9 @@ def _daemon(config: FarmConfig) -> Iterator[Finding]:
         yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
         for problem in status["problems"]:
             yield Finding("daemon", Verdict.WARN, problem)
+        yield from (
+            Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"]
+        )
     yield from _other_adb(socket)
 
 

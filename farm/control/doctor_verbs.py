@@ -1,0 +1,119 @@
+"""The verb `doctor`: what only the daemon knows of its host; `farm doctor` shows it beside its own findings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from farm.control.artifact_budget import GB
+from farm.control.artifacts import ArtifactFolder
+from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.verbs import Nothing, read_fields
+
+NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
+OK, WARN, FAIL = "ok", "warn", "fail"
+MB = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One checked thing: `verdict` is ok, warn or fail."""
+
+    check: str
+    verdict: str
+    detail: str
+    fix: str = ""
+
+
+class Health(Protocol):
+    """The store, as far as its health goes."""
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be written now; empty while all is well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What is looked at."""
+
+    artifacts: ArtifactFolder
+    store: Health
+    database: Path | None  # a SQLite file; None: a server
+    max_database_bytes: int
+    worker_user: str  # whom workers become; "": nobody else
+
+
+class DoctorVerbs:
+    """The one verb."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def register(self, server: ControlServer) -> None:
+        """Add the verb to the door."""
+        server.register("doctor", self.doctor, Role.VIEWER)
+
+    async def doctor(self, call: ControlCall) -> Mapping[str, Any]:
+        """Look at everything."""
+        read_fields(call, Nothing)
+        return {"findings": [asdict(finding) for finding in await asyncio.to_thread(look, self._host)]}
+
+
+def look(host: Host) -> Sequence[Finding]:
+    """Every finding. Blocking: it looks at files."""
+    return [finding for check in (_artifacts, _database, _workers) for finding in check(host)]
+
+
+def _artifacts(host: Host) -> Iterator[Finding]:
+    used, budget = host.artifacts.used_bytes, host.artifacts.rules.budget_bytes
+    detail = f"{used / GB:.1f} of {budget / GB:.1f} GB used, {host.artifacts.rules.keep_s / 86400:g} days kept"
+    if used > NEARLY_FULL * budget:
+        yield Finding("artifacts", WARN, detail, "raise [artifacts] budget_gb; the unused longest go first")
+    else:
+        yield Finding("artifacts", OK, detail)
+
+
+def _database(host: Host) -> Iterator[Finding]:
+    if host.store.problem:
+        yield Finding("database", FAIL, host.store.problem, "jobs and leases wait until it can write again: free space")
+        return
+    if host.database is None:
+        yield Finding("database", OK, "on a server, writable")
+        return
+    size = sum(path.stat().st_size for path in host.database.parent.glob(f"{host.database.name}*") if _ours(host, path))
+    detail = f"{host.database}, {size / MB:.1f} of {host.max_database_bytes / MB:g} MB, writable"
+    nearly = size > NEARLY_FULL * host.max_database_bytes
+    fix = "the oldest ended jobs go first: raise [store] max_mb to keep them" if nearly else ""
+    yield Finding("database", WARN if nearly else OK, detail, fix)
+
+
+def _ours(host: Host, path: Path) -> bool:
+    """Whether a file is the database or its log; copies beside it do not count."""
+    assert host.database is not None
+    return path.name.removeprefix(host.database.name) in ("", "-wal", "-shm")
+
+
+def _workers(host: Host) -> Iterator[Finding]:
+    if host.worker_user:
+        yield Finding("workers", OK, f"run as {host.worker_user}")
+        return
+    own = _user_name(os.geteuid())
+    detail = f"run as {own}, like the daemon: a model that breaks out of its compiler could read the farm's files"
+    fix = "useradd --system --no-create-home farm-job, then restart the daemon"
+    if os.geteuid() != 0:
+        fix = f"only a daemon of root can give them another user: {fix}, as root"
+    yield Finding("workers", WARN, detail, fix)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

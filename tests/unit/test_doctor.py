@@ -1,0 +1,65 @@
+"""What the daemon finds wrong with its host, and what is said to do about it."""
+
+import os
+
+import pytest
+
+from farm.control.artifact_budget import ArtifactRules
+from farm.control.artifacts import ArtifactFolder
+from farm.control.doctor_verbs import FAIL, OK, WARN, Host, look
+
+
+class Health:
+    problem = ""
+
+
+class Full:
+    problem = "no space left on device"
+
+
+@pytest.fixture
+def host(tmp_path):
+    def make(*, budget=100, store=Health, database="farm.db", limit=100, user="farm-job"):
+        folder = ArtifactFolder(tmp_path / "artifacts", ArtifactRules(budget_bytes=budget))
+        folder.add(b"x" * 50)
+        path = tmp_path / database if database else None
+        if path:
+            path.write_bytes(b"x" * 40)
+            path.with_name(f"{database}-wal").write_bytes(b"x" * 20)
+            path.with_name(f"{database}.backup").write_bytes(b"x" * 5000)
+        return {finding.check: finding for finding in look(Host(folder, store(), path, limit, user))}
+
+    return make
+
+
+def test_a_sound_host(host):
+    found = host()
+    assert {check: finding.verdict for check, finding in found.items()} == {
+        "artifacts": OK, "database": OK, "workers": OK,
+    }  # fmt: skip
+    assert "run as farm-job" in found["workers"].detail
+
+
+def test_what_is_nearly_full_is_said_with_the_key_to_raise(host):
+    found = host(budget=52, limit=61)
+    assert (found["artifacts"].verdict, found["database"].verdict) == (WARN, WARN)
+    assert "budget_gb" in found["artifacts"].fix
+    assert "max_mb" in found["database"].fix
+
+
+def test_a_database_that_cannot_write_is_a_failure(host):
+    found = host(store=Full)["database"]
+    assert (found.verdict, found.detail) == (FAIL, "no space left on device")
+    assert "free space" in found.fix
+
+
+def test_a_server_has_no_size_here(host):
+    assert host(database="")["database"].verdict == OK
+
+
+def test_workers_without_a_user_of_their_own_are_said(host, monkeypatch):
+    for uid, said in ((0, "useradd"), (61234, "only a daemon of root")):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        found = host(user="")["workers"]
+        assert found.verdict == WARN
+        assert said in found.fix
