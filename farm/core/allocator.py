@@ -40,7 +40,6 @@ from farm.core.allocator_events import (
     TimePassed,
     UsageLoaded,
 )
-from farm.core.allocator_explain import unleasable_reason as unleasable_reason
 from farm.core.allocator_index import Group, Meaning
 from farm.core.allocator_state import State
 from farm.core.allocator_yields import Yields
@@ -85,17 +84,18 @@ class Allocator:
         devices, everything = self._take_notice(event)
         if state.paused:
             return NOTHING
-        everything = everything or state.reservations.changed_between(before_s, state.now_s)
+        windows = state.reservations.changed_between(before_s, state.now_s)
         if everything:
-            grants = self._serve(state.free, state.index.waiting_groups(state.free))
-        elif isinstance(event, RequestCame):
-            group = state.lines.waiting[event.id].line.group
-            grants = self._serve(devices, {group})
+            devices = state.free
+        elif windows:
+            devices |= windows & state.free
+        if isinstance(event, RequestCame) and not windows:
+            grants = self._serve(devices, {state.lines.waiting[event.id].line.group})
         else:
             grants = self._serve(devices, state.index.waiting_groups(devices))
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
-        windows = everything or isinstance(event, DeviceChanged | LeaseRestored)
-        yields = self._yields.decide(newcomer, windows=windows)
+        reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
+        yields = self._yields.decide(newcomer, reserved=reserved)
         return Decision(grants, yields) if grants or yields else NOTHING
 
     def next_look_s(self) -> float | None:
@@ -221,11 +221,11 @@ class Allocator:
     ) -> Waiting | None:
         """The foremost request that can be served beside all chosen before; it is chosen."""
         state = self._state
-        for line in state.in_order(state.servable(groups)):
+        for line in state.in_order(state.servable(groups), free):
             if line in hopeless:
                 continue
             suiting = line.group.devices & free
-            for waiting in state.worth_trying(line):
+            for waiting in state.worth_trying(line, suiting):
                 devices = state.allowed(waiting, suiting)
                 if matching.add(waiting, devices):
                     chosen[waiting] = devices

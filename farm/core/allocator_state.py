@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from farm.core.allocator_events import AllocatorPolicy, Holding
 from farm.core.allocator_index import DeviceIndex, Group, Meaning
@@ -40,7 +41,8 @@ class State:
         """
         if request_id in self.lines.waiting or request_id in self._holders:
             raise ValueError(f"request {request_id} came twice")
-        return self.lines.join(request_id, request, self.index.came(Meaning.of(request)), self.now_s)
+        group = self.index.came(Meaning.of(request))
+        return self.lines.join(request_id, request, group, self.reservations.counts_s(request.longest_s), self.now_s)
 
     def request_left(self, request_id: str) -> None:
         """A request waits no more."""
@@ -119,40 +121,55 @@ class State:
         """Those of `groups` that need no worker place, or for which there is one."""
         return {group for group in groups if not group.meaning.worker} if self.places_full else groups
 
-    def in_order(self, groups: set[Group], but_not_counting: str = "") -> Iterator[Line]:
-        """Lines of `groups` whose users may have one more device, as they are served now; starved ones come twice.
+    def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[Line]:
+        """Lines of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
 
-        `but_not_counting` names a user who is about to give a device back.
+        `ending` names a held one of the devices whose lease is about to end.
         """
-        ledger = self.ledger
-        return self.lines.in_order(
-            groups,
-            self.now_s,
-            ledger.turns,
-            lambda user: user == but_not_counting or ledger.may_hold_more(user),
-        )
+        holder = self.held[ending].request.user if ending else None
+        may_hold_more = self.ledger.may_hold_more
+        open_to = self._open_to(devices) if self.reservations else None
+
+        def may(user: str) -> bool:
+            return (open_to is None or user in open_to) and (user == holder or may_hold_more(user))
+
+        return self.lines.in_order(groups, self.now_s, self.ledger.turns, may)
 
     def allowed(self, waiting: Waiting, devices: set[str]) -> set[str]:
         """Those of `devices` that no reservation keeps from this request."""
         if not self.reservations:
             return devices
-        user, longest_s = waiting.request.user, waiting.request.longest_s
-        obstacle, now_s = self.reservations.obstacle, self.now_s
-        return {name for name in devices if obstacle(name, user, longest_s, now_s) is None}
+        room_s, user, now_s = self.reservations.room_s, waiting.line.user, self.now_s
+        return {device for device in devices if room_s(device, user, now_s) >= waiting.lasts_s}
 
-    def worth_trying(self, line: Line) -> Iterator[Waiting]:
-        """The line's first request, then those that could do with shorter gaps between reservations than all before."""
-        shortest_s = float("inf")
+    def worth_trying(self, line: Line, devices: set[str]) -> Iterator[Waiting]:
+        """Requests of the line that may have one of `devices`: the first one, then each that may have more of them."""
+        if not self.reservations:
+            yield line.first
+            return
+        rooms_s = [self.reservations.room_s(device, line.user, self.now_s) for device in devices]
+        most_s, least_s = max(rooms_s, default=-1.0), min(rooms_s, default=-1.0)
+        if line.lasts_s > most_s:
+            return
+        shortest_s = inf
         for waiting in line.queue.values():
-            longest_s = waiting.request.longest_s
-            longest_s = self.policy.reservation_guard_s if longest_s is None else longest_s
-            if longest_s < shortest_s:
+            if waiting.lasts_s <= most_s and waiting.lasts_s < shortest_s:
                 yield waiting
-                shortest_s = longest_s
-            if not self.reservations:
-                return
+                shortest_s = waiting.lasts_s
+                if shortest_s <= least_s:
+                    return
 
     # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _open_to(self, devices: set[str]) -> set[str] | None:
+        """The users for whom any of the devices is not reserved to others now; None: everybody."""
+        users: set[str] = set()
+        for device in devices:
+            only_for = self.reservations.only_for(device, self.now_s)
+            if only_for is None:
+                return None
+            users |= only_for
+        return users
 
     def _count(self, request_id: str, request: LeaseRequest) -> None:
         self._holders.add(request_id)

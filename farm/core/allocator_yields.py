@@ -52,11 +52,11 @@ class Yields:
         """When the next lease is to be looked at; None: nobody waits, or there is none."""
         return min(self._look_s.values(), default=None) if self._state.lines.waiting else None
 
-    def decide(self, newcomer: Waiting | None, *, windows: bool) -> tuple[YieldAsk, ...]:
-        """Who is asked now; `newcomer` has just begun to wait, `windows`: a reservation may have begun on a device."""
+    def decide(self, newcomer: Waiting | None, *, reserved: bool) -> tuple[YieldAsk, ...]:
+        """Who is asked now; `newcomer` has just begun to wait, `reserved`: a window may have begun."""
         if not self._look_s:
             return ()
-        asks = list(self._reserved()) if windows and self._state.reservations else []
+        asks = list(self._reserved()) if reserved and self._state.reservations else []
         now_s = self._state.now_s
         for device in [device for device, at_s in self._look_s.items() if at_s <= now_s]:
             self._look_s[device] = now_s + self._state.policy.min_slice_s
@@ -79,7 +79,7 @@ class Yields:
         if not state.ledger.may_hold_more(newcomer.request.user) or self._claims(newcomer):
             return
         ripe_s = state.now_s - state.policy.min_slice_s
-        reach = newcomer.line.group.devices & self._look_s.keys()
+        reach = state.allowed(newcomer, newcomer.line.group.devices & self._look_s.keys())
         if self._lacks_only_a_place(newcomer):
             reach = {device for device in self._look_s if state.held[device].request.worker}
         able = [
@@ -114,7 +114,7 @@ class Yields:
         elif state.places_full:
             groups |= {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
         within = state.free | {device}
-        for line in state.in_order(groups, but_not_counting=holding.request.user):
+        for line in state.in_order(groups, within, ending=device):
             suiting = line.group.devices & within
             for waiting in line.queue.values():
                 if waiting.id not in self._promised:

@@ -32,6 +32,7 @@ class Waiting:
     request: LeaseRequest
     line: Line
     arrival: int  # 1 for the first request ever
+    lasts_s: float  # how long its lease is taken to last
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +44,7 @@ class Line:
     group: Group
     turn: int  # grows with every line that begins or is served: sorts as `since_s`, without ties
     since_s: float  # when it was last served, or began
+    lasts_s: float  # none of its requests was ever taken to last shorter
     queue: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
 
     @property
@@ -76,18 +78,19 @@ class Lines:
         """Everybody who waits, by request id, in order of arrival."""
         return self._waiting
 
-    def join(self, request_id: str, request: LeaseRequest, group: Group, now_s: float) -> Waiting:
-        """Stand at the end of the line."""
+    def join(self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float) -> Waiting:
+        """Stand at the end of the line; the lease is taken to last `lasts_s`."""
         self._arrivals += 1
         claim = self._tiers.setdefault(request.priority, {}).setdefault(request.user, _Claim())
         line = claim.lines.get(group)
         if line is None:
             self._turns += 1
-            line = Line(request.user, request.priority, group, self._turns, now_s)
+            line = Line(request.user, request.priority, group, self._turns, now_s, lasts_s)
             claim.lines[group] = line
             group.lines[request.priority, request.user] = line
             self._by_turn[line] = None
-        waiting = Waiting(request_id, request, line, self._arrivals)
+        line.lasts_s = min(line.lasts_s, lasts_s)
+        waiting = Waiting(request_id, request, line, self._arrivals, lasts_s)
         line.queue[request_id] = claim.queue[request_id] = self._waiting[request_id] = waiting
         return waiting
 

@@ -1,0 +1,157 @@
+"""What one event costs the allocator: a phone freed, a request coming; 200 devices, 1,000 or 10,000 requests waiting."""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from benchmarks.harness import Context, Figure
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import (
+    AllocatorEvent,
+    AllocatorPolicy,
+    DeviceChanged,
+    LeaseEnded,
+    RequestCame,
+    RequestWithdrawn,
+    ReservationsChanged,
+    UsageLoaded,
+)
+from farm.core.device import DeviceView, Life
+from farm.core.requests import Door, LeaseClass, LeaseRequest
+from farm.core.reservations import Reservation
+from farm.core.selector import Selector
+
+DEVICES = 200
+USERS = 50
+EVENTS = 2000
+HOLD_S = 1.5  # between events: each lease lasts some 300 s, so that with 10,000 waiting most lines come to starve
+GOAL_MS = 0.5
+SEED = 20
+
+
+def run(context: Context) -> list[Figure]:
+    """Median and 99th percentile of `Allocator.apply`."""
+    figures = []
+    for waiting in (1_000, 10_000):
+        context.say(f"{waiting} requests of {USERS} users wait for {DEVICES} devices")
+        lab = _Lab(waiting, reserved=False)
+        figures += _figures(f"a phone freed, {waiting} waiting", lab.freed(EVENTS))
+        figures += _figures(f"a request comes, {waiting} waiting", lab.coming(EVENTS))
+    context.say("the same with starved lines, few worker places, and reservations")
+    figures += _figures("a phone freed, 10000 waiting for 8 places", _Lab(10_000, workers=8).freed(EVENTS))
+    figures += _figures("a phone freed, 10000 waiting, 20 reservations", _Lab(10_000, reserved=True).freed(EVENTS))
+    figures += _figures("a phone freed, 10000 waiting, all starve", _Lab(10_000, starved_s=1.0).freed(EVENTS))
+    figures += _figures("a request comes, no one waits, all are free", _Lab(0, workers=1000).served(EVENTS))
+    return figures
+
+
+def _figures(title: str, seconds: Iterable[float]) -> list[Figure]:
+    ms = sorted(1e3 * each for each in seconds)
+    median, slow = statistics.median(ms), ms[len(ms) * 99 // 100]
+    return [
+        Figure(title, median, "ms", goal=f"under {GOAL_MS:g} ms", ok=median < GOAL_MS),
+        Figure(f"{title}: 99th percentile", slow, "ms"),
+    ]
+
+
+class _Lab:
+    """A busy lab: every device held, so many requests waiting in a few hundred groups."""
+
+    def __init__(
+        self, waiting: int, *, reserved: bool = False, workers: int = 10_000, starved_s: float = 1800.0
+    ) -> None:
+        self.random = random.Random(SEED)
+        self.allocator = Allocator(AllocatorPolicy(workers=workers, starved_s=starved_s))
+        self.now_s = 1000.0
+        self.ids = count()
+        self.waiting: list[str] = []
+        for number in range(DEVICES):
+            self.tell(DeviceChanged(_device(number)))
+        self.tell(UsageLoaded({f"user-{number}": 1e4 * self.random.random() for number in range(USERS)}))
+        if reserved:
+            windows = (
+                Reservation(f"{n}", Selector.parse(f"batch={n}"), frozenset({f"user-{n}"}), 1e3 + 60 * n, 1e4)
+                for n in range(20)
+            )
+            self.tell(ReservationsChanged(tuple(windows)))
+        for _ in range(DEVICES + waiting if waiting else 0):
+            self.tell(self.wish())
+
+    def wish(self) -> RequestCame:
+        number = self.random.randrange(DEVICES)
+        text = self.random.choice(
+            ["android", f"gpu-{number % 12}", f"soc-{number % 40}", f"batch={number % 20}", f"device-{number:03}"]
+        )
+        request = LeaseRequest(
+            Selector.parse(text),
+            f"user-{int(USERS * self.random.random() ** 2)}",
+            Door.JOB,
+            self.random.choice([1, 1, 1, 2, 5]),
+            self.random.choice([LeaseClass.BENCH, LeaseClass.TUNE]),
+            worker=True,
+            longest_s=self.random.choice([60.0, 600.0, 3600.0]),
+        )
+        return RequestCame(f"r{next(self.ids)}", request)
+
+    def tell(self, event: AllocatorEvent) -> None:
+        self.allocator.apply(event, self.now_s)
+
+    def timed(self, event: AllocatorEvent) -> float:
+        """Seconds that one event takes, with the question when to look again."""
+        begun = time.perf_counter()
+        self.allocator.apply(event, self.now_s)
+        self.allocator.next_look_s()
+        return time.perf_counter() - begun
+
+    def freed(self, events: int) -> list[float]:
+        """A random lease ends; a new request keeps the queue as long as it is."""
+
+        def step() -> float:
+            took = self.timed(LeaseEnded(self.random.choice(sorted(self.allocator.held))))
+            self.tell(self.wish())
+            return took
+
+        return self._repeat(events, step)
+
+    def coming(self, events: int) -> list[float]:
+        """A request comes and goes."""
+
+        def step() -> float:
+            event = self.wish()
+            took = self.timed(event)
+            self.tell(RequestWithdrawn(event.id))
+            return took
+
+        return self._repeat(events, step)
+
+    def served(self, events: int) -> list[float]:
+        """A request comes, is served at once, and the phone is given back."""
+
+        def step() -> float:
+            took = self.timed(self.wish())
+            for device in tuple(self.allocator.held):
+                self.tell(LeaseEnded(device))
+            return took
+
+        return self._repeat(events, step)
+
+    def _repeat(self, events: int, step: Callable[[], float]) -> list[float]:
+        gc.collect()
+        gc.freeze()  # as a daemon does that has started: what lives long is not looked at again
+        taken = []
+        for _ in range(events):
+            self.now_s += HOLD_S
+            taken.append(step())
+        gc.unfreeze()
+        return taken
+
+
+def _device(number: int) -> DeviceView:
+    name = f"device-{number:03}"
+    aliases = ("android", f"gpu-{number % 12}", f"soc-{number % 40}", name)
+    return DeviceView(name, name, Life.READY, adopted=True, aliases=aliases, labels={"batch": f"{number % 20}"})
