@@ -24,7 +24,6 @@ from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig
 from farm.control.artifact_budget import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
-from farm.control.bench_verbs import BenchVerbs, give_up_lost_jobs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
 from farm.control.event_verbs import EventVerbs
@@ -45,7 +44,6 @@ from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.tunnels import TunnelKeeper
-from farm.jobs.bench import BenchRunner
 from farm.jobs.checker import FarmChecker
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.logs import AttemptLogs
@@ -110,7 +108,6 @@ class Daemon:
         where = config.store.url or config.state_dir / "farm.db"
         store = Store.open(where)
         stack.callback(store.close)
-        await give_up_lost_jobs(store)
         events = EventLog(store.epoch)
         events.subscribe(_log_event)
         history = EventHistory(events, store.events)
@@ -226,10 +223,6 @@ class Daemon:
 
         BundleVerbs(bundles, toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
         ToolchainVerbs(toolchains, supervisor, bundles, fleet.bundles_changed).register(control)
-        runner = BenchRunner(
-            leases=leasing, devices=fleet, workers=supervisor, gate=gate, toolchain_of=toolchains.of_view
-        )
-        BenchVerbs(runner, store).register(control)
         EventVerbs(history).register(control)
         database = None if config.store.url else config.state_dir / "farm.db"
         host = Host(artifacts, store, database, config.store.max_mb * MB, worker_user="")

@@ -17,7 +17,7 @@ from farm.core.error_wire import error_from_wire, error_to_wire
 from farm.core.errors import FarmError, ProtocolError
 
 PROTOCOL_VERSION = 1
-MAX_HEADER_BYTES = 1 << 20  # a status of 1,000 phones is about 400 kB
+MAX_HEADER_BYTES = 2 << 20  # a job with the largest result (1 MiB); a status of 1,000 phones is about 400 kB
 MAX_FRAME_BYTES = 1 << 20  # one artifact chunk: large enough for 1 GB/s over ipc, small enough not to stall the loop
 MAX_FRAMES = 8  # raw frames in one message
 MAX_FENCE = 1 << 62

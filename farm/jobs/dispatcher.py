@@ -57,7 +57,7 @@ from farm.jobs.job_writes import JobWriter
 from farm.jobs.planning import another_phone, plan, request_of, usable
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.recovery import arrays_begun, recover
-from farm.jobs.specs import KINDS, AnySpec
+from farm.jobs.specs import AnySpec
 from farm.jobs.workbench import Workbench
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError
@@ -236,6 +236,10 @@ class Dispatcher:
             self._changed.setdefault(job_id, []).append(changed)
             await changed
 
+    def lives(self, job_id: str) -> bool:
+        """Whether a job has not ended."""
+        return job_id in self._queue
+
     def waits(self, job_id: str) -> str:
         """Why a job does not run, one sentence; empty when it does or has ended."""
         said = self._queue.why(job_id, self._clock())
@@ -325,8 +329,7 @@ class Dispatcher:
         assert isinstance(end, EndAttempt)
         ended = replace(attempt, state=verdict.state, ended_at=self._clock().at, error=verdict.error)
         await self._writer.finish(ended, end.job, verdict.result)
-        kind = KINDS.get(job.kind)
-        self._leases.release(lease.id, f"its attempt is {verdict.state}", dirty=kind is not None and kind.traces)
+        self._leases.release(lease.id, f"its attempt is {verdict.state}")
         self._saved(job.id)
 
     # --- time and phones ------------------------------------------------------------------------------------------

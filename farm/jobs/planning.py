@@ -107,6 +107,8 @@ def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
         device=job.device,
         avoid=avoid,
         worker=kind is None or kind.worker,
+        traces=kind is None or kind.traces,
+        personal=kind is not None and kind.personal,
         longest_s=longest_s(job),
         job=job.id,
     )

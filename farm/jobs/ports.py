@@ -22,8 +22,8 @@ class Leases(Protocol):
         """Take a wish back: `granted` is not called any more."""
         ...
 
-    def release(self, lease_id: str, reason: str = ..., *, dirty: bool = ...) -> None:
-        """Give a phone back; `dirty`: it is cleaned and checked before anybody uses it again."""
+    def release(self, lease_id: str, reason: str = ...) -> None:
+        """Give a phone back."""
         ...
 
     def restore(self, lease: Lease, request: LeaseRequest) -> None:

@@ -94,8 +94,8 @@ class FakeLeases:
         self.held[lease.device] = lease
         self.taken[lease.id] = asyncio.get_running_loop().create_future()
 
-    def release(self, lease_id, reason="", *, dirty=False):
-        self.released.append((lease_id, dirty))
+    def release(self, lease_id, reason=""):
+        self.released.append(lease_id)
         device = next(name for name, lease in self.held.items() if lease.id == lease_id)
         self.task = asyncio.ensure_future(self._end(lease_id, device, reason))
 

@@ -1,0 +1,268 @@
+"""The verbs of the job door about jobs. Viewers look; users act on their own jobs, operators on all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from farm.control.event_verbs import event_to_wire
+from farm.control.job_rows import attempt_row, job_row
+from farm.control.job_streams import JobStreams
+from farm.control.router import CallerGoneError
+from farm.control.server import Caller, ControlCall, ControlServer, Role
+from farm.control.verbs import STRICT, read_fields
+from farm.core.errors import ExitCode, NotAllowedError, UserError
+from farm.core.job import FINAL, Job, JobState
+from farm.core.limits import MAX_JOBS_AT_ONCE
+from farm.core.queue_model import NoSuchJobError
+from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.specs import spec_from_wire
+from farm.leasing import Leasing
+from farm.store.store import Store
+
+MAX_PAGE = 500  # rows of about 700 bytes, with errors 2 kB
+MAX_WATCHED = 1000
+SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than anybody waits
+
+Key = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]*$")]
+
+
+class CancelledError(UserError):
+    """The job was cancelled."""
+
+    code = "cancelled"
+    exit_code = ExitCode.FAILED
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Submit:
+    """`job.submit`. `key`: the same again adds nothing. `must_match`: refuse what no phone could run now."""
+
+    spec: dict[str, Any]
+    key: Key = ""
+    must_match: bool = False
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class ListJobs:
+    """`job.list`: newest first. `of_kind` is not called `kind` because that is the request's own."""
+
+    state: tuple[JobState, ...] = ()
+    user: str = ""
+    of_kind: str = ""
+    array: str = ""
+    before: str = ""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class OneJob:
+    """A job's id or the beginning of it, or an array."""
+
+    job: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Watch:
+    """`job.watch`: events of these jobs and arrays after `since`."""
+
+    jobs: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_WATCHED)]
+    since: Annotated[int, Field(ge=0)] = 0
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Logs:
+    """`job.logs`. `number`: which attempt (that name is the request's own); None: the latest."""
+
+    job: str
+    number: Annotated[int, Field(ge=1)] | None = None
+    after: Annotated[int, Field(ge=0)] = 0
+    follow: bool = False
+
+
+class JobVerbs:
+    """Verbs over the dispatcher, the store and their streams."""
+
+    def __init__(self, dispatcher: Dispatcher, store: Store, streams: JobStreams, leasing: Leasing) -> None:
+        self._dispatcher = dispatcher
+        self._store = store
+        self._streams = streams
+        self._leasing = leasing
+
+    def register(self, server: ControlServer) -> None:
+        """Add the verbs to the door."""
+        server.register("job.submit", self.submit, Role.USER)
+        server.register("job.list", self.list_jobs, Role.VIEWER)
+        server.register("job.show", self.show, Role.VIEWER)
+        server.register("job.cancel", self.cancel, Role.USER)
+        server.register("job.hold", self.hold, Role.USER)
+        server.register("job.resume", self.resume, Role.USER)
+        server.register("job.watch", self.watch, Role.VIEWER)
+        server.register("job.logs", self.logs, Role.VIEWER)
+
+    async def submit(self, call: ControlCall) -> Mapping[str, Any]:
+        """Take jobs in."""
+        asked = read_fields(call, Submit)
+        submitted = await self._dispatcher.submit(
+            spec_from_wire(asked.spec), call.caller.user, key=asked.key, must_match=asked.must_match
+        )
+        jobs = filter(None, map(self._store.jobs.get, submitted.jobs))
+        return {"jobs": self._rows(jobs), "array": submitted.array, "warnings": list(submitted.warnings)}
+
+    async def list_jobs(self, call: ControlCall) -> Mapping[str, Any]:
+        """A page of jobs."""
+        asked = read_fields(call, ListJobs)
+        page = self._store.jobs.page(
+            state=asked.state, user=asked.user, kind=asked.of_kind, array=asked.array, before=asked.before,
+            limit=asked.limit + 1,
+        )  # fmt: skip
+        return {"jobs": self._rows(page[: asked.limit]), "more": len(page) > asked.limit}
+
+    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+        """One job, whole."""
+        job = self._one(read_fields(call, OneJob).job)
+        mine = _may_act(call.caller, job)
+        return {
+            "job": {**self._row(job), "error": job.error},
+            "spec": dict(job.spec),
+            "after": list(job.after),
+            "attempts": [attempt_row(each, with_facts=mine) for each in self._store.jobs.attempts(job.id)],
+            "result": self._store.jobs.result(job.id),
+        }
+
+    async def cancel(self, call: ControlCall) -> Mapping[str, Any]:
+        """End jobs; those that have ended stay as they are."""
+        error = CancelledError(f"{call.caller.user} cancelled it")
+        return await self._order(call, lambda job: self._dispatcher.cancel(job.id, error))
+
+    async def hold(self, call: ControlCall) -> Mapping[str, Any]:
+        """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
+        return await self._order(call, lambda job: self._dispatcher.hold(job.id), spare=JobState.RUNNING)
+
+    async def resume(self, call: ControlCall) -> Mapping[str, Any]:
+        """Let held jobs go on."""
+        return await self._order(call, lambda job: self._dispatcher.resume(job.id))
+
+    async def watch(self, call: ControlCall) -> Mapping[str, Any]:
+        """Stream the events of jobs; answers with them when all have ended."""
+        asked = read_fields(call, Watch)
+        jobs = list(dict.fromkeys(job.id for name in asked.jobs for job in self._meant(name)))
+        try:
+            async with aclosing(self._streams.events(jobs, asked.since)) as events:
+                async for event in events:
+                    await call.progress(**event_to_wire(event))
+        except CallerGoneError:
+            return {}
+        return {"jobs": self._rows(filter(None, map(self._store.jobs.get, jobs)))}
+
+    async def logs(self, call: ControlCall) -> Mapping[str, Any]:
+        """Stream an attempt's log."""
+        asked = read_fields(call, Logs)
+        job = self._one(asked.job)
+        answer: dict[str, Any] = {"lines": [], "next": asked.after}
+        try:
+            pages = self._streams.log(job.id, asked.number, asked.after, follow=asked.follow)
+            async with aclosing(pages) as streamed:
+                async for number, page in streamed:
+                    lines = [line.to_wire() for line in page.lines]
+                    await call.progress(lines=lines, next=page.next, number=number)
+                    answer["next"] = page.next
+        except CallerGoneError:
+            return {}
+        return answer
+
+    def explain(self, name: str) -> Mapping[str, Any]:
+        """Why a job does not run, in sentences; the verb `explain job`.
+
+        Raises:
+            NoSuchJobError: there is no such job.
+        """
+        job = self._one(name)
+        lines = [f"{job.id} ({job.kind} of {job.user}, priority {job.priority}) is {job.state}"]
+        waits = self._dispatcher.waits(job.id)
+        if waits:
+            lines.append(waits)
+        if job.error is not None:
+            lines.append(f"last error: {job.error.get('message')}")
+        for attempt in self._store.jobs.attempts(job.id):
+            failed = f": {attempt.error.get('message')}" if attempt.error else ""
+            lines.append(f"attempt {attempt.number} on {attempt.device} is {attempt.state}{failed}")
+        request = self._dispatcher.request_of(job.id)
+        explanation = self._leasing.explain_request(request) if request else None
+        if explanation is not None:
+            lines += [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
+            if explanation.estimate_s is not None:
+                lines.append(f"it should have a phone within {explanation.estimate_s:.0f} s")
+        return {"subject": job.id, "lines": lines}
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    async def _order(
+        self, call: ControlCall, give: Callable[[Job], None], *, spare: JobState | None = None
+    ) -> Mapping[str, Any]:
+        """Give an order about the jobs meant that have not ended; answers with all of them as they are then."""
+        jobs = self._meant(read_fields(call, OneJob).job)
+        for job in jobs:
+            if not _may_act(call.caller, job):
+                raise NotAllowedError(f"job {job.id} is {job.user}'s", hint="its owner or an operator may do that")
+        for job in jobs:
+            if self._dispatcher.lives(job.id) and not (len(jobs) > 1 and job.state is spare):
+                give(job)
+        await self._settled(jobs)
+        return {"jobs": self._rows(filter(None, (self._store.jobs.get(job.id) for job in jobs)))}
+
+    async def _settled(self, jobs: Iterable[Job]) -> None:
+        waits = [asyncio.ensure_future(self._dispatcher.settled(job.id)) for job in jobs]
+        try:
+            await asyncio.wait(waits, timeout=SETTLE_LIMIT_S)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _meant(self, name: str) -> tuple[Job, ...]:
+        """The jobs of an array, else the one job.
+
+        Raises:
+            NoSuchJobError: there is neither.
+            UserError: several jobs begin so.
+        """
+        return self._store.jobs.page(array=name, limit=MAX_JOBS_AT_ONCE)[::-1] or (self._one(name),)
+
+    def _one(self, name: str) -> Job:
+        found = self._store.jobs.get(name)
+        if found is not None:
+            return found
+        several = self._store.jobs.find(name, limit=2)
+        if len(several) > 1:
+            raise UserError(f"several jobs begin with {name!r}: {several[0].id}, {several[1].id}", hint="write more")
+        if several:
+            return several[0]
+        array = self._store.jobs.page(array=name, limit=1)
+        if array:
+            raise UserError(f"{name} is an array of jobs", hint=f"farm job list --array {name} shows them")
+        raise NoSuchJobError(f"there is no job {name!r}", hint="farm job list shows them")
+
+    def _row(self, job: Job) -> dict[str, Any]:
+        return self._rows((job,))[0]
+
+    def _rows(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
+        known = tuple(jobs)
+        latest = self._store.jobs.latest_attempts(job.id for job in known if job.attempts)
+        return [
+            job_row(
+                job,
+                latest[job.id].device if job.id in latest else "",
+                "" if job.state in FINAL else self._dispatcher.waits(job.id),
+            )
+            for job in known
+        ]
+
+
+def _may_act(caller: Caller, job: Job) -> bool:
+    return caller.role >= Role.OPERATOR or caller.user == job.user
