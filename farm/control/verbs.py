@@ -23,6 +23,7 @@ from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
+from farm.fleet.uninstall import uninstall
 from farm.leasing import Leasing
 
 T = TypeVar("T")
@@ -311,7 +312,7 @@ class FleetVerbs:
 
     async def uninstall(self, _: Nothing) -> Mapping[str, Any]:
         """Remove farm from every phone."""
-        cleaned, failed = await self._fleet.uninstall()
+        cleaned, failed = await uninstall(self._fleet)
         return {"cleaned": list(cleaned), "failed": failed}
 
     def _lately(self, name: str) -> list[str]:

@@ -36,6 +36,7 @@ from farm.core.lifecycle_messages import (
     Identify,
     IdentifyFailed,
     Instruction,
+    LeftByPerson,
     Link,
     LinkLost,
     Listed,
@@ -125,6 +126,7 @@ class DeviceState:
     wrong: int = 0  # wrong golden results in a row
     # A server failed its check or did not start: it is replaced, never taken over, and its files are compared by hash.
     suspect: bool = False
+    untidy: bool = False  # a person had it; it is not READY again before what they left is removed
     bundle: str = ""  # hash of the bundle verified on it
     trouble: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
     hint: str = ""  # what a person can do about it
@@ -189,6 +191,8 @@ def decide(state: DeviceState, event: Event, now: float) -> Decision:
             return _operator_spoke(state, event)
         case ServerDied() | LinkLost() | SessionBroke():
             return _server_in_doubt(state, event, now)
+        case LeftByPerson(reason=reason):
+            return _left_by_person(state, reason)
         case BugFound(reason=reason, hint=hint):
             return _rest(state, Life.QUARANTINED, reason, hint), ()
         case _:
@@ -221,7 +225,7 @@ def _operator_spoke(
             return _work(replace(adopted, trouble="", hint=""), Life.PROVISIONING)
         case Unadopted(clean=clean):
             farewell: Instruction = Clean() if clean else StopServer()
-            given_back = replace(state, adopted=False)
+            given_back = replace(state, adopted=False, untidy=False)
             if state.life in LINK_DOWN or not state.identified:
                 return given_back, ()
             return replace(_rest(given_back, Life.NEW), failures=0, wrong=0, bundle=""), (farewell,)
@@ -243,7 +247,7 @@ def _server_in_doubt(state: DeviceState, event: ServerDied | LinkLost | SessionB
             if not state.follow or state.life not in {Life.READY, Life.CHECKING}:
                 return state, ()
             failures = state.failures + (state.life is Life.CHECKING)
-            return _work(replace(state, failures=failures, trouble=reason), Life.RECOVERING, Reap)
+            return _reap(replace(state, failures=failures, trouble=reason))
         case ServerDied(follow=follow, reason=reason):
             if follow != state.follow or not follow:
                 return state, ()
@@ -252,6 +256,21 @@ def _server_in_doubt(state: DeviceState, event: ServerDied | LinkLost | SessionB
             if follow != state.follow or not follow:
                 return state, ()
             return _retry(replace(state, follow=0), Life.PROVISIONING, reason)
+
+
+def _left_by_person(state: DeviceState, reason: str) -> Decision:
+    """At once where its server runs; else on its way to ready, between the server's start and the check."""
+    if not state.adopted:
+        return state, ()
+    untidy = replace(state, untidy=True)
+    if not state.follow or state.life not in SERVED:
+        return untidy, ()
+    return _reap(replace(untidy, trouble=reason))
+
+
+def _reap(state: DeviceState) -> Decision:
+    entered, _ = _work(state, Life.RECOVERING, Reap)
+    return entered, (Reap(entered.generation, tidy=entered.untidy),)
 
 
 def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
@@ -267,8 +286,8 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
         case ProvisionFailed(person=True, reason=reason, hint=hint):
             return _rest(state, Life.QUARANTINED, reason, hint), ()
         case ServerStarted():
-            checking, work = _work(state, Life.CHECKING)
-            followed = replace(checking, follow=checking.generation, suspect=False)
+            entered, work = _reap(state) if state.untidy else _work(state, Life.CHECKING)
+            followed = replace(entered, follow=entered.generation, suspect=False)
             return followed, (FollowServer(followed.follow), *work)
         case CheckPassed():
             ready = replace(state, life=Life.READY, trouble="", hint="", wrong=0, ready_at=now)
@@ -278,9 +297,10 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
         case CheckFailed(reason=reason, hint=hint):
             return _retry(replace(state, follow=0, suspect=True), Life.STARTING, reason, hint)
         case RecoveryFinished(server_alive=alive):
+            tidied = replace(state, untidy=False)
             if alive and state.follow:
-                return _work(state, Life.CHECKING)
-            return _work(replace(state, follow=0), Life.STARTING)
+                return _work(tidied, Life.CHECKING)
+            return _work(replace(tidied, follow=0), Life.STARTING)
         case BackedOff():
             life = Life.PROVISIONING if state.identified else Life.IDENTIFYING
             return _work(state, life)

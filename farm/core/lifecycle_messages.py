@@ -138,6 +138,13 @@ class SessionBroke:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftByPerson:
+    """Somebody had the device in hands and has left it: it must be cleaned and checked."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryFinished:
     """Left-over session processes are gone; `server_alive` says whether the server survived."""
 
@@ -208,6 +215,7 @@ Event = (
     | ServerDied
     | LinkLost
     | SessionBroke
+    | LeftByPerson
     | BundlesChanged
     | Released
     | BugFound
@@ -256,9 +264,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """Kill the processes that sessions left; answer RecoveryFinished or RecoveryFailed."""
+    """Kill the processes that sessions left; answer RecoveryFinished or RecoveryFailed.
+
+    `tidy`: also remove what a person has left.
+    """
 
     generation: int
+    tidy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

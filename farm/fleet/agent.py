@@ -27,6 +27,7 @@ from farm.core.identity import DeviceIdentity
 from farm.core.labels import normalise
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
 from farm.core.selector import nearest
+from farm.fleet import traces
 from farm.fleet.back_off import back_off_s
 from farm.fleet.checker import Checker
 from farm.fleet.identity import identify, read_identity
@@ -59,8 +60,15 @@ class Owner(Protocol):
     def changed(self, agent: Agent) -> None:
         """Its state or its facts changed."""
 
+
+class News(Protocol):
+    """Who hears of an agent's work while it goes on."""
+
     def pushing(self, agent: Agent, progress: PushProgress) -> None:
         """A bundle is on its way."""
+
+    def tidied(self, agent: Agent, done: traces.Tidied) -> None:
+        """What a person left is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,7 @@ class Means:
     bundles: BundleSource
     checker: Checker
     owner: Owner
+    news: News
     pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
     monotonic: Callable[[], float] = time.monotonic
 
@@ -241,7 +250,9 @@ class Agent:
                 return m.ServerStarted(number)
             case m.Check():
                 return await self._check(number)
-            case m.Reap():
+            case m.Reap(tidy=tidy):
+                if tidy:
+                    self._means.news.tidied(self, await traces.tidy(self._means.client, self.serial))
                 return m.RecoveryFinished(number, await self._rpc.reap())
             case m.BackOff(attempt=attempt):
                 await asyncio.sleep(back_off_s(attempt))
@@ -267,7 +278,7 @@ class Agent:
             server=self.server,
             deep=deep,
             turn=self._means.pushes,
-            progress=lambda progress: self._means.owner.pushing(self, progress),
+            progress=lambda progress: self._means.news.pushing(self, progress),
         )
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions

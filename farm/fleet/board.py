@@ -11,6 +11,7 @@ from farm.core.device import DeviceView, Life
 from farm.core.events import EventLog
 from farm.fleet.agent import Agent
 from farm.fleet.registry import Registry
+from farm.fleet.traces import Tidied
 
 PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see no more, the log keeps less
 
@@ -89,6 +90,10 @@ class Board:
         self._events.publish(
             "device.pushing", agent.name, sent_bytes=progress.sent_bytes, total_bytes=progress.total_bytes
         )
+
+    def tidied(self, agent: Agent, done: Tidied) -> None:
+        """Say what a person left."""
+        self._events.publish("device.tidied", agent.name, killed=done.killed, removed=done.removed, left=done.left)
 
     def _view_of(self, agent: Agent) -> DeviceView:
         state = agent.state

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
-from farm.adb.push import PushProgress
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import FarmError, NoPhoneError, PhoneError
+from farm.core.errors import NoPhoneError, PhoneError
 from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import LINK_DOWN, DeviceState
@@ -29,6 +28,7 @@ from farm.fleet.board import Board
 from farm.fleet.checker import Checker
 from farm.fleet.links import Watcher, listed, part_from_network
 from farm.fleet.registry import DeviceBook, Registry
+from farm.fleet.traces import note
 from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.records import DeviceRecord
@@ -69,7 +69,7 @@ class Fleet:
             every_s=config.vitals_every_s,
             timeout_s=config.vitals_timeout_s,
         )
-        self._means = Means(client, bundles, checker, self)
+        self._means = Means(client, bundles, checker, self, self._board)
         self._agents: dict[str, Agent] = {}  # by serial
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -166,6 +166,20 @@ class Fleet:
         with suppress(NoPhoneError):  # forgotten meanwhile: nothing to clean
             self._find(name).tell(m.SessionBroke(reason))
 
+    async def note_before_lease(self, name: str) -> None:
+        """A person is about to get the device: note what is on it, so that `clean_and_check` knows what they left.
+
+        Raises:
+            NoPhoneError: there is no such device.
+            PhoneError: it could not be done.
+        """
+        await note(self._client, self._find(name).serial)
+
+    def clean_and_check(self, name: str, reason: str) -> None:
+        """A person has left the device: it leaves READY at once, is cleaned and checked; one that is away, later."""
+        with suppress(NoPhoneError):
+            self._find(name).tell(m.LeftByPerson(reason))
+
     def bundles_changed(self) -> None:
         """The library changed: devices that had no bundle try again; the others change at their next provisioning."""
         for agent in tuple(self._agents.values()):
@@ -261,20 +275,6 @@ class Fleet:
         else:
             self.changed(agent)
 
-    async def uninstall(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Clean and forget every adopted device: the names that are clean, and why the others are not."""
-        names = [view.name for view in self.views() if view.adopted]
-        failed: dict[str, str] = {}
-
-        async def forget(name: str) -> None:
-            try:
-                await self.forget(name, clean=True)
-            except FarmError as error:
-                failed[name] = error.message
-
-        await asyncio.gather(*map(forget, names))
-        return tuple(name for name in names if name not in failed), failed
-
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
         """Replace the keys set by hand (farm.fleet.aliases)."""
         self._registry.set_aliases(aliases)
@@ -299,10 +299,6 @@ class Fleet:
         shown = self._board.show(agent)
         if shown and agent.state.life is Life.READY and agent.temperature_c is None:
             self._spawn(self._vitals.read(agent), f"first vitals {agent.name}")
-
-    def pushing(self, agent: Agent, progress: PushProgress) -> None:
-        """Say how far a push is."""
-        self._board.pushing(agent, progress)
 
     # -- below --
 

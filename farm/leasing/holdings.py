@@ -207,7 +207,7 @@ class Holdings:
         del self.leases[lease.id], self.by_device[device]
         if held.dirty or lease.request.traces:
             # Before the device is free: the next holder must not get it as it is.
-            self._devices.report_broken_session(device, f"cleaned after {lease.request.user}'s lease: {reason}")
+            self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
         self._book.end(self._keeper, lease, held.granted_at, self._clock(), reason)
         self._apply(LeaseEnded(device))
 

@@ -64,6 +64,9 @@ class Devices(Protocol):
     def report_broken_session(self, name: str, reason: str) -> None:
         """A session ended such that the phone must be cleaned and checked; it leaves READY at once."""
 
+    def clean_and_check(self, name: str, reason: str) -> None:
+        """Somebody had the phone in hands and has left it; it leaves READY at once."""
+
 
 class LeaseKeeper(Protocol):
     """What leasing needs of the store (farm.store.leases.LeaseTable). Each returns after the commit.

@@ -184,6 +184,8 @@ class FakeDevices:
             loop.call_soon(self.become, name, Life.CHECKING)
             loop.call_soon(self.become, name, Life.READY)
 
+    clean_and_check = report_broken_session
+
 
 class DoorProcess:
     """A farm door in its own process (door_process.py)."""

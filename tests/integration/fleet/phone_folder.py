@@ -155,8 +155,8 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
             (programs / name).symlink_to(toybox)
     else:
         for name in (
-            "cat", "chmod", "cut", "date", "find", "flock", "grep", "head", "id", "mkdir", "mv", "rm", "setsid", "sleep",
-            "sort", "tail", "uniq", "wc", "xargs",
+            "cat", "chmod", "cut", "date", "find", "flock", "grep", "head", "id", "mkdir", "mv", "rm", "setsid",
+            "sleep", "sort", "tail", "uniq", "wc", "xargs",
         ):  # fmt: skip
             real = shutil.which(name)
             assert real, name

@@ -16,6 +16,7 @@ from farm.core.selector import Selector
 from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
 from farm.fleet.fleet import FleetConfig
+from farm.fleet.uninstall import uninstall
 from farm.simulation.control import LabClient, running_lab
 from farm.store.records import DeviceRecord
 from tests.integration.fleet.conftest import ADOPT_ALL, RPC_MAGIC, Shelf, handshake, make_bundle
@@ -265,7 +266,7 @@ async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
         left = r.fleet.view(first.name)
         assert (left.life, left.adopted) == (Life.NEW, False)
         second = next(view.name for view in r.fleet.views() if view.name != first.name)
-        assert await r.fleet.uninstall() == ((second,), {})
+        assert await uninstall(r.fleet) == ((second,), {})
         for view in r.fleet.views():
             assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
             assert "tvm_rpc" not in await r.shell(view.serial, "ps -A -o ARGS")
@@ -295,7 +296,7 @@ async def test_a_phone_that_could_not_be_cleaned_is_still_adopted_and_cleaned_la
                 await r.fleet.forget(view.name, clean=True)
             assert r.fleet.view(view.name).adopted
             assert [record.adopted for record in r.store.devices.all()] == [True]
-        cleaned, failed = await r.fleet.uninstall()
+        cleaned, failed = await uninstall(r.fleet)
         assert (cleaned, list(failed)) == ((), [view.name])
         r.phones.plug("one")
         view = await r.until(Life.READY)

@@ -142,6 +142,48 @@ def test_a_broken_session_is_reaped_then_checked_again() -> None:
     assert story.state.follow == followed
 
 
+def test_a_phone_that_a_person_had_is_tidied_before_its_check() -> None:
+    story = Story().until_ready()
+    assert story.tell(m.LeftByPerson("the lease ended")) == (m.Reap(story.number, tidy=True),)
+    assert (story.state.life, story.state.reason) == (Life.RECOVERING, "the lease ended")
+    assert story.tell(m.RecoveryFinished(story.number, server_alive=True)) == (m.Check(story.number),)
+    story.tell(m.CheckPassed(story.number))
+    assert not story.state.untidy
+
+
+def test_a_session_that_broke_first_does_not_save_it_from_tidying() -> None:
+    story = Story().until_ready()
+    assert story.tell(m.SessionBroke("cut")) == (m.Reap(story.number),)
+    stale = story.number
+    assert story.tell(m.LeftByPerson("kicked")) == (m.Reap(story.number, tidy=True),)
+    assert story.tell(m.RecoveryFinished(stale, server_alive=True)) == ()
+    story.tell(m.RecoveryFailed(story.number, "the phone is slow"))
+    story.tell(m.BackedOff(story.number))
+    story.tell(m.Provisioned(story.number, "b"))
+    following, tidying = story.tell(m.ServerStarted(story.number))
+    assert (following, tidying) == (m.FollowServer(story.state.follow), m.Reap(story.number, tidy=True))
+
+
+def test_what_was_pulled_out_is_tidied_when_it_is_back() -> None:
+    story = Story().until_ready()
+    story.tell(m.Unlisted())
+    assert story.tell(m.LeftByPerson("its phone was lost")) == ()
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=True))
+    story.tell(m.Provisioned(story.number, "b"))
+    following, tidying = story.tell(m.ServerStarted(story.number))
+    assert (following, tidying) == (m.FollowServer(story.state.follow), m.Reap(story.number, tidy=True))
+    assert story.tell(m.RecoveryFinished(story.number, server_alive=True)) == (m.Check(story.number),)
+
+
+def test_a_stranger_is_not_tidied() -> None:
+    story = Story()
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=False))
+    assert story.tell(m.LeftByPerson("whoever")) == ()
+    assert not story.state.untidy
+
+
 def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:
     story = Story().until_ready()
     story.tell(m.SessionBroke("cut"))
@@ -313,6 +355,11 @@ class RandomLife(RuleBasedStateMachine):
         assert self.machine.state.life is Life.QUARANTINED
 
     @rule(reason=reasons)
+    def left_by_person(self, reason: str) -> None:
+        self.tell(m.LeftByPerson(reason))
+        assert self.machine.state.life is not Life.READY or not self.machine.state.adopted
+
+    @rule(reason=reasons)
     def session_broke(self, reason: str) -> None:
         self.tell(m.SessionBroke(reason))
 
@@ -368,6 +415,7 @@ class RandomLife(RuleBasedStateMachine):
         assert state.life in {Life.READY, Life.GONE} or state.reason
         if state.life is Life.READY:
             assert state.bundle
+            assert not state.untidy
             assert not state.reason
 
 

@@ -21,6 +21,7 @@ from farm.core.lifecycle import DeviceState
 from farm.fleet.agent import Agent, Means
 from farm.fleet.checker import CheckReport
 from farm.fleet.rpc_server import RunningServer
+from farm.fleet.traces import Tidied
 from farm.fleet.vitals_round import VitalsRound
 
 LIMIT_S = 5.0
@@ -53,6 +54,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Life, str]] = []
+        self.left_over: list[Tidied] = []
         self.news = asyncio.Event()
 
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
@@ -64,6 +66,9 @@ class Watcher:
 
     def pushing(self, agent: Agent, progress: object) -> None:
         pass
+
+    def tidied(self, agent: Agent, done: Tidied) -> None:
+        self.left_over.append(done)
 
     async def until(self, life: Life) -> str:
         """Wait for that life; returns its reason."""
@@ -77,7 +82,7 @@ class Watcher:
 @asynccontextmanager
 async def agent_of(call: Callable[..., Awaitable[Any]], state: DeviceState) -> AsyncIterator[tuple[Agent, Watcher]]:
     watcher = Watcher()
-    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher), state)
+    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher, watcher), state)
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     agent.server = RunningServer(5000, "b" * 64, "secret")
     try:
@@ -162,7 +167,7 @@ async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_i
 
     watcher = Watcher()
     state = DeviceState(Life.NEW, identified=True)
-    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(slow)), OneBundle(), Patient(), watcher), state)
+    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(slow)), OneBundle(), Patient(), watcher, watcher), state)
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     try:
         agent.tell(m.Adopted())
