@@ -28,7 +28,7 @@ RULES: Mapping[str, str] = {
     "attempt-under-lease": "an attempt starts under an open lease of its own job, with its device and fence",
     "stale-result": "a result counts only while its lease is open, with that lease's fence",
     "result-twice": "a job that is done has exactly one attempt that succeeded, others have none",
-    "fence-grows": "every grant's fence is higher than all before it",
+    "fence-grows": "every grant's fence is higher than those before it on the same phone, and no other has it",
     "phone-twice": "no phone is leased twice at any moment",
     "lease-ends-once": "every lease ends exactly once",
     "tables": "the database's tables say the same as its events",
@@ -97,7 +97,8 @@ class Replay:
         self.leases: dict[str, Lease] = {}
         self.kinds: Counter[str] = Counter()
         self._on: dict[str, str] = {}  # device -> its open lease
-        self._fence = -1
+        self._fences: dict[int, str] = {}  # whose it is
+        self._latest: dict[str, int] = {}  # device -> its latest lease's fence
         self._seq = -1
 
     def play(self, events: Iterable[Event]) -> None:
@@ -202,9 +203,15 @@ class Replay:
         if name in self.leases:
             self._wrong("lease-ends-once", f"lease {name} is granted a second time")
             return
-        if lease.fence <= self._fence:
-            self._wrong("fence-grows", f"lease {name} has fence {lease.fence}; one before had {self._fence}")
-        self._fence = max(self._fence, lease.fence)
+        # Grants of several phones at once may be committed in another order than they were decided in.
+        if lease.fence <= self._latest.get(lease.device, -1):
+            self._wrong(
+                "fence-grows", f"{lease.device} had fence {self._latest[lease.device]}; {name} has {lease.fence}"
+            )
+        if lease.fence in self._fences:
+            self._wrong("fence-grows", f"{name} and {self._fences[lease.fence]} both have fence {lease.fence}")
+        self._latest[lease.device] = lease.fence
+        self._fences[lease.fence] = name
         holder = self._on.get(lease.device)
         if holder is not None:
             self._wrong("phone-twice", f"lease {name} of {lease.device} is granted while {holder} holds it")

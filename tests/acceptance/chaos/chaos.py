@@ -1,0 +1,381 @@
+"""A seeded storm over a whole farm with jobs of every kind, then peace; afterwards everything must have ended well.
+
+What is done, in which order and to whom follows from the seed alone; how it meets what the farm is at does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from farm.cli.virtual_farm import VirtualFarm
+from farm.control.client import ControlClient
+from farm.core.errors import DaemonUnreachableError, FarmError, HostError
+from farm.worker.small_cnn import build
+from tests.acceptance.chaos import check_log
+from tests.support.whole_farm import phones, until_ready
+
+PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
+UP_LIMIT_S = 60.0  # until a restarted daemon answers, on a loaded host
+PEACE_LIMIT_S = 240.0  # for what is left when the storm ends
+READY_LIMIT_S = 120.0  # for every phone after that
+STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
+PACE_S = 0.35  # mean time between two blows
+LOOK_S = 0.2
+ATTEMPTS = 10  # of a job: the storm alone makes none fail
+FINAL = ("done", "failed", "cancelled")
+STEADY = {"max_attempts": ATTEMPTS, "timeout_s": 60.0}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much chaos."""
+
+    jobs: int
+    phones: int
+    storm_s: float  # at most
+
+
+@dataclass(frozen=True)
+class Order:
+    """One submit: a spec without its artifacts, and what must become of it."""
+
+    key: str
+    spec: Mapping[str, Any]
+    count: int  # jobs it makes
+    follows: str = ""  # key of the order that must be done first
+    fails: bool = False  # the job itself is wrong
+
+
+@dataclass
+class Taken:
+    """What the farm answered to an order."""
+
+    order: Order
+    jobs: tuple[str, ...]
+    cancelled: bool = False
+
+
+def orders(random_: random.Random, size: Size) -> list[Order]:
+    """Orders that make `size.jobs` jobs."""
+    made: list[Order] = []
+    left = size.jobs
+    while left > 0:
+        kind = random_.choices(("bench", "run", "shell", "lease"), (30, 15, 40, 15))[0]
+        count = random_.randint(2, min(3, size.phones)) if left > 3 and random_.random() < 0.08 else 1
+        fails = False
+        spec: dict[str, Any] = {"kind": kind, "on": "android", "devices": count, **STEADY}
+        if kind in ("bench", "run"):
+            spec["name"] = "tiny.onnx"
+        if kind == "bench":
+            spec |= {"repeat": 3, "number": 1}
+        elif kind == "run":
+            spec |= {"fill": random_.choice(("zeros", "ones", "random")), "top_k": 3}
+        elif kind == "shell":
+            fails = random_.random() < 0.07
+            pause_s = random_.choice((0, 0, 0.2, 1.0))
+            spec["command"] = f"sleep {pause_s}; echo job-{len(made)}; exit {3 if fails else 0}"
+        else:
+            spec["seconds"] = random_.uniform(1.0, 3.0)
+        spec["priority"] = random_.choice((1, 1, 1, 2, 5))
+        spec["hold"] = random_.random() < 0.04
+        follows = random_.choice(made).key if made and random_.random() < 0.12 else ""
+        made.append(Order(f"chaos-{len(made)}", spec, count, follows, fails))
+        left -= count
+    return made
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, farm: VirtualFarm, seed: int, size: Size) -> None:
+        self._farm = farm
+        self._size = size
+        self._random = random.Random(seed)
+        self._client = ControlClient(farm.socket)
+        self._to_submit = orders(self._random, size)[::-1]
+        self._later: list[tuple[float, int, Callable[[], None]]] = []  # what ends a fault, when
+        self._number = 0
+        self.taken: dict[str, Taken] = {}
+        self.story: list[str] = []
+        self.blows: Counter[str] = Counter()
+        self._begun_s = time.monotonic()
+        self._nicknames = list(farm.lab.status())
+        self._model = ""
+
+    # --- the course of things ---------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The storm, then peace until every job has ended."""
+        self._model = self._client.put_artifact(build().SerializeToString(deterministic=True))
+        self._storm()
+        self._tell("peace")
+        while self._later:
+            heapq.heappop(self._later)[2]()
+        while self._to_submit:
+            self._submit()
+        self._for_held("job.resume")
+        self._wait_ended(PEACE_LIMIT_S)
+        self._client.close()
+
+    def _storm(self) -> None:
+        faults = {
+            self.submit: 0, self.unplugged: 8, self.server_killed: 6, self.worker_killed: 8, self.cancelled: 3,
+            self.repeated: 3, self.adb_killed: 1.5, self.daemon_killed: 2, self.zygote_killed: 0.5, self.resumed: 0.5,
+        }  # fmt: skip
+        ends_s = time.monotonic() + self._size.storm_s
+        while time.monotonic() < ends_s:
+            self._wait(self._random.expovariate(1 / PACE_S))
+            # All jobs come within the first half of the storm.
+            for _ in range(self._random.randint(0, 2 * max(1, int(2 * self._size.jobs * PACE_S / self._size.storm_s)))):
+                self.submit()
+            fault = self._random.choices(list(faults), list(faults.values()))[0]
+            self.blows[fault.__name__] += 1
+            fault()
+            if not self._to_submit and self._ended_share() > STOPPED_SHORT:
+                return
+
+    def _wait(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while self._later and self._later[0][0] <= until_s:
+            at_s, _, action = heapq.heappop(self._later)
+            time.sleep(max(0.0, at_s - time.monotonic()))
+            action()
+        time.sleep(max(0.0, until_s - time.monotonic()))
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        """The next order."""
+        if self._to_submit:
+            self._submit()
+
+    def repeated(self) -> None:
+        """Somebody who did not get the answer submits again with the same key: the same jobs come back."""
+        if self.taken:
+            taken = self._random.choice(list(self.taken.values()))
+            again = self._order(taken.order)
+            assert sorted(again) == sorted(taken.jobs), f"{taken.order.key} was {taken.jobs}, is {again} when repeated"
+
+    def cancelled(self) -> None:
+        """Somebody cancels an order, whatever has become of it."""
+        if self.taken:
+            taken = self._random.choice(list(self.taken.values()))
+            taken.cancelled = True
+            for job in taken.jobs:
+                with contextlib.suppress(FarmError):  # it has ended
+                    self._ask("job.cancel", job=job)
+            self._tell(f"cancel {taken.jobs}")
+
+    def resumed(self) -> None:
+        """Held jobs go on."""
+        self._for_held("job.resume")
+
+    def unplugged(self) -> None:
+        """A cable is pulled and put back a little later."""
+        phone = self._random.choice(self._nicknames)
+        self._tell(f"unplug {phone}")
+        self._farm.lab.unplug(phone)
+        self._after(self._random.uniform(0.1, 3.0), lambda: self._plug(phone))
+
+    def server_killed(self) -> None:
+        """The RPC server of a phone dies, and the session in it."""
+        phone = self._random.choice(self._nicknames)
+        self._tell(f"crash {phone}")
+        self._farm.lab.server_crash(phone)
+
+    def worker_killed(self) -> None:
+        """A process that works for an attempt dies."""
+        workers = [each for each in self._daemon_processes() if f"{os.sep}attempts{os.sep}" in _cwd(each)]
+        self._kill("worker", workers)
+
+    def zygote_killed(self) -> None:
+        """The process that forks them dies."""
+        work = os.fspath(self._farm.folder / "state" / "work")
+        self._kill("zygote", [each for each in self._daemon_processes() if _cwd(each) == work])
+
+    def adb_killed(self) -> None:
+        """The adb server dies, with every link through it."""
+        spec = self._farm.folder / "run" / "adb.sock"
+        self._kill("adb", [each for each in psutil.process_iter() if f"localfilesystem:{spec}" in _words(each)])
+
+    def daemon_killed(self) -> None:
+        """The daemon dies and is started again."""
+        self._tell("kill daemon")
+        self._farm.daemon.kill()
+        self._client.close()
+        time.sleep(self._random.uniform(0.0, 0.5))
+        self._farm.daemon.start().close()
+        self._farm.client.close()
+        self._tell("daemon is back")
+
+    # --- how --------------------------------------------------------------------------------------------------------
+
+    def _submit(self) -> None:
+        order = self._to_submit.pop()
+        self.taken[order.key] = Taken(order, self._order(order))
+
+    def _order(self, order: Order) -> tuple[str, ...]:
+        spec = dict(order.spec)
+        if "name" in spec:
+            spec["model"] = self._model
+        if order.follows:
+            spec["after"] = list(self.taken[order.follows].jobs)
+        answer = self._ask("job.submit", spec=spec, key=order.key)
+        return tuple(row["id"] for row in answer["jobs"])
+
+    def _ask(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Ask until a daemon answers: what was asked may have been done already."""
+        until_s = time.monotonic() + UP_LIMIT_S
+        while True:
+            try:
+                return self._client.call(kind, **fields)
+            except (DaemonUnreachableError, HostError) as error:
+                self._client.close()
+                if time.monotonic() > until_s or error.code not in ("no_daemon", "stopping"):
+                    raise
+                time.sleep(LOOK_S)
+
+    def _for_held(self, verb: str) -> None:
+        for row in self._rows(state=["held"]):
+            with contextlib.suppress(FarmError):  # it was cancelled meanwhile
+                self._ask(verb, job=row["id"])
+
+    def _rows(self, **which: Any) -> Iterator[Mapping[str, Any]]:
+        before = None
+        while True:
+            page = self._ask("job.list", **which, **({"before": before} if before else {}))
+            yield from page["jobs"]
+            if not page["more"]:
+                return
+            before = page["jobs"][-1]["id"]
+
+    def _ended_share(self) -> float:
+        live = sum(1 for _ in self._rows(state=["held", "blocked", "queued", "running"]))
+        return 1 - live / max(1, sum(len(taken.jobs) for taken in self.taken.values()))
+
+    def _wait_ended(self, limit_s: float) -> None:
+        until_s = time.monotonic() + limit_s
+        while live := list(self._rows(state=["held", "blocked", "queued", "running"])):
+            if time.monotonic() > until_s:
+                shown = "\n".join(f"  {row['id']} {row['kind']} {row['state']}: {row['waits']}" for row in live)
+                devices = [(row["name"], row["state"], row["reason"]) for row in self._ask("status")["devices"]]
+                raise AssertionError(f"{limit_s:g} s after the storm these have not ended:\n{shown}\nphones: {devices}")
+            time.sleep(LOOK_S)
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._later, (time.monotonic() + seconds, self._number, action))
+
+    def _plug(self, phone: str) -> None:
+        self._tell(f"plug {phone}")
+        self._farm.lab.plug(phone)
+
+    def _daemon_processes(self) -> list[psutil.Process]:
+        assert self._farm.daemon.process is not None
+        return psutil.Process(self._farm.daemon.process.pid).children(recursive=True)
+
+    def _kill(self, what: str, processes: Sequence[psutil.Process]) -> None:
+        if not processes:
+            return
+        chosen = self._random.choice(sorted(processes, key=lambda each: each.pid))
+        self._tell(f"kill {what} {chosen.pid}")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            chosen.kill()
+
+    def _tell(self, what: str) -> None:
+        self.story.append(f"{time.monotonic() - self._begun_s:7.2f} {what}")
+
+
+@dataclass
+class Verdict:
+    """What became of everything."""
+
+    problems: list[str] = field(default_factory=list)
+    states: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[str] = field(default_factory=Counter)
+
+
+def judge(farm: VirtualFarm, chaos: Chaos, kept: Path) -> Verdict:
+    """Look at phones, jobs and results, stop the daemon, and give its database to the independent checker.
+
+    `kept`: a folder for the database and the daemon's log, for whoever looks into a failure.
+    """
+    verdict = Verdict()
+    until_ready(farm)
+    for phone in phones(farm):
+        deadline = time.monotonic() + READY_LIMIT_S
+        while len(phone.programs()) != 1 and time.monotonic() < deadline:
+            time.sleep(LOOK_S)  # a session's own process ends a moment after its session
+        if len(programs := phone.programs()) != 1:
+            verdict.problems.append(f"{phone.name} runs {len(programs)} RPC processes")
+    leases = farm.client.call("lease.list")
+    if leases["leases"] or leases["waiting"]:
+        verdict.problems.append(f"leases are left: {leases}")
+    shown = {job: farm.client.call("job.show", job=job) for taken in chaos.taken.values() for job in taken.jobs}
+    for taken in chaos.taken.values():
+        if len(taken.jobs) != taken.order.count:
+            verdict.problems.append(f"order {taken.order.key} made {len(taken.jobs)} jobs of {taken.order.count}")
+        for job in taken.jobs:
+            verdict.problems += _outcome(chaos, taken, shown[job])
+    attempts = farm.folder / "state" / "work" / "attempts"
+    if left := list(attempts.iterdir()):
+        verdict.problems.append(f"folders of attempts are left: {left}")
+    farm.daemon.stop()
+    database = kept / "farm.db"
+    for name in ("farm.db", "farm.db-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(farm.folder / "state" / name, kept / name)
+    shutil.copyfile(farm.daemon.log, kept / "daemon.log")
+    replay, problems = check_log.check(database)
+    verdict.problems += map(str, problems)
+    if set(replay.jobs) != set(shown):
+        verdict.problems.append(f"the log and the answers differ in jobs: {sorted(set(replay.jobs) ^ set(shown))}")
+    verdict.states.update(job.state for job in replay.jobs.values())
+    verdict.attempts.update(attempt.state for attempt in replay.attempts.values())
+    return verdict
+
+
+def _outcome(chaos: Chaos, taken: Taken, shown: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the end of one job."""
+    row, order = shown["job"], taken.order
+    told = f"{row['id']} ({order.spec['kind']}) is {row['state']}: {row['error']}"
+    if row["state"] not in FINAL:
+        yield f"{told}; it should have ended"
+    elif row["state"] == "cancelled":
+        if not taken.cancelled and not order.follows:
+            yield f"{told}; nobody cancelled it"
+    elif row["state"] == "failed":
+        if not order.fails and not taken.cancelled:
+            yield f"{told}; nothing is wrong with it"
+    elif order.fails:
+        yield f"{told}; it should have failed"
+    elif order.spec["kind"] == "shell" and order.spec["command"].split("; ")[1].split()[1] not in str(shown["result"]):
+        yield f"{told}; its result is {shown['result']}"
+    if row["state"] == "done" and shown["result"] is None and order.spec["kind"] != "lease":
+        yield f"{told}; it has no result"
+
+
+def _cwd(process: psutil.Process) -> str:
+    try:
+        return process.cwd()
+    except psutil.Error:
+        return ""
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
