@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from farm.control.doctor_verbs import MB, DoctorVerbs, Host
 from farm.control.event_verbs import EventVerbs
 from farm.control.job_streams import JobStreams
 from farm.control.job_verbs import JobVerbs
+from farm.control.lease_verbs import LeaseVerbs
 from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer
 from farm.control.store_verbs import StoreVerbs
@@ -38,7 +40,7 @@ from farm.control.tunnel_verbs import TunnelVerbs
 from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
 from farm.core.adoption import rules_of
-from farm.core.allocator_events import AllocatorPolicy
+from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
 from farm.core.errors import HostError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
@@ -51,6 +53,9 @@ from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains
 from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
+from farm.leasing.clock import ClockWatch
+from farm.leasing.reserving import ReservationBook
+from farm.leasing.usage import decayed_use
 from farm.store.history import EventHistory
 from farm.store.lock import StateFolderLock
 from farm.store.retention import Retention
@@ -113,12 +118,6 @@ class Daemon:
         history = EventHistory(events, store.events)
         stack.push_async_callback(history.close)
         store.on_problem(self._store_heard(store, events))
-        retention = Retention(
-            store.database,
-            keep_days=config.store.keep_days,
-            max_mb=config.store.max_mb,
-            needed=store.jobs.live,
-        )
 
         gid = group_to_let_in()
         prepare_runtime_folder(config.runtime_dir, gid)
@@ -173,6 +172,15 @@ class Daemon:
         leasing = Leasing(fleet, events, store.epoch, store.leases, policy)
         stack.push_async_callback(leasing.close)
         store.on_problem(leasing.store_problem)
+        half_life_s = policy.allocator.usage_half_life_s
+        used = await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)
+        leasing.use(UsageLoaded(used))
+        reservations = ReservationBook(store.reservations, events, leasing.use)
+
+        def clock_jumped() -> None:
+            reservations.tell()
+            leasing.clock_jumped()
+
         door = TvmDoor(
             config.tvm.host,
             config.tvm.port,
@@ -228,7 +236,31 @@ class Daemon:
         host = Host(artifacts, store, database, config.store.max_mb * MB, worker_user="")
         DoctorVerbs(host).register(control)
         streams = JobStreams(store, events, history, logs, dispatcher.lives)
-        JobVerbs(dispatcher, store, streams, leasing).register(control)
+        job_verbs = JobVerbs(dispatcher, store, streams, leasing)
+        job_verbs.register(control)
+
+        def note_of(job_id: str) -> str:
+            job = store.jobs.get(job_id)
+            return "" if job is None else str(job.spec.get("note", ""))
+
+        LeaseVerbs(
+            fleet,
+            leasing,
+            aliases,
+            events,
+            records=store.leases,
+            reservations=reservations,
+            adb_key=facts.adb_key,
+            explain_job=job_verbs.explain,
+            note_of=note_of,
+        ).register(control)
+        retention = Retention(
+            store.database,
+            keep_days=config.store.keep_days,
+            max_mb=config.store.max_mb,
+            remove_logs=logs.remove,
+            needed=store.jobs.live,
+        )
         StoreVerbs(store, where, retention).register(control)
         TunnelVerbs(fleet, tunnels).register(control)
         tools = PhoneTools(config.adb_socket)
@@ -241,6 +273,7 @@ class Daemon:
             "retention": retention.run(),
             "fleet": fleet.run(),
             "tunnels": tunnels.run(),
+            "clock": ClockWatch(events, clock_jumped).run(),
             "artifacts": artifacts.keep_tidy(),
         }
         parts += [asyncio.create_task(part, name=name) for name, part in running.items()]

@@ -41,6 +41,7 @@ def copy_database(path: Path, to: Path) -> None:
             source.backup(target, pages=PAGES_AT_ONCE)
             # A copy is one file, without a write-ahead log beside it.
             target.execute("PRAGMA journal_mode = DELETE")
+        part.chmod(0o600)
         part.rename(to)
     except (sqlite3.Error, OSError) as error:
         part.unlink(missing_ok=True)

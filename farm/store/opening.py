@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sqlite3
@@ -17,12 +16,13 @@ from farm.store.backup import backup_name, copy_database, newest_backup
 from farm.store.engine import sqlite_engine
 from farm.store.reserve import Reserve
 from farm.store.rows import select_jobs, select_leases
-from farm.store.schema import SCHEMA_VERSION, attempt, job, lease, meta, metadata
+from farm.store.schema import SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
 from farm.store.trouble import trouble_of
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
 WHOLE_CHECK_BYTES = 64 << 20
+MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat.html
 START_TABLES = ("meta", "device", "alias", "selector", "reservation", "toolchain")  # read whole, without history
 
 logger = logging.getLogger(__name__)
@@ -67,9 +67,9 @@ def open_file(path: Path, reserve: Reserve) -> Opened:
                 "the last changes are lost", path,
             )  # fmt: skip
         epoch = _count_start(path, reserve)
-    except DatabaseError as error:
+    except (DatabaseError, ValueError, OverflowError) as error:  # texts, JSON and times that cannot be read
         reading.dispose()
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     except BaseException:
         reading.dispose()
         raise
@@ -125,7 +125,7 @@ def check_contents(connection: Connection, path: Path) -> None:
     """Whether what the start needs can be read, and everything else if it is not much.
 
     Raises:
-        DatabaseUnusableError: it is damaged.
+        DatabaseUnusableError: it is damaged; ValueError and the like where a value cannot be read.
     """
     if path.stat().st_size <= WHOLE_CHECK_BYTES:
         checks = ["PRAGMA quick_check(1)"]
@@ -135,16 +135,13 @@ def check_contents(connection: Connection, path: Path) -> None:
         said = str(connection.exec_driver_sql(check).scalar())
         if said != "ok":
             raise damaged(path, said)
-    try:
-        for live in (
-            select_jobs().where(job.c.ended_at.is_(None)),
-            select_leases().where(lease.c.ended_at.is_(None)),
-            select(attempt).where(attempt.c.ended_at.is_(None)),
-        ):
-            connection.execute(live.limit(1)).all()
-        connection.execute(select(metadata.tables["device"])).all()
-    except (ValueError, json.JSONDecodeError) as error:
-        raise damaged(path, str(error)) from error
+    for live in (
+        select_jobs().where(job.c.ended_at.is_(None)),
+        select_leases().where(lease.c.ended_at.is_(None)),
+        select(attempt).where(attempt.c.ended_at.is_(None)),
+        select(device),
+    ):
+        connection.execute(live).all()
 
 
 def damaged(path: Path, evidence: str) -> DatabaseUnusableError:
@@ -173,7 +170,7 @@ def _create(path: Path) -> None:
             engine.dispose()
         part.rename(path)
     except (DatabaseError, OSError) as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
 
 
 def _check_shape(path: Path) -> None:
@@ -183,11 +180,16 @@ def _check_shape(path: Path) -> None:
         )
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            header = file.read(len(MAGIC))
     except OSError as error:
-        raise _unusable(path, error) from error
-    if size == 0:
-        raise damaged(path, "the file is empty")
+        raise unusable(path, error) from error
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise DatabaseUnusableError(
+            f"cannot use the database {path}: it or its folder is read-only",
+            hint="is the file system mounted read-only, or does it belong to another user?",
+        )
+    if header != MAGIC:  # SQLite itself takes a short file for a new one
+        raise damaged(path, "the file is no SQLite database" if header else "the file is empty")
 
 
 def _bring_up(path: Path, version: int | None) -> None:
@@ -241,7 +243,7 @@ def _count_start(path: Path, reserve: Reserve) -> int:
         engine.dispose()
 
 
-def _unusable(path: Path, error: Exception) -> DatabaseUnusableError:
+def unusable(path: Path, error: Exception) -> DatabaseUnusableError:
     """In words: damage asks for a backup, anything else for the host's administrator."""
     said = str(getattr(error, "orig", None) or error)
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)

@@ -1,0 +1,222 @@
+"""What is kept how long: ended jobs with attempts, results and logs, ended leases, events.
+
+The oldest go first, in small batches through the one writer, so that nothing else waits long for its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, select
+
+from farm.core.errors import FarmError
+from farm.core.job import Job
+from farm.store.check import size_of
+from farm.store.database import Database
+from farm.store.schema import attempt, event, job, lease, submission
+
+BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
+PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
+EVERY_S = 24 * 3600.0
+FIRST_AFTER_S = 300.0  # not while everybody comes back after a start
+MB = 1_000_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was (or would be) removed."""
+
+    jobs: int = 0
+    leases: int = 0
+    events: int = 0
+    freed_bytes: int = 0
+
+    def to_wire(self) -> dict[str, int]:
+        """As JSON."""
+        return {"jobs": self.jobs, "leases": self.leases, "events": self.events, "freed_bytes": self.freed_bytes}
+
+
+class Retention:
+    """Prunes one database, daily and when asked."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        keep_days: float,
+        max_mb: float,
+        remove_logs: Callable[[Sequence[str]], None] = lambda _: None,
+        needed: Callable[[], Iterable[Job]] = tuple,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            database: the store's.
+            keep_days: since a job, a lease or an event ended.
+            max_mb: size from which the oldest ended jobs go before their time.
+            remove_logs: removes what stands on disk of jobs; called in a thread, after their rows are gone.
+            needed: jobs that have not ended; those they wait for are kept.
+            clock: says the time.
+        """
+        self._database = database
+        self._keep = timedelta(days=keep_days)
+        self._max_bytes = max_mb * MB
+        self._remove_logs = remove_logs
+        self._needed = needed
+        self._clock = clock
+        self._pruning = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Prune daily, until cancelled."""
+        wait_s = FIRST_AFTER_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = EVERY_S
+            try:
+                pruned = await self.prune()
+            except FarmError as error:
+                logger.warning("pruning the store failed: %s", error)
+            else:
+                if pruned != Pruned():
+                    logger.info("pruned the store: %s", pruned)
+
+    def would_prune(self, keep_days: float | None = None) -> Pruned:
+        """What `prune` would remove for its age."""
+        ended = self._ended_before(keep_days)
+        with self._database.reading() as connection:
+
+            def count(condition: ColumnElement[bool]) -> int:
+                return int(connection.execute(select(func.count()).where(condition)).scalar_one())
+
+            kept = self._kept_for_others()
+            jobs = count(and_(job.c.ended_at < ended, job.c.id.not_in(kept), job.c.array.not_in(kept)))
+            return Pruned(jobs, count(lease.c.ended_at < ended), count(event.c.at < ended))
+
+    async def prune(self, keep_days: float | None = None) -> Pruned:
+        """Remove what is too old, then the oldest until the size is right, and give the space back.
+
+        Raises:
+            StoreWriteError: the database cannot be written now; what was removed so far stays removed.
+        """
+        async with self._pruning:
+            before = await asyncio.to_thread(self._size)
+            jobs, leases, events = await self._remove_until(self._ended_before(keep_days))
+            while await asyncio.to_thread(self._size) > self._max_bytes:
+                oldest = await asyncio.to_thread(self._some_oldest)
+                if oldest is None:
+                    break
+                more = await self._remove_until(oldest)
+                jobs, leases, events = jobs + more[0], leases + more[1], events + more[2]
+                if not any(more):
+                    break
+            freed = before - await asyncio.to_thread(self._size)
+            await self._shrink()
+        return Pruned(jobs, leases, events, max(0, freed))
+
+    def _ended_before(self, keep_days: float | None) -> datetime:
+        return self._clock() - (self._keep if keep_days is None else timedelta(days=keep_days))
+
+    def _kept_for_others(self) -> list[str]:
+        """Jobs and arrays that somebody still waits for."""
+        return sorted({name for waiting in self._needed() for name in waiting.after})
+
+    async def _remove_until(self, ended: datetime) -> tuple[int, int, int]:
+        """Everything that ended before a time; counts of jobs, leases, events."""
+        kept = self._kept_for_others()
+        jobs = leases = events = 0
+        while gone := await self._database.write(lambda connection: _remove_jobs(connection, ended, kept)):
+            jobs += len(gone)
+            await asyncio.to_thread(self._remove_logs, gone)
+        while count := await self._database.write(lambda connection: _remove_leases(connection, ended)):
+            leases += count
+        while count := await self._database.write(lambda connection: _remove_events(connection, ended)):
+            events += count
+        return jobs, leases, events
+
+    def _some_oldest(self) -> datetime | None:
+        """A time before which about a batch of ended jobs (or, when there are none, of other things) lies."""
+        with self._database.reading() as connection:
+            for column, order in ((job.c.ended_at, job.c.ended_at), (event.c.at, event.c.seq), (lease.c.ended_at,) * 2):
+                some = select(column).where(column.is_not(None)).order_by(order).limit(BATCH).subquery()
+                newest: datetime | None = connection.execute(select(func.max(some.c[column.name]))).scalar_one()
+                if newest is not None:
+                    return newest + timedelta(microseconds=1)
+        return None
+
+    def _size(self) -> int:
+        with self._database.reading() as connection:
+            return size_of(connection)
+
+    async def _shrink(self) -> None:
+        """Give free pages of a SQLite file back to its disk."""
+        if self._database.engine.dialect.name != "sqlite":
+            return
+        while await self._database.write(_give_back_some):
+            pass
+        await asyncio.to_thread(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """The file is cut when its write-ahead log has been taken in; nobody is waited for."""
+        connection = self._database.engine.raw_connection()
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            connection.close()
+
+
+def _remove_jobs(connection: Connection, ended: datetime, kept: list[str]) -> list[str]:
+    """A batch of jobs with all that is kept of them, oldest end first."""
+    old = (
+        select(job.c.id, job.c.submission)
+        .where(job.c.ended_at < ended, job.c.id.not_in(kept), job.c.array.not_in(kept))
+        .order_by(job.c.ended_at)
+        .limit(BATCH)
+    )
+    rows = connection.execute(old).all()
+    names = [row.id for row in rows]
+    if names:
+        connection.execute(delete(event).where(event.c.subject.in_(names)))
+        connection.execute(delete(job).where(job.c.id.in_(names)))  # attempts and results go with it
+        keys = {row.submission for row in rows} - {None}
+        unused = ~exists().where(job.c.submission == submission.c.id)
+        connection.execute(delete(submission).where(submission.c.id.in_(keys), unused))
+    return names
+
+
+def _remove_leases(connection: Connection, ended: datetime) -> int:
+    """A batch of ended leases that no attempt stands on."""
+    unused = ~exists().where(attempt.c.lease == lease.c.id)
+    old = select(lease.c.id).where(lease.c.ended_at < ended, unused).order_by(lease.c.ended_at).limit(BATCH)
+    return _delete_some(connection, lease.c.id, connection.execute(old).scalars().all())
+
+
+def _remove_events(connection: Connection, ended: datetime) -> int:
+    """A batch of the oldest events, as far as they are old enough."""
+    oldest = select(event.c.seq, event.c.at).order_by(event.c.seq).limit(BATCH)
+    old = [row.seq for row in connection.execute(oldest) if row.at < ended]
+    return _delete_some(connection, event.c.seq, old)
+
+
+def _delete_some(connection: Connection, key: Any, values: Any) -> int:
+    if values:
+        connection.execute(delete(key.table).where(key.in_(values)))
+    return len(values)
+
+
+def _give_back_some(connection: Connection) -> bool:
+    """Whether there may be more to give back."""
+    free = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+    if not free:
+        return False
+    # It gives one page back per row fetched, and rows without columns are none to SQLAlchemy.
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})").fetchall()
+    return bool(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one() < free)

@@ -1,0 +1,144 @@
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from farm.core.events import EventLog
+from farm.core.job import JobState
+from farm.store import retention as retention_module
+from farm.store.offline import NoDatabaseError, prune_database
+from farm.store.retention import Pruned, Retention
+from farm.store.store import Store
+from tests.unit.store.values import NOW, attempt, job, lease, over
+
+DAY = timedelta(days=1)
+
+
+def at(days):
+    """So many days before NOW."""
+    return NOW - days * DAY
+
+
+async def past(store, name, days, *, text="", key="", fence):
+    """A job that ended so many days ago, with everything that is kept of it."""
+    log = EventLog(fence, clock=lambda: at(days))
+    queued = job(name, submitted_at=at(days), spec={"text": text})
+    with log.drafted(("job.submitted", name, {})) as drafts:
+        await store.jobs.add((queued,), key=key, events=drafts)
+    begun = attempt(fence, name, device=f"d{fence}")
+    await store.leases.grant(lease(fence, begun.device, granted_at=at(days), job=name))
+    await store.jobs.start(begun, attempts_before=0)
+    done = over(begun)
+    ended = replace(store.jobs.get(name), state=JobState.DONE, ended_at=at(days))
+    with log.drafted(("attempt.ended", done.id, {}), ("job.done", name, {})) as drafts:
+        await store.jobs.finish(done, ended, result={"text": text}, events=drafts)
+    with log.drafted(("lease.released", begun.lease, {})) as drafts:
+        await store.leases.end(begun.lease, ended_at=at(days), reason="over", held_s=1.0, events=drafts)
+
+
+@pytest.fixture
+def removed_logs():
+    return []
+
+
+@pytest.fixture
+def keeping(store, removed_logs):
+    def keep(keep_days=90.0, max_mb=1000.0, **options):
+        return Retention(
+            store.database, keep_days=keep_days, max_mb=max_mb, remove_logs=removed_logs.extend,
+            clock=lambda: NOW, **options,
+        )  # fmt: skip
+
+    return keep
+
+
+async def test_what_is_old_goes_with_all_that_is_kept_of_it(store, keeping, removed_logs, monkeypatch):
+    monkeypatch.setattr(retention_module, "BATCH", 2)
+    for number, days in enumerate([100, 99, 98, 97, 96, 50, 1]):
+        await past(store, f"j{number}", days, key=f"k{number}", fence=number + 1)
+    await store.jobs.add((job("waiting", submitted_at=at(300)),))
+    await store.leases.grant(lease(100, "held", granted_at=at(300)))
+    retention = keeping()
+    assert retention.would_prune() == Pruned(jobs=5, leases=5, events=20)
+    pruned = await retention.prune()
+    assert (pruned.jobs, pruned.leases) == (5, 5)
+    assert [each.id for each in store.jobs.page()] == ["waiting", "j6", "j5"]
+    assert removed_logs == ["j0", "j1", "j2", "j3", "j4"]
+    assert store.jobs.result("j0") is None
+    assert store.jobs.attempts("j0") == ()
+    assert store.jobs.submitted("ann", "k0") == ()
+    assert store.jobs.submitted("ann", "k6") == ("j6",)
+    assert store.leases.get("l1") is None
+    assert [each.id for each in store.leases.open()] == ["l100"]
+    assert {event.subject for event in store.events.since(0)} == {"j5", "j5.1", "l6", "j6", "j6.1", "l7"}
+    assert await retention.prune() == Pruned()
+    assert (await retention.prune(keep_days=10)).jobs == 1
+    assert await store.jobs.add((job("again"),), key="k0") == ("again",)
+
+
+async def test_what_others_wait_for_stays(store, keeping):
+    await past(store, "first", 100, fence=1)
+    await past(store, "other", 100, fence=2)
+    await store.jobs.add((job("next", after=("first",), state=JobState.BLOCKED),))
+    retention = keeping(needed=store.jobs.live)
+    assert retention.would_prune().jobs == 1
+    assert (await retention.prune()).jobs == 1
+    assert [each.id for each in store.jobs.page()] == ["next", "first"]
+
+
+async def test_a_database_that_is_too_large_loses_its_oldest_and_the_file_shrinks(store, keeping, monkeypatch):
+    if store.path is None:
+        pytest.skip("a server's files shrink by its own vacuum")
+    monkeypatch.setattr(retention_module, "BATCH", 5)
+    for number in range(40):
+        await past(store, f"j{number:02}", 40 - number, text="x" * 50_000, fence=number + 1)
+    retention = keeping(max_mb=2.0)
+    before = store.path.stat().st_size
+    pruned = await retention.prune()
+    kept = [each.id for each in store.jobs.page(limit=100)]
+    assert 5 < len(kept) < 25
+    assert kept == [f"j{number:02}" for number in range(39, 39 - len(kept), -1)]
+    assert pruned.jobs == 40 - len(kept)
+    assert pruned.freed_bytes > 1_000_000
+    assert store.path.stat().st_size < before / 1.5
+    assert store.path.stat().st_size < 2_200_000
+    assert await retention.prune() == Pruned()
+
+
+async def test_nothing_waits_long_for_a_large_prune(store, keeping, monkeypatch):
+    monkeypatch.setattr(retention_module, "BATCH", 3)
+    for number in range(12):
+        await past(store, f"j{number}", 100, fence=number + 1)
+    most = []
+    write = store.database.write
+
+    async def counted(statement, *args, **options):
+        value = await write(statement, *args, **options)
+        most.append(len(value) if isinstance(value, list) else 0)
+        return value
+
+    monkeypatch.setattr(type(store.database), "write", lambda _, *args, **options: counted(*args, **options))
+    both = await asyncio.gather(keeping().prune(), store.jobs.add((job("new"),)))
+    assert both[0].jobs == 12
+    assert max(most) == 3
+
+
+async def test_only_live_jobs_and_no_end_in_sight(store, keeping):
+    await store.jobs.add([job(f"j{number}", spec={"text": "x" * 10_000}) for number in range(50)])
+    assert (await keeping(max_mb=0.001).prune()).jobs == 0
+    assert len(store.jobs.live()) == 50
+
+
+def test_without_a_daemon(where, tmp_path):
+
+    if not isinstance(where, str):
+        with pytest.raises(NoDatabaseError):
+            prune_database(where, keep_days=1, max_mb=100, dry_run=True, remove_logs=lambda _: None)
+    store = Store.open(where)
+    asyncio.run(past(store, "j1", 100, fence=1))
+    store.close()
+    options = {"keep_days": 0, "max_mb": 100, "remove_logs": lambda _: None}
+    assert prune_database(where, dry_run=True, **options).jobs == 1
+    assert prune_database(where, dry_run=False, **options).jobs == 1
+    assert prune_database(where, dry_run=False, **options).jobs == 0

@@ -1,0 +1,305 @@
+"""A database that cannot be written: what is said, what still gets through, and that farm goes on by itself."""
+
+import asyncio
+import json
+import logging
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farm.core.job import JobState
+from farm.store import writer as writer_module
+from farm.store.opening import DatabaseUnusableError
+from farm.store.reserve import Reserve
+from farm.store.store import Store
+from farm.store.writer import StoreWriteError
+from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(writer_module, "PROBE_S", 0.02)
+    monkeypatch.setattr(Reserve, "whole", property(lambda self: self._path.exists()))
+    monkeypatch.setattr("os.posix_fallocate", lambda *_: None)
+
+
+@pytest.fixture
+def here(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    yield store
+    store.close()
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (another thread's work)
+            await asyncio.sleep(0.005)
+
+
+async def limit_pages(store, more):
+    """As a full disk looks to SQLite: no page beyond these."""
+
+    def limit(connection):
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + more}").fetchall()
+
+    await store.database.writer.write(limit)
+
+
+async def test_a_full_database_says_so_once_and_comes_back(here, caplog):
+    heard = []
+    here.on_problem(heard.append)
+    await here.jobs.add((job(),))
+    begun = attempt()
+    await begin(here, begun)
+    await limit_pages(here, 0)
+    large = job("large", spec={"text": "x" * 100_000})
+    with caplog.at_level(logging.INFO), pytest.raises(StoreWriteError, match="the disk is full") as caught:
+        await here.jobs.add((large,))
+    assert "free disk space" in caught.value.hint
+    # The probe's own write needs no page, so it may have called it well again by now: what was heard is what counts.
+    await until(lambda: heard == [True, False])
+    assert here.problem == ""
+    assert "the disk is full" in caplog.text
+    await limit_pages(here, 1000)
+    assert await here.jobs.add((large,)) == ("large",)
+
+
+async def test_ends_go_through_while_nothing_else_does(here, monkeypatch, tmp_path):
+    monkeypatch.setattr(writer_module, "PROBE_S", 1000)
+    await here.jobs.add((job(), job("j2")))
+    begun = attempt()
+    await begin(here, begun)
+    writer = here.database.writer
+    writes = []
+
+    def broken_once(_connection):
+        writes.append(1)
+        raise sqlite_error(sqlite3.SQLITE_FULL)
+
+    assert (tmp_path / "farm.db.reserve").exists()
+    full = writer.write(broken_once)
+    end = here.jobs.finish(over(begun), ended(here.jobs.get("j1")), result={"ok": True})
+    outcomes = await asyncio.gather(full, end, return_exceptions=True)
+    assert isinstance(outcomes[0], StoreWriteError)
+    assert outcomes[1] is True
+    assert not (tmp_path / "farm.db.reserve").exists()
+    assert "the disk is full" in here.problem
+    for refused in (here.jobs.add((job("new"),)), here.leases.grant(lease(9, "other"))):
+        with pytest.raises(StoreWriteError, match="the disk is full"):
+            await refused
+    assert await here.leases.end("l1", ended_at=NOW, reason="over", held_s=7.0) is True
+    cancelled = replace(job("j2"), state=JobState.CANCELLED, ended_at=NOW)
+    assert await here.jobs.save(cancelled, expected={JobState.QUEUED}) is True
+    assert here.jobs.result("j1") == {"ok": True}
+    assert here.leases.open() == ()
+    assert writes == [1]
+
+
+def sqlite_error(code):
+    """What SQLAlchemy raises for a result code of SQLite."""
+    from sqlalchemy.exc import OperationalError
+
+    said = sqlite3.OperationalError("as SQLite says it")
+    said.sqlite_errorcode = code
+    return OperationalError("statement", {}, said)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (sqlite3.SQLITE_FULL, "the disk is full"),
+        (sqlite3.SQLITE_IOERR_WRITE, "the disk under it failed"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "it is read-only"),
+        (sqlite3.SQLITE_CANTOPEN, "its file cannot be opened"),
+        (sqlite3.SQLITE_CORRUPT, "it is damaged"),
+        (sqlite3.SQLITE_BUSY, "another program keeps it locked"),
+    ],
+)
+async def test_each_trouble_has_its_words(here, code, words):
+    heard = []
+    here.on_problem(heard.append)
+
+    def fail(_connection):
+        raise sqlite_error(code)
+
+    with pytest.raises(StoreWriteError, match=words) as caught:
+        await here.database.writer.write(fail)
+    assert caught.value.hint
+    assert caught.value.evidence == "as SQLite says it"
+    await until(lambda: heard == [True, False])
+    await here.jobs.add((job(),))
+
+
+async def test_a_mistake_in_one_statement_is_no_trouble(here):
+    heard = []
+    here.on_problem(heard.append)
+
+    def mistake(connection):
+        connection.exec_driver_sql("SELECT no_such_column FROM job")
+
+    outcomes = await asyncio.gather(
+        here.database.writer.write(mistake), here.jobs.add((job(),)), return_exceptions=True
+    )
+    assert isinstance(outcomes[0], StoreWriteError)
+    assert "no_such_column" in outcomes[0].evidence
+    assert outcomes[1] == ("j1",)
+    assert (heard, here.problem) == ([], "")
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_file_taken_away_is_noticed_and_may_come_back(here, tmp_path, how):
+    heard = []
+    here.on_problem(heard.append)
+    await here.jobs.add((job(),))
+    path, aside = tmp_path / "farm.db", tmp_path / "aside"
+    path.rename(aside)
+    if how == "replaced":
+        path.write_bytes(b"something else")
+    with pytest.raises(StoreWriteError, match="removed or replaced") as caught:
+        await here.jobs.add((job("lost"),))
+    assert "put it back" in caught.value.hint
+    aside.rename(path)
+    await until(lambda: heard == [True, False])
+    await here.jobs.add((job("kept"),))
+    assert [each.id for each in here.jobs.live()] == ["j1", "kept"]
+
+
+async def test_a_lock_held_by_another_program(here, tmp_path, monkeypatch):
+    heard = []
+    here.on_problem(heard.append)
+    await here.database.writer.write(
+        lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 10").fetchall()
+    )
+    other = sqlite3.connect(tmp_path / "farm.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreWriteError, match="another program keeps it locked"):
+        await here.jobs.add((job(),))
+    other.execute("ROLLBACK")
+    other.close()
+    await until(lambda: heard == [True, False])
+    await here.jobs.add((job(),))
+
+
+async def test_who_listens_late_hears_of_a_trouble_that_is_there(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer_module, "PROBE_S", 1000)
+    monkeypatch.setattr("os.posix_fallocate", full)
+    store = Store.open(tmp_path / "farm.db")
+    heard = []
+    store.on_problem(heard.append)
+    assert heard == [True]
+    assert "the disk is full" in store.problem
+    assert not (tmp_path / "farm.db.reserve").exists()
+    store.close()
+
+
+IN_NAMESPACE = ("unshare", "--mount", "--map-root-user", "--", "sh", "-ec")
+TMPFS = 'mount -t tmpfs -o size="$1" none "$2"; shift 2; exec "$@"'
+CHILD = """
+import asyncio, contextlib, json, subprocess, sys
+from pathlib import Path
+from farm.core.errors import FarmError
+from farm.store.store import Store
+from tests.unit.store.values import *
+
+disk = Path(sys.argv[1])
+
+async def work():
+    told = {}
+    store = Store.open(disk / "farm.db")
+    heard = []
+    store.on_problem(heard.append)
+    await store.jobs.add([job(f"j{n}") for n in range(8)])
+    running = [attempt(n + 1, f"j{n}", device=f"d{n}") for n in range(8)]
+    for each in running:
+        assert await begin(store, each)
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    added = 0
+    try:
+        while True:
+            await store.jobs.add([job(f"new{added}", spec={"text": "x" * 20_000})])
+            added += 1
+    except FarmError as error:
+        told["refused"] = error.message
+    told["problem"] = store.problem
+    ends = [
+        store.jobs.finish(over(each), ended(store.jobs.get(each.job)), result={"text": "y" * 500_000})
+        for each in running
+    ]
+    told["ends"] = await asyncio.gather(*ends, return_exceptions=True)
+    told["leases"] = [await store.leases.end(each.lease, ended_at=NOW, reason="over", held_s=1.0) for each in running]
+    try:
+        await store.jobs.add([job("still")])
+    except FarmError as error:
+        told["still"] = error.message
+    (disk / "ballast").unlink()
+    async with asyncio.timeout(20):
+        while heard != [True, False]:
+            await asyncio.sleep(0.05)
+    await store.jobs.add([job("after")])
+    told["reserve"] = (disk / "farm.db.reserve").stat().st_blocks * 512
+    store.close()
+    again = Store.open(disk / "farm.db")
+    told["live"] = [each.id for each in again.jobs.live() if not each.id.startswith("new")]
+    told["running"] = len(again.jobs.running())
+    told["kept"] = sum(again.jobs.result(each.job) is not None for each in running)
+    again.close()
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    try:
+        Store.open(disk / "farm.db")
+    except FarmError as error:
+        told["read-only"] = error.message
+    return told
+
+print(json.dumps(asyncio.run(work()), default=str))
+"""
+
+
+def mountable():
+    if shutil.which("unshare") is None:
+        return False
+    command = [*IN_NAMESPACE, "mount -t tmpfs -o size=64k none /mnt"]
+    return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def test_on_a_disk_that_is_really_full(tmp_path):
+    if not mountable():
+        pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        [*IN_NAMESPACE, TMPFS, "sh", "48m", str(disk), sys.executable, "-c", CHILD, str(disk)],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    for said in (told["refused"], told["problem"], told["still"]):
+        assert "the disk is full" in said
+    assert told["ends"] == [True] * 8
+    assert told["leases"] == [True] * 8
+    assert told["reserve"] >= 16 << 20
+    assert told["live"] == ["after"]
+    assert (told["running"], told["kept"]) == (0, 8)
+    assert "it or its folder is read-only" in told["read-only"]
+
+
+def test_a_disk_without_room_at_the_start(tmp_path, monkeypatch):
+    path = tmp_path / "farm.db"
+    Store.open(path).close()
+    monkeypatch.setattr("farm.store.opening.next_epoch", lambda _: (_ for _ in ()).throw(sqlite_error(13)))
+    with pytest.raises(DatabaseUnusableError, match=r"cannot use the database .*: the disk is full") as caught:
+        Store.open(path)
+    assert "free disk space" in caught.value.hint
+    assert not (tmp_path / "farm.db.reserve").exists()  # it was tried
