@@ -1,4 +1,4 @@
-"""`farm explain`: why a phone is not ready, or why a key waits."""
+"""`farm explain`: why a phone is not ready, a key waits, or a job does not run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class What(StrEnum):
 
     DEVICE = "device"
     KEY = "key"
+    JOB = "job"
 
 
 def register(app: typer.Typer) -> None:
@@ -23,11 +24,11 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    what: Annotated[What, typer.Argument(help="device or key.")],
-    name: Annotated[str, typer.Argument(help="A device's name, or a key or selector.")],
+    what: Annotated[What, typer.Argument(help="device, key or job.")],
+    name: Annotated[str, typer.Argument(help="A device's name, a key or selector, or a job's id.")],
     json: JsonFlag = False,
 ) -> None:
-    """Say why a phone is not handed out, or why a request for a key waits."""
+    """Say why a phone is not handed out, why a request for a key waits, or why a job does not run."""
     answer = call("explain", what=what.value, name=name)
     if json:
         print_json(answer)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
 from farm.bundle.manifest import Bundle
 from farm.core.device import DeviceView, Heat, Life, Service
-from farm.core.labels import normalise
-from farm.core.selector import nearest
 
 
 def state_word(view: DeviceView, *, held: bool) -> str:
@@ -76,10 +73,3 @@ def bundle_row(bundle: Bundle) -> dict[str, Any]:
         "golden": [golden.kind for golden in bundle.golden],
         "warnings": list(bundle.warnings),
     }
-
-
-def nobody_answers(key: str, known: Collection[str]) -> str:
-    """The sentence for a key that no phone has and nobody waits for, with the nearest of the `known` ones."""
-    close = nearest(normalise(key), set(known) - {key})
-    meant = f"did you mean {' or '.join(close)}?" if close else "see `farm alias list`"
-    return f"no phone answers to {key}, and nobody waits for it; {meant}"

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from farm.adb.server import authorization_steps
-from farm.control.render import device_details, device_row, nobody_answers
+from farm.control.render import device_details, device_row
 from farm.control.server import ControlCall, ControlServer, Role
-from farm.core.device import Life, Service
+from farm.core.device import Service
 from farm.core.errors import UserError
 from farm.core.events import EventLog
 from farm.core.labels import normalise
@@ -28,7 +27,6 @@ from farm.leasing import Leasing
 
 T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid")
-LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -101,14 +99,6 @@ class OneAlias:
     alias: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
-class Explain:
-    """`explain`. `what` is device or key."""
-
-    what: str
-    name: str
-
-
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
     """What `status` says of the daemon itself; `problems` is asked each time."""
@@ -137,7 +127,7 @@ def read_fields(call: ControlCall, form: type[T]) -> T:
 
 
 class FleetVerbs:
-    """Verbs about phones, keys and leases."""
+    """Verbs about phones and keys."""
 
     def __init__(self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts) -> None:
         self._fleet = fleet
@@ -160,13 +150,10 @@ class FleetVerbs:
             ("alias.list", Role.VIEWER, Nothing, self.list_aliases),
             ("alias.set", Role.OPERATOR, SetAlias, self.set_alias),
             ("alias.remove", Role.OPERATOR, OneAlias, self.remove_alias),
-            ("lease.list", Role.VIEWER, Nothing, self.leases),
-            ("lease.kick", Role.OPERATOR, OneDevice, self.kick),
-            ("explain", Role.VIEWER, Explain, self.explain),
             ("uninstall", Role.OPERATOR, Nothing, self.uninstall),
         )
         for kind, role, form, verb in verbs:
-            server.register(kind, _handler(form, verb), role)
+            server.register(kind, handler(form, verb), role)
 
     async def status(self, _: Nothing) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
@@ -252,77 +239,10 @@ class FleetVerbs:
         """Remove a key that was set by hand."""
         return {"alias": await self._aliases.remove(asked.alias)}
 
-    async def leases(self, _: Nothing) -> Mapping[str, Any]:
-        """Who holds what, and who waits."""
-        return {
-            "leases": [
-                {
-                    "id": holder.lease.id,
-                    "device": holder.lease.device,
-                    "user": holder.lease.request.user,
-                    "door": holder.lease.request.door.value,
-                    "key": holder.lease.request.key,
-                    "held_s": round(holder.held_s, 3),
-                    "session": holder.session,
-                    "peer": holder.peer,
-                }
-                for holder in self._leasing.holders()
-            ],
-            "waiting": [
-                {
-                    "user": waiting.request.user,
-                    "selector": waiting.request.key or str(waiting.request.selector) or waiting.request.device,
-                    "waited_s": round(waiting.waited_s, 3),
-                }
-                for waiting in self._leasing.waiting()
-            ],
-        }
-
-    async def kick(self, asked: OneDevice) -> Mapping[str, Any]:
-        """End a lease now."""
-        held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
-        lease = held.get(asked.device)
-        await self._leasing.revoke(asked.device, "ended by an operator")
-        return {"id": lease.id if lease else "", "device": lease.device if lease else asked.device}
-
-    async def explain(self, asked: Explain) -> Mapping[str, Any]:
-        """Why a device is not handed out, or a key waits, in sentences."""
-        if asked.what == "device":
-            view = self._fleet.view(asked.name)
-            subject = view.name
-        elif asked.what == "key":
-            view, subject = None, asked.name
-        else:
-            raise UserError(f"explain does not know {asked.what!r}", hint="device or key")
-        explanation = self._leasing.explain(subject)
-        lines = [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
-        for each in explanation.waiting:
-            wanted = each.request.key or str(each.request.selector)
-            lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s")
-        if view is None and not explanation.waiting and not any(reason.matches for reason in explanation.devices):
-            known = {alias for each in self._fleet.views() for alias in each.aliases}
-            lines.insert(0, nobody_answers(subject, known | set(self._aliases.selectors())))
-        if view is not None and view.service is not Service.IN:
-            lines.append(f"an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}")
-        if view is not None and view.life is Life.UNAUTHORIZED:
-            lines += ["", *authorization_steps(view.serial, self._facts.adb_key).splitlines()]
-        elif view is not None:
-            lines += ["", "lately:", *self._lately(subject)]
-        return {"subject": subject, "lines": lines}
-
     async def uninstall(self, _: Nothing) -> Mapping[str, Any]:
         """Remove farm from every phone."""
         cleaned, failed = await uninstall(self._fleet)
         return {"cleaned": list(cleaned), "failed": failed}
-
-    def _lately(self, name: str) -> list[str]:
-        steps = [
-            event for event in self._events.since() if event.subject == name and event.data.get("reason") is not None
-        ]
-        return [
-            f"  {each.at:%H:%M:%S} {each.kind.partition('.')[2]} {each.data['reason']}".rstrip()
-            for each in steps[-LATEST_STEPS:]
-        ]
 
     def _free(self, name: str) -> str:
         """The device's own name, unless somebody holds it.
@@ -343,9 +263,10 @@ class FleetVerbs:
         }
 
 
-def _handler(
+def handler(
     form: type[Any], verb: Callable[[Any], Awaitable[Mapping[str, Any]]]
 ) -> Callable[[ControlCall], Awaitable[Mapping[str, Any]]]:
+    """`verb` as the door calls it: with the checked fields instead of the call."""
     async def handle(call: ControlCall) -> Mapping[str, Any]:
         return await verb(read_fields(call, form))
 

@@ -59,6 +59,18 @@ class LeaseTable:
                 for row in connection.execute(wanted).mappings()
             )  # fmt: skip
 
+    def jobs(self, since: datetime, until: datetime, by: str) -> dict[str, int]:
+        """How many jobs had a phone within `since` .. `until`, by `by`: user, device or door."""
+        column = lease.c[by]
+        wanted = (
+            select(column, func.count(lease.c.job.distinct()))
+            .where(lease.c.granted_at < until, or_(lease.c.ended_at.is_(None), lease.c.ended_at > since))
+            .where(lease.c.job != "")
+            .group_by(column)
+        )
+        with self._database.reading() as connection:
+            return {str(name): int(count) for name, count in connection.execute(wanted)}
+
     async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
         """Keep a grant before anybody hears of it.
 

@@ -1,0 +1,275 @@
+"""Verbs about who has which phone: leases, explanations, use, reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import AwareDatetime
+from pydantic.dataclasses import dataclass as checked
+
+from farm.adb.server import authorization_steps
+from farm.control.server import ControlServer, Role
+from farm.control.verbs import STRICT, Nothing, OneDevice, handler
+from farm.core.device import DeviceView, Life, Service
+from farm.core.durations import format_duration
+from farm.core.errors import UserError
+from farm.core.events import EventLog
+from farm.core.selector import Selector
+from farm.fleet.aliases import Aliases
+from farm.fleet.fleet import Fleet
+from farm.leasing import Explanation, Leasing, NoSuchLeaseError
+from farm.leasing.reserving import ReservationBook
+from farm.leasing.status import asked_for
+from farm.leasing.usage import By, summed
+from farm.store.records import ReservationRecord, UsageRow
+
+LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
+WAITING_LISTED = 200  # of `lease.list`; a team's queue may have 100,000
+DEFAULT_USAGE = "farm usage --since 7d"
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Explain:
+    """`explain`. `what` is device, key or job."""
+
+    what: str
+    name: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Usage:
+    """`usage`, from `since` up to `until` (None: now), summed by user, device or door."""
+
+    since: AwareDatetime
+    until: AwareDatetime | None = None
+    by: By = By.USER
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class AddReservation:
+    """`reservation.add`."""
+
+    selector: str
+    user: str
+    starts_at: AwareDatetime
+    ends_at: AwareDatetime
+    note: str = ""
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class OneReservation:
+    """`reservation.remove`."""
+
+    reservation: str
+
+
+class LeaseRecords(Protocol):
+    """What is needed of the store's leases."""
+
+    def usage(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
+        """Device-seconds by user, device, door and class."""
+
+    def jobs(self, since: datetime, until: datetime, by: str) -> Mapping[str, int]:
+        """How many jobs had a phone, by user, device or door."""
+
+
+class LeaseVerbs:
+    """Who has what, why others wait, who had what, and what is kept for whom."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        leasing: Leasing,
+        aliases: Aliases,
+        events: EventLog,
+        *,
+        records: LeaseRecords,
+        reservations: ReservationBook,
+        adb_key: Path,
+        explain_job: Callable[[str], Mapping[str, Any]],
+        note_of: Callable[[str], str],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            fleet: the devices.
+            leasing: their leases.
+            aliases: keys set by hand.
+            events: what happened lately.
+            records: leases that are over, too.
+            reservations: windows kept for somebody.
+            adb_key: farm's private key; a phone's owner accepts its public half.
+            explain_job: why a job, by id or prefix, does not run.
+            note_of: what its owner wrote about a job; empty when nothing.
+        """
+        self._fleet = fleet
+        self._leasing = leasing
+        self._aliases = aliases
+        self._events = events
+        self._records = records
+        self._reservations = reservations
+        self._adb_key = adb_key
+        self._explain_job = explain_job
+        self._note_of = note_of
+
+    def register(self, server: ControlServer) -> None:
+        """Add every verb to the door, each with the role it needs."""
+        server.register("lease.list", handler(Nothing, self.leases), Role.VIEWER)
+        server.register("lease.kick", handler(OneDevice, self.kick), Role.OPERATOR)
+        server.register("explain", handler(Explain, self.explain), Role.VIEWER)
+        server.register("usage", handler(Usage, self.usage), Role.VIEWER)
+        server.register("reservation.list", handler(Nothing, self.list_reservations), Role.VIEWER)
+        server.register("reservation.add", handler(AddReservation, self.add_reservation), Role.OPERATOR)
+        server.register("reservation.remove", handler(OneReservation, self.remove_reservation), Role.OPERATOR)
+
+    async def leases(self, _: Nothing) -> Mapping[str, Any]:
+        """Who holds what, and who waits."""
+        waiting = self._leasing.waiting()
+        return {
+            "leases": [
+                {
+                    "id": holder.lease.id,
+                    "device": holder.lease.device,
+                    "user": holder.lease.request.user,
+                    "door": holder.lease.request.door.value,
+                    "lease_class": holder.lease.request.lease_class.value,
+                    "key": holder.lease.request.key,
+                    "job": holder.lease.request.job,
+                    "note": self._note_of(holder.lease.request.job) if holder.lease.request.job else "",
+                    "held_s": round(holder.held_s, 3),
+                    "expires_at": None if holder.expires_at is None else holder.expires_at.isoformat(),
+                    "session": holder.session,
+                    "peer": holder.peer,
+                }
+                for holder in self._leasing.holders()
+            ],
+            "waiting": [
+                {
+                    "user": each.request.user,
+                    "selector": asked_for(each.request),
+                    "priority": each.request.priority,
+                    "job": each.request.job,
+                    "waited_s": round(each.waited_s, 3),
+                }
+                for each in waiting[:WAITING_LISTED]
+            ],
+            "waiting_more": max(0, len(waiting) - WAITING_LISTED),
+        }
+
+    async def kick(self, asked: OneDevice) -> Mapping[str, Any]:
+        """End a lease now."""
+        held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
+        lease = held.get(asked.device)
+        if lease is None:
+            raise NoSuchLeaseError(f"nobody holds {asked.device}", hint="`farm lease list` shows who holds what")
+        await self._leasing.revoke(lease.id, "ended by an operator")
+        return {"id": lease.id, "device": lease.device}
+
+    # --- explain --------------------------------------------------------------------------------------------------
+
+    async def explain(self, asked: Explain) -> Mapping[str, Any]:
+        """Why a device is not handed out, a key waits or a job does not run, in sentences."""
+        match asked.what:
+            case "device":
+                return self._explain_device(self._fleet.view(asked.name))
+            case "key":
+                return self._explain_key(asked.name)
+            case "job":
+                return {"estimate_s": None, **self._explain_job(asked.name)}
+        raise UserError(f"explain does not know {asked.what!r}", hint="device, key or job")
+
+    def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
+        explanation = self._leasing.explain(view.name)
+        lines = _lines(explanation)
+        if view.service is not Service.IN:
+            lines.append(f"an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}")
+        if view.life is Life.UNAUTHORIZED:
+            lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
+        else:
+            lines += ["", "lately:", *self._lately(view.name)]
+        return {"subject": view.name, "lines": lines, "estimate_s": explanation.estimate_s}
+
+    def _explain_key(self, key: str) -> Mapping[str, Any]:
+        explanation = self._leasing.explain(key)
+        lines = _lines(explanation)
+        if not any(reason.matches for reason in explanation.devices):
+            # Keys set by hand that no phone has now are known too: each counts as a phone without labels.
+            known: list[tuple[Mapping[str, str], Sequence[str]]] = [
+                (view.labels, view.aliases) for view in self._fleet.views()
+            ]
+            error = Selector.parse(key).no_match(known + [({}, (alias,)) for alias in self._aliases.selectors()])
+            lines.insert(0, f"{error.message}" + (f" ({error.hint})" if error.hint else ""))
+        return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s}
+
+    def _lately(self, name: str) -> list[str]:
+        steps = [
+            event for event in self._events.since() if event.subject == name and event.data.get("reason") is not None
+        ]
+        return [
+            f"  {each.at:%H:%M:%S} {each.kind.partition('.')[2]} {each.data['reason']}".rstrip()
+            for each in steps[-LATEST_STEPS:]
+        ]
+
+    # --- use and reservations -------------------------------------------------------------------------------------
+
+    async def usage(self, asked: Usage) -> Mapping[str, Any]:
+        """Device-seconds, leases and jobs; running leases count up to now."""
+        now = datetime.now(UTC)
+        until = now if asked.until is None else min(asked.until, now)
+        if asked.since >= until:
+            raise UserError("usage: that time has not begun", hint=DEFAULT_USAGE)
+        rows = self._records.usage(asked.since, until)
+        jobs = self._records.jobs(asked.since, until, asked.by.value)
+        return {
+            "since": asked.since.isoformat(),
+            "until": until.isoformat(),
+            "by": asked.by.value,
+            "usage": [
+                {"name": each.name, "held_s": round(each.held_s, 3), "leases": each.leases, "jobs": each.jobs}
+                for each in summed(rows, jobs, asked.by)
+            ],
+        }
+
+    async def list_reservations(self, _: Nothing) -> Mapping[str, Any]:
+        """Those that are not over."""
+        return {"reservations": [_reservation_row(record) for record in self._reservations.all()]}
+
+    async def add_reservation(self, asked: AddReservation) -> Mapping[str, Any]:
+        """Keep phones for one user; a warning when there is none such now."""
+        selector = Selector.parse(asked.selector)
+        known = [(view.labels, view.aliases) for view in self._fleet.views()]
+        matching = [view.name for view in self._fleet.views() if selector.matches(view.labels, view.aliases)]
+        record = await self._reservations.add(asked.selector, asked.user, asked.starts_at, asked.ends_at, asked.note)
+        warnings = [] if matching else [selector.no_match(known).message]
+        return {"reservation": _reservation_row(record), "devices": matching, "warnings": warnings}
+
+    async def remove_reservation(self, asked: OneReservation) -> Mapping[str, Any]:
+        """Take a reservation back."""
+        return {"reservation": _reservation_row(await self._reservations.remove(asked.reservation))}
+
+
+def _lines(explanation: Explanation) -> list[str]:
+    """An explanation as sentences."""
+    lines = [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
+    for each in explanation.waiting:
+        wanted = asked_for(each.request)
+        lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s")
+    if explanation.waiting_more:
+        lines.append(f"and {explanation.waiting_more} more wait")
+    if explanation.estimate_s is not None:
+        lines.append(f"the foremost is served within {format_duration(explanation.estimate_s)}, as things stand")
+    return lines
+
+
+def _reservation_row(record: ReservationRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "selector": record.selector,
+        "user": record.user,
+        "starts_at": record.starts_at.isoformat(),
+        "ends_at": record.ends_at.isoformat(),
+        "note": record.note,
+    }

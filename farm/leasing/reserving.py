@@ -1,0 +1,146 @@
+"""Reservations as people make them: by the wall clock in the store, by the monotonic one in the allocator."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from farm.core.allocator_events import ReservationsChanged
+from farm.core.errors import UserError
+from farm.core.events import Event, EventLog
+from farm.core.reservations import Reservation
+from farm.core.selector import Selector
+from farm.store.records import ReservationRecord
+
+ID_BYTES = 4  # a farm has dozens of reservations, not millions
+MAX_USER_LENGTH = 64
+MAX_NOTE_LENGTH = 200
+
+
+class NoSuchReservationError(UserError):
+    """There is no such reservation."""
+
+    code = "no_such_reservation"
+
+
+class ReservationKeeper(Protocol):
+    """What is needed of the store (farm.store.settings.ReservationTable)."""
+
+    def all(self) -> tuple[ReservationRecord, ...]:
+        """Every reservation, past ones too, by start."""
+
+    async def add(self, record: ReservationRecord, events: Sequence[Event] = ()) -> None:
+        """Keep a reservation."""
+
+    async def remove(self, reservation_id: str, events: Sequence[Event] = ()) -> bool:
+        """Remove a reservation; whether there was one."""
+
+
+class ReservationBook:
+    """Every reservation of this host."""
+
+    def __init__(
+        self,
+        keeper: ReservationKeeper,
+        events: EventLog,
+        use: Callable[[ReservationsChanged], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Let the allocator know of those in the store.
+
+        Args:
+            keeper: the store's reservations.
+            events: gets reservation.added and reservation.removed.
+            use: tells the allocator what it shall know from now on.
+            clock: monotonic seconds.
+            wall: what people's times mean.
+        """
+        self._keeper = keeper
+        self._events = events
+        self._use = use
+        self._clock = clock
+        self._wall = wall
+        self._records = {record.id: record for record in keeper.all()}
+        self.tell()
+
+    def all(self) -> tuple[ReservationRecord, ...]:
+        """Those that are not over, by start."""
+        now = self._wall()
+        current = (record for record in self._records.values() if record.ends_at > now)
+        return tuple(sorted(current, key=lambda record: (record.starts_at, record.id)))
+
+    async def add(
+        self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
+    ) -> ReservationRecord:
+        """Keep the devices of `selector` for `user` during a window.
+
+        Raises:
+            UserError: the selector, the user or the window is none.
+            StoreWriteError: nothing can be written now.
+        """
+        parsed = Selector.parse(selector)
+        if not user.strip() or len(user) > MAX_USER_LENGTH:
+            raise UserError("a reservation is for one user", hint="--user NAME, as `farm lease list` shows users")
+        if len(note) > MAX_NOTE_LENGTH:
+            raise UserError(f"the note is longer than {MAX_NOTE_LENGTH} characters")
+        if ends_at <= starts_at:
+            raise UserError("the reservation ends before it begins")
+        if ends_at <= self._wall():
+            raise UserError("the reservation is over already", hint="name a time in the future: +30m, 14:00")
+        record = ReservationRecord(
+            secrets.token_hex(ID_BYTES), str(parsed), user.strip(), starts_at, ends_at, note.strip()
+        )
+        with self._events.drafted(("reservation.added", record.id, _told(record))) as drafts:
+            await self._keeper.add(record, drafts)
+        self._records[record.id] = record
+        self.tell()
+        return record
+
+    async def remove(self, reservation_id: str) -> ReservationRecord:
+        """Take a reservation back.
+
+        Raises:
+            NoSuchReservationError: there is none of that id.
+            StoreWriteError: nothing can be written now.
+        """
+        record = self._records.get(reservation_id)
+        if record is not None:
+            with self._events.drafted(("reservation.removed", record.id, _told(record))) as drafts:
+                removed = await self._keeper.remove(record.id, drafts)
+            self._records.pop(reservation_id, None)
+            self.tell()
+            if removed:
+                return record
+        raise NoSuchReservationError(
+            f"there is no reservation {reservation_id!r}", hint="`farm reservation list` shows those there are"
+        )
+
+    def tell(self) -> None:
+        """Let the allocator know every window as of now; again whenever the wall clock was set."""
+        now, wall = self._clock(), self._wall()
+
+        def at(moment: datetime) -> float:
+            return now + (moment - wall).total_seconds()
+
+        windows = tuple(
+            Reservation(
+                each.id, Selector.parse(each.selector), frozenset({each.user}), at(each.starts_at), at(each.ends_at),
+                note=each.note,
+            )
+            for each in self.all()
+        )  # fmt: skip
+        self._use(ReservationsChanged(windows))
+
+
+def _told(record: ReservationRecord) -> dict[str, object]:
+    return {
+        "selector": record.selector,
+        "user": record.user,
+        "starts_at": record.starts_at.isoformat(),
+        "ends_at": record.ends_at.isoformat(),
+        "note": record.note,
+    }
