@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from farm.adb.connection import Connection, Deadline, ServerAddress
@@ -23,7 +23,7 @@ from farm.adb.errors import (
 )
 from farm.adb.failures import failure
 from farm.adb.host_protocol import BlockReader, encode_request, text_of
-from farm.adb.shell import MAX_OUTPUT_BYTES, ShellResult, ShellStream, collect, new_sentinel
+from farm.adb.shell import MAX_OUTPUT_BYTES, STDERR_TAIL_BYTES, ShellResult, ShellStream, collect, new_sentinel
 from farm.core.errors import ProtocolError
 
 HOST_TIMEOUT_S = 5.0  # what the server answers without asking a phone takes it well below 0.1 s
@@ -157,10 +157,24 @@ class AdbClient:
             await stream.close_stdin()
             return await collect(stream, kept)
 
-    async def open_shell(self, serial: str, command: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> ShellStream:
-        """Starts a command that goes on; the caller closes the stream. `timeout_s` is for starting it."""
+    async def open_shell(
+        self,
+        serial: str,
+        command: str,
+        *,
+        timeout_s: float = OPEN_TIMEOUT_S,
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> ShellStream:
+        """Starts a command that goes on; the caller closes the stream.
+
+        Args:
+            serial: as listed.
+            command: for the phone's `sh -c`.
+            timeout_s: for starting it.
+            on_stderr: hears what it writes there, as it comes; nothing without shell,v2 on the phone.
+        """
         async with Deadline(timeout_s, lambda: self._slow(serial, "a shell")):
-            return await self._open_shell(serial, command)
+            return await self._open_shell(serial, command, on_stderr=on_stderr)
 
     async def open_service(self, serial: str, service: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
         """Opens any adbd service (`sync:`, `tcp:5000`, `localabstract:x`); the caller closes the connection."""
@@ -275,7 +289,14 @@ class AdbClient:
         ):
             yield connection
 
-    async def _open_shell(self, serial: str, command: str, *, stderr_bytes: int = 0) -> ShellStream:
+    async def _open_shell(
+        self,
+        serial: str,
+        command: str,
+        *,
+        stderr_bytes: int = STDERR_TAIL_BYTES,
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> ShellStream:
         features = await self.features(serial)
         sentinel = None if "shell_v2" in features else new_sentinel()
         service = f"shell,v2,raw:{command}" if sentinel is None else f"shell:{sentinel.wrap(command)}"
@@ -284,9 +305,7 @@ class AdbClient:
         except AdbError:
             self.forget(serial)  # it may have come back with another adbd
             raise
-        if stderr_bytes:
-            return ShellStream(connection, serial, sentinel, stderr_bytes=stderr_bytes)
-        return ShellStream(connection, serial, sentinel)
+        return ShellStream(connection, serial, sentinel, stderr_bytes=stderr_bytes, on_stderr=on_stderr)
 
     @staticmethod
     def _slow(serial: str, what: str) -> AdbTimeout:

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbFailed
 from farm.adb.filter_streams import Admits, Doorway, relay
-from farm.adb.tunnels import Tunnel, TunnelKind
+from farm.adb.tunnels import Tunnel, TunnelKind, parse_reverses
 from farm.core.errors import FarmError, UserError
 
 PLACEHOLDER_BYTES = 8  # random, in the name of the reverse that stands in for one being removed
@@ -65,6 +65,11 @@ class LeaseTunnels:
         """What there is now."""
         return (*(tunnel for tunnel, _ in self._forwards.values()), *self._reverses.values())
 
+    @property
+    def forwarded_ports(self) -> tuple[int, ...]:
+        """Of the host, where forwards listen."""
+        return tuple(door.port for _, door in self._forwards.values())
+
     async def restore(self, tunnels: Iterable[Tunnel]) -> None:
         """Take over what an earlier daemon made; a forward whose port is taken by now is given up."""
         async with self._turn:
@@ -76,6 +81,19 @@ class LeaseTunnels:
                     self._listen(tunnel.listen, tunnel.dial)
                 except FarmError as error:
                     log.warning("%s: a forward is lost: %s", self._serial, error)
+
+    async def remake_reverses(self) -> tuple[str, ...]:
+        """Make again what the adb server has forgotten; returns what could not be made, for people."""
+        problems = []
+        async with self._turn:
+            there = parse_reverses(self._serial, await self._client.list_reverses(self._serial))
+            for tunnel in [each for each in self._reverses.values() if each not in there]:
+                try:
+                    await self._client.add_reverse(self._serial, tunnel.listen, tunnel.dial)
+                except AdbError as error:
+                    del self._reverses[tunnel.listen]
+                    problems.append(f"reverse {tunnel.listen} is lost: {error.message}")
+        return tuple(problems)
 
     async def close(self) -> None:
         """Remove all; what the phone does not answer for is left to its adbd, which forgets it with the link."""

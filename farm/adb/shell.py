@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -58,10 +58,13 @@ class ShellStream:
         sentinel: SentinelReader | None,
         *,
         stderr_bytes: int = STDERR_TAIL_BYTES,
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`stderr_bytes`: how much of its end is kept. `on_stderr` hears all of it, as it comes."""
         self.serial = serial
         self._connection = connection
-        self._stderr_bytes = stderr_bytes  # how much of its end is kept
+        self._stderr_bytes = stderr_bytes
+        self._on_stderr = on_stderr
         self._sentinel = sentinel  # None: shell,v2
         self._packets = ShellReader()
         self._stderr = bytearray()
@@ -157,6 +160,8 @@ class ShellStream:
             elif packet.id is ShellId.STDERR:
                 self._stderr += packet.data
                 del self._stderr[: -self._stderr_bytes]
+                if self._on_stderr is not None:
+                    self._on_stderr(packet.data)
             elif packet.id is ShellId.EXIT:
                 self.exit_code = packet.data[0]
                 self._ended = True

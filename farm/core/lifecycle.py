@@ -280,9 +280,9 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
             if not adopted:
                 return _rest(known, Life.NEW, hint="farm device adopt NAME"), ()
             return _work(known, Life.PROVISIONING)
-        case Provisioned(bundle=bundle, adoptable=adoptable):
+        case Provisioned(bundle=bundle, adoptable=adoptable, untidy=untidy):
             how = AdoptServer if adoptable and not state.suspect else StartServer
-            return _work(replace(state, bundle=bundle), Life.STARTING, how)
+            return _work(replace(state, bundle=bundle, untidy=state.untidy or untidy), Life.STARTING, how)
         case ProvisionFailed(person=True, reason=reason, hint=hint):
             return _rest(state, Life.QUARANTINED, reason, hint), ()
         case ServerStarted():

@@ -64,11 +64,15 @@ class Unadopted:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """The bundle is whole on the device. `adoptable`: the server we started before is alive and still ours."""
+    """The bundle is whole on the device.
+
+    `adoptable`: the server we started before is alive and still ours. `untidy`: a person had it and nobody tidied it.
+    """
 
     generation: int
     bundle: str
     adoptable: bool = False
+    untidy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,9 @@ class Owner(Protocol):
     def changed(self, agent: Agent) -> None:
         """Its state or its facts changed."""
 
+    def in_hands(self, agent: Agent) -> bool:
+        """Whether a person has it now."""
+
 
 class News(Protocol):
     """Who hears of an agent's work while it goes on."""
@@ -283,7 +286,8 @@ class Agent:
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
-        return m.Provisioned(number, bundle.hash, adoptable)
+        untidy = done.noted and not self._means.owner.in_hands(self)
+        return m.Provisioned(number, bundle.hash, adoptable, untidy)
 
     async def _check(self, number: int) -> m.Event:
         assert self._bundle is not None, "the life cycle provisions before it checks"

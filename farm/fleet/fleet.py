@@ -72,6 +72,7 @@ class Fleet:
         self._means = Means(client, bundles, checker, self, self._board)
         self._agents: dict[str, Agent] = {}  # by serial
         self._tasks: set[asyncio.Task[None]] = set()
+        self._in_hands: set[str] = set()  # names of devices that people have
 
     # -- running --
 
@@ -167,16 +168,21 @@ class Fleet:
             self._find(name).tell(m.SessionBroke(reason))
 
     async def note_before_lease(self, name: str) -> None:
-        """A person is about to get the device: note what is on it, so that `clean_and_check` knows what they left.
+        """A person gets the device: note what is on it, so that `clean_and_check` knows what they left.
 
         Raises:
-            NoPhoneError: there is no such device.
-            PhoneError: it could not be done.
+            NoPhoneError, PhoneError: there is no such device, or it could not be done.
         """
+        self.still_in_hands(name)
         await note(self._client, self._find(name).serial)
+
+    def still_in_hands(self, name: str) -> None:
+        """A person has the device: nothing of theirs is removed until `clean_and_check`."""
+        self._in_hands.add(name)
 
     def clean_and_check(self, name: str, reason: str) -> None:
         """A person has left the device: it leaves READY at once, is cleaned and checked; one that is away, later."""
+        self._in_hands.discard(name)
         with suppress(NoPhoneError):
             self._find(name).tell(m.LeftByPerson(reason))
 
@@ -299,6 +305,10 @@ class Fleet:
         shown = self._board.show(agent)
         if shown and agent.state.life is Life.READY and agent.temperature_c is None:
             self._spawn(self._vitals.read(agent), f"first vitals {agent.name}")
+
+    def in_hands(self, agent: Agent) -> bool:
+        """Whether a person has the device now."""
+        return agent.name in self._in_hands
 
     # -- below --
 

@@ -17,6 +17,7 @@ MARKER = ".complete"  # written last; holds the hash of what its folder should b
 SUPERVISE = f"{BIN}/rpc_supervise.sh"
 REAP = f"{BIN}/reap.sh"
 LEASE = f"{BIN}/lease.sh"
+NOTE = f"{ROOT}/lease/boot"  # there from `lease.sh begin` to the end of `lease.sh clean`
 
 _SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh")
 

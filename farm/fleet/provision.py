@@ -21,6 +21,7 @@ from farm.fleet.phone_paths import (
     BUNDLES,
     INCOMING,
     MARKER,
+    NOTE,
     SUPERVISE,
     bundle_folder,
     incoming_folder,
@@ -55,6 +56,7 @@ class Probe:
     bundle_whole: bool  # marker, names, sizes and modes are right
     others: tuple[str, ...]  # other folders beside the bundle's
     server: ServerStatus
+    noted: bool = False  # a person has or had it: what was there before is noted on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Provisioning:
     pushed_bytes: int
     others: tuple[str, ...]
     server: ServerStatus
+    noted: bool = False
 
 
 async def provision(
@@ -96,7 +99,7 @@ async def provision(
     found = await probe(client, serial, bundle, server)
     whole, current = found.bundle_whole and not deep, found.scripts_current and not deep
     if whole and current:
-        return Provisioning(0, found.others, found.server)
+        return Provisioning(0, found.others, found.server, found.noted)
     files = [] if current else _script_files()
     if not whole:
         files += _bundle_files(bundle)
@@ -107,7 +110,7 @@ async def provision(
         report = await _push(client, serial, bundle, files, progress)
     await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
     status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
-    return Provisioning(report.pushed_bytes, found.others, status)
+    return Provisioning(report.pushed_bytes, found.others, status, found.noted)
 
 
 async def probe(client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None) -> Probe:
@@ -131,6 +134,8 @@ echo '{SECTION}marker'
 cat {folder}/{MARKER} 2>/dev/null
 echo '{SECTION}files'
 cd {folder} 2>/dev/null && stat -c '%s %a %n' {names} 2>/dev/null
+echo '{SECTION}note'
+[ ! -e {NOTE} ] || echo noted
 echo '{SECTION}server'
 [ ! -f {SUPERVISE} ] || sh {SUPERVISE} status {bundle.hash} {secret} 2>/dev/null
 exit 0
@@ -154,6 +159,7 @@ def parse_probe(output: bytes, bundle: Bundle) -> Probe:
         bundle_whole=sections.get("marker", "").strip() == bundle.hash and wanted <= found,
         others=others,
         server=parse_status(sections.get("server", "")),
+        noted=sections.get("note", "").strip() == "noted",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from farm.core.error_wire import error_to_wire
 from farm.core.events import EventLog
 from farm.core.job import Attempt, AttemptState, Job
 from farm.core.queue_messages import Moment, Outcome
@@ -17,10 +18,12 @@ from farm.core.retry import after_attempt
 from farm.jobs.job_writes import JobWriter
 from farm.jobs.planning import request_of
 from farm.jobs.specs import LeaseSpec
+from farm.leasing import LeaseEndedError
 from farm.store.records import LeaseRecord
 from farm.store.store import Store
 
 RESTARTED = "the daemon was restarted"
+OVER_MEANWHILE = "its time ended while the daemon was down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ async def recover(store: Store, events: EventLog, writer: JobWriter, now: Moment
         if record is not None and _goes_on(job, attempt, record, now):
             del open_leases[record.id]
             survivors.append(Survivor(job, attempt, _lease(job, record, now)))
+        elif job.kind == LeaseSpec.kind and attempt.facts:
+            await _end_of_lease(writer, job, attempt, record, now)
         else:
             await _interrupt(store, writer, job, attempt, now)
     for record in open_leases.values():
@@ -82,6 +87,17 @@ def _lease(job: Job, record: LeaseRecord, now: Moment) -> Lease:
 
 def _left_s(record: LeaseRecord, now: Moment) -> float | None:
     return None if record.expires_at is None else (record.expires_at - now.at).total_seconds()
+
+
+async def _end_of_lease(writer: JobWriter, job: Job, attempt: Attempt, record: LeaseRecord | None, now: Moment) -> None:
+    """A person had the phone, so there is nothing to begin again: its time is over, or it was taken away."""
+    if record is not None:
+        state, error, result = AttemptState.DONE, None, {"device": attempt.device, "ended": OVER_MEANWHILE}
+    else:
+        state, result = AttemptState.FAILED, None
+        error = error_to_wire(LeaseEndedError(f"the lease on {attempt.device} was taken back"))
+    becomes = after_attempt(job, Outcome(state, error, attempt.device), now)
+    await writer.finish(replace(attempt, state=state, ended_at=now.at, error=error), becomes, result)
 
 
 async def _interrupt(store: Store, writer: JobWriter, job: Job, attempt: Attempt, now: Moment) -> None:

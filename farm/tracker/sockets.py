@@ -75,11 +75,21 @@ def identify_peer(sock: socket.socket) -> Peer:
         OSError: the connection is already gone.
     """
     address, port = address_of(sock.getpeername())
+    uid = owner_of(sock)
+    return Peer(address, port, address if uid is None else _user_name(uid))
+
+
+def owner_of(sock: socket.socket) -> int | None:
+    """The uid of the process of this host at the other end; None for one elsewhere, or when the kernel does not say.
+
+    Raises:
+        OSError: the connection is already gone.
+    """
+    address, port = address_of(sock.getpeername())
     local_address, local_port = address_of(sock.getsockname())
     if address != local_address and not ipaddress.ip_address(address).is_loopback:
-        return Peer(address, port, address)
-    uid = _owner(address, port, local_address, local_port)
-    return Peer(address, port, address if uid is None else _user_name(uid))
+        return None
+    return _owner(address, port, local_address, local_port)
 
 
 def _owner(address: str, port: int, local_address: str, local_port: int) -> int | None:

@@ -176,6 +176,14 @@ def test_what_was_pulled_out_is_tidied_when_it_is_back() -> None:
     assert story.tell(m.RecoveryFinished(story.number, server_alive=True)) == (m.Check(story.number),)
 
 
+def test_a_lease_that_nobody_remembers_is_tidied_too() -> None:
+    story = Story()
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=True))
+    story.tell(m.Provisioned(story.number, "b", adoptable=True, untidy=True))
+    assert story.tell(m.ServerStarted(story.number))[1] == m.Reap(story.number, tidy=True)
+
+
 def test_a_stranger_is_not_tidied() -> None:
     story = Story()
     story.tell(USABLE)
@@ -374,7 +382,7 @@ class RandomLife(RuleBasedStateMachine):
             case m.Identify():
                 good_answer, bad_answer = m.Identified(number, adopted=flag), m.IdentifyFailed(number, reason)
             case m.Provision():
-                good_answer = m.Provisioned(number, "b", adoptable=flag)
+                good_answer = m.Provisioned(number, "b", adoptable=flag, untidy=not flag)
                 bad_answer = m.ProvisionFailed(number, reason, person=flag)
             case m.StartServer() | m.AdoptServer():
                 good_answer, bad_answer = m.ServerStarted(number), m.StartFailed(number, reason)

@@ -64,6 +64,9 @@ class Watcher:
         self.seen.append((agent.state.life, agent.state.reason))
         self.news.set()
 
+    def in_hands(self, agent: Agent) -> bool:
+        return False
+
     def pushing(self, agent: Agent, progress: object) -> None:
         pass
 

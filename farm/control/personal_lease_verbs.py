@@ -1,0 +1,77 @@
+"""Verbs of those who hold a phone themselves: what is needed to use it, more time, giving it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked
+
+from farm.control.server import Caller, ControlCall, ControlServer, Role
+from farm.control.verbs import read_fields
+from farm.core.errors import NotAllowedError
+from farm.core.limits import MAX_LEASE_S
+from farm.jobs.lease import LeaseExecutor
+
+STRICT = ConfigDict(extra="forbid")
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class OneLease:
+    """`lease.show` and `lease.release`: a lease's id, its job's, or its device."""
+
+    lease: str
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Extend:
+    """`lease.extend`: so many seconds more."""
+
+    lease: str
+    seconds: Annotated[float, Field(gt=0, le=MAX_LEASE_S)]
+
+
+class PersonalLeaseVerbs:
+    """Each is for the holder and for operators."""
+
+    def __init__(self, leases: LeaseExecutor) -> None:
+        self._leases = leases
+
+    def register(self, server: ControlServer) -> None:
+        """Add the verbs to the door."""
+        server.register("lease.show", self.show, Role.USER)
+        server.register("lease.extend", self.extend, Role.USER)
+        server.register("lease.release", self.release, Role.USER)
+
+    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+        """What is needed to use the phone, the key included."""
+        asked = read_fields(call, OneLease)
+        self._may(call.caller, asked.lease)
+        return await self._leases.show(asked.lease)
+
+    async def extend(self, call: ControlCall) -> Mapping[str, Any]:
+        """More time."""
+        asked = read_fields(call, Extend)
+        self._may(call.caller, asked.lease)
+        expires_at = await self._leases.extend(asked.lease, asked.seconds)
+        return {"lease": asked.lease, "expires_at": expires_at.isoformat()}
+
+    async def release(self, call: ControlCall) -> Mapping[str, Any]:
+        """The phone back; answers with the job, which is then done."""
+        asked = read_fields(call, OneLease)
+        holder = self._may(call.caller, asked.lease)
+        reason = "released" if holder == call.caller.user else f"released by {call.caller.user}"
+        return {"lease": asked.lease, "job": self._leases.release(asked.lease, reason)}
+
+    def _may(self, caller: Caller, lease: str) -> str:
+        """The lease's holder, if `caller` may act for them.
+
+        Raises:
+            LeaseUnusableError: nobody has such a lease now.
+            NotAllowedError: it is somebody else's.
+        """
+        holder = self._leases.holder(lease)
+        if caller.role < Role.OPERATOR and caller.user != holder:
+            raise NotAllowedError(f"lease {lease} is {holder}'s", hint="its holder or an operator may do that")
+        return holder

@@ -1,0 +1,391 @@
+"""A person's or a script's lease: a TVM key of their own and an adb server that shows only their phone (DESIGN D12).
+
+The lease lasts until its time is over, it is given back, or it is taken away. What a daemon after this one needs is in
+the attempt's facts: the ports and the key's hash, never a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from farm.adb.client import AdbClient
+from farm.adb.errors import AdbPortTaken
+from farm.adb.filter import LeasedAdb
+from farm.adb.filter_streams import Admits
+from farm.adb.tunnels import Tunnel
+from farm.core.device import DeviceView, Life
+from farm.core.errors import ExitCode, FarmError, UserError
+from farm.core.events import EventLog
+from farm.core.limits import MAX_LEASE_S
+from farm.core.requests import Lease
+from farm.jobs.executor import Running
+from farm.jobs.ports import Devices
+from farm.jobs.specs import LeaseSpec
+from farm.leasing.sessions import digest
+
+WARNED_BEFORE_S = (
+    60.0  # lease.expiring is told this long before the end: time to extend, or to save what is on the phone
+)
+CLOSE_LIMIT_S = 15.0  # the phone may be gone; streams are cut at once, its adbd forgets reverses with the link
+GRANTED = "granted"  # step of job.progress when the phone is the user's
+FACTS_VERSION = 1
+
+
+class LeaseUnusableError(UserError):
+    """The lease cannot be used now."""
+
+    code = "lease_not_ready"
+    exit_code = ExitCode.NO_PHONE
+
+
+class Leases(Protocol):
+    """What it needs of leasing."""
+
+    def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
+        """A key to the lease's device."""
+        ...
+
+    def adopt_match_key(self, lease_id: str, sha256: str) -> None:
+        """Let an earlier key go on opening a restored lease's device."""
+        ...
+
+    async def extend(self, lease_id: str, longest_s: float) -> datetime:
+        """Let the lease last until so many seconds from now; returns that moment."""
+        ...
+
+    def expires_at(self, lease_id: str) -> datetime | None:
+        """When the lease is over at the latest."""
+        ...
+
+
+class Phones(Devices, Protocol):
+    """What it needs of the fleet."""
+
+    async def note_before_lease(self, name: str) -> None:
+        """Note what is on the phone, so that it can be cleaned afterwards."""
+        ...
+
+    def still_in_hands(self, name: str) -> None:
+        """A person has the phone: it must not be cleaned yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFacts:
+    """What is kept of a lease for a daemon after this one."""
+
+    version: int
+    device: str
+    serial: str
+    tvm_host: str
+    tvm_port: int
+    adb_port: int
+    expires_at: datetime
+    key_sha256: tuple[str, ...]
+    tunnels: tuple[Tunnel, ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "expires_at": self.expires_at.isoformat()}
+
+
+_FACTS: TypeAdapter[LeaseFacts] = TypeAdapter(LeaseFacts)
+
+
+@dataclass(slots=True, eq=False)
+class _Current:
+    """One lease in somebody's hands."""
+
+    running: Running
+    adb: LeasedAdb
+    facts: LeaseFacts
+    ends_at: float  # monotonic seconds
+    key: str = ""  # "" after a restart, until somebody asks for a new one
+    released: str = ""  # why it ends before its time
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def lease(self) -> Lease:
+        return self.running.lease
+
+
+class LeaseExecutor:
+    """Runs jobs of kind `lease`, and takes what their holders want of them."""
+
+    def __init__(
+        self,
+        *,
+        leases: Leases,
+        phones: Phones,
+        client: AdbClient,
+        gate: Callable[[], tuple[str, int]],
+        events: EventLog,
+        user_of: Callable[[socket.socket], str],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """All on one event loop.
+
+        Args:
+            leases: leasing.
+            phones: the fleet.
+            client: of the real adb server.
+            gate: where TVM sessions are opened.
+            events: gets lease.expiring.
+            user_of: whose a loopback connection is, by the name under which they submit jobs; "" for root and the
+                service user, who may use every lease.
+            clock: monotonic seconds; decides.
+            wall: is shown and kept.
+        """
+        self._leases = leases
+        self._phones = phones
+        self._client = client
+        self._gate = gate
+        self._events = events
+        self._user_of = user_of
+        self._clock = clock
+        self._wall = wall
+        self._current: dict[str, _Current] = {}  # by lease id
+
+    # -- an attempt --
+
+    async def run(self, running: Running) -> Mapping[str, Any]:
+        """Hand the phone over and wait for the end of its lease."""
+        spec, lease, view = running.spec, running.lease, running.view
+        assert isinstance(spec, LeaseSpec)
+        await self._phones.note_before_lease(lease.device)
+        key = self._leases.new_match_key(lease.id, single_use=False)
+        expires_at = self._leases.expires_at(lease.id) or self._wall() + timedelta(seconds=spec.seconds)
+        host, port = self._gate()
+        facts = LeaseFacts(FACTS_VERSION, lease.device, view.serial, host, port, 0, expires_at, (digest(key),))
+        async with self._opened(running, facts, key) as current:
+            return await self._until_over(current)
+
+    async def resume(self, running: Running) -> Mapping[str, Any]:
+        """Go on with a lease of the daemon before this one: same key, same adb port, same end."""
+        try:
+            facts = _FACTS.validate_python(dict(running.attempt.facts))
+        except ValidationError as error:
+            raise FarmError("what was kept of this lease cannot be read", evidence=str(error)) from error
+        self._phones.still_in_hands(facts.device)
+        for sha256 in facts.key_sha256:
+            self._leases.adopt_match_key(running.lease.id, sha256)
+        host, port = self._gate()
+        async with self._opened(running, replace(facts, tvm_host=host, tvm_port=port), "") as current:
+            tunnels = asyncio.create_task(self._remake_tunnels(current), name=f"tunnels of {running.lease.id}")
+            try:
+                return await self._until_over(current)
+            finally:
+                tunnels.cancel()
+                await asyncio.gather(tunnels, return_exceptions=True)
+
+    # -- what holders and operators want --
+
+    async def show(self, name: str) -> dict[str, Any]:
+        """What the holder of a lease needs to use it, its key included.
+
+        After a restart of the daemon the holder's key goes on, but only its hash is known: then this is a further key.
+
+        Args:
+            name: a lease's id, its job's, or its device.
+
+        Raises:
+            LeaseUnusableError: nobody has such a lease now.
+        """
+        current = self._find(name)
+        async with current.writing:
+            if not current.key:
+                key = self._leases.new_match_key(current.lease.id, single_use=False)
+                current.facts = replace(current.facts, key_sha256=(*current.facts.key_sha256, digest(key)))
+                await self._save(current)
+                current.key = key
+        return {**self._told(current), "tvm_key": current.key}
+
+    async def extend(self, name: str, seconds: float) -> datetime:
+        """Let a lease last `seconds` longer; returns its new end, once that is kept.
+
+        Raises:
+            LeaseUnusableError: nobody has such a lease now.
+            UserError: longer than any lease may last.
+        """
+        current = self._find(name)
+        async with current.writing:
+            now = self._clock()
+            left_s = current.ends_at + seconds - now
+            whole_s = left_s + now - current.lease.granted_at
+            if whole_s > MAX_LEASE_S:
+                raise UserError(
+                    f"a lease lasts at most {MAX_LEASE_S / 86400:g} days in all",
+                    hint="release it and acquire another, so that others get their turn",
+                )
+            expires_at = await self._leases.extend(current.lease.id, left_s)
+            current.ends_at = self._clock() + left_s
+            current.facts = replace(current.facts, expires_at=expires_at)
+            await self._save(current)
+            current.changed.set()
+            return expires_at
+
+    def release(self, name: str, reason: str) -> str:
+        """Give a phone back before its time; returns the job's id. Its job is then done.
+
+        Raises:
+            LeaseUnusableError: nobody has such a lease now.
+        """
+        current = self._find(name)
+        current.released = current.released or reason
+        current.changed.set()
+        return current.running.job.id
+
+    def holder(self, name: str) -> str:
+        """Who holds it.
+
+        Raises:
+            LeaseUnusableError: nobody has such a lease now.
+        """
+        return self._find(name).running.job.user
+
+    # -- below --
+
+    def _find(self, name: str) -> _Current:
+        """A lease by its own id, its job's, or its device's name.
+
+        Raises:
+            LeaseUnusableError: nobody has such a lease now.
+        """
+        for current in self._current.values():
+            if name in (current.lease.id, current.running.job.id, current.lease.device):
+                return current
+        raise LeaseUnusableError(f"there is no lease {name!r} in anybody's hands", hint="farm lease list")
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, running: Running, facts: LeaseFacts, key: str) -> AsyncIterator[_Current]:
+        """The leased adb, open; the facts kept, the holder told. All of it ends with the body."""
+        adb = LeasedAdb(
+            self._client,
+            facts.serial,
+            self._admits(running.job.user),
+            barred_ports=self._barred_ports,
+            changed=lambda: self._tunnels_changed(running.lease.id),
+        )
+        left_s = (facts.expires_at - self._wall()).total_seconds()
+        current = _Current(running, adb, facts, self._clock() + left_s, key)
+        try:
+            port = await self._listen(current)
+            current.facts = replace(facts, adb_port=port)
+            self._current[running.lease.id] = current
+            await self._save(current)
+            running.progress(GRANTED, **self._told(current))
+            running.log(f"{facts.device} is leased until {facts.expires_at:%Y-%m-%d %H:%M:%S %Z}, adb port {port}")
+            yield current
+        finally:
+            self._current.pop(running.lease.id, None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await adb.close()
+
+    async def _listen(self, current: _Current) -> int:
+        facts = current.facts
+        try:
+            return await current.adb.open(facts.adb_port, facts.tunnels)
+        except AdbPortTaken as error:
+            port = await current.adb.open(0, facts.tunnels)
+            current.running.log(f"the lease's adb has moved from port {facts.adb_port} to {port}: {error}", "warning")
+            return port
+
+    async def _until_over(self, current: _Current) -> Mapping[str, Any]:
+        """Wait for the end of its time or for its release; the end may be moved meanwhile."""
+        warned = False
+        while not current.released and (left_s := current.ends_at - self._clock()) > 0:
+            warned = warned and left_s <= WARNED_BEFORE_S
+            if left_s <= WARNED_BEFORE_S and not warned:
+                warned = True
+                self._warn(current, left_s)
+            current.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s if warned else left_s - WARNED_BEFORE_S):
+                    await current.changed.wait()
+        held_s = self._clock() - current.lease.granted_at
+        return {
+            "device": current.lease.device,
+            "ended": current.released or "its time is over",
+            "held_s": round(held_s, 3),
+        }
+
+    def _warn(self, current: _Current, left_s: float) -> None:
+        self._events.publish(
+            "lease.expiring",
+            current.lease.id,
+            device=current.lease.device,
+            user=current.running.job.user,
+            job=current.running.job.id,
+            expires_at=current.facts.expires_at.isoformat(),
+            left_s=round(left_s, 1),
+        )
+
+    def _told(self, current: _Current) -> dict[str, Any]:
+        """What a holder needs, but for the key: events are seen by everybody, and logged."""
+        facts = current.facts
+        return {
+            "lease": current.lease.id,
+            "job": current.running.job.id,
+            "device": facts.device,
+            "serial": facts.serial,
+            "tvm_host": facts.tvm_host,
+            "tvm_port": facts.tvm_port,
+            "adb_port": facts.adb_port,
+            "expires_at": facts.expires_at.isoformat(),
+        }
+
+    async def _tunnels_changed(self, lease_id: str) -> None:
+        current = self._current.get(lease_id)
+        if current is not None:
+            async with current.writing:
+                current.facts = replace(current.facts, tunnels=current.adb.tunnels)
+                await self._save(current)
+
+    async def _save(self, current: _Current) -> None:
+        await current.running.save_facts(current.facts.to_wire())
+
+    async def _remake_tunnels(self, current: _Current) -> None:
+        """Reverses are the adb server's: when it ended too they are made again, as soon as the phone is there."""
+        await _until_ready(self._phones, current.lease.device)
+        for problem in await current.adb.remake_reverses():
+            current.running.log(problem, "warning")
+
+    def _barred_ports(self) -> Collection[int]:
+        """Doors that know people by the owner of their socket: through a reverse everybody is the adb server."""
+        ports = {current.adb.port for current in self._current.values()}
+        ports |= {port for current in self._current.values() for port in current.adb.forwarded_ports}
+        return ports | {self._client.address.port}
+
+    def _admits(self, user: str) -> Admits:
+        def check(connection: socket.socket) -> str:
+            return "" if self._user_of(connection) in ("", user) else "another user's lease"
+
+        return check
+
+
+async def _until_ready(phones: Devices, name: str) -> None:
+    ready = asyncio.Event()
+
+    def look(view: DeviceView) -> None:
+        if view.name == name and view.life is Life.READY:
+            ready.set()
+
+    unsubscribe = phones.subscribe(look)
+    try:
+        for view in phones.views():
+            look(view)
+        await ready.wait()  # the lease's own end, or its loss, ends this
+    finally:
+        unsubscribe()
