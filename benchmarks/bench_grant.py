@@ -13,11 +13,13 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from benchmarks.harness import Context, Figure
 from tests.support.tvm import farm_door, stock_tracker
 
-PHONES = 600
+PHONES = 200  # a large lab; each is granted once
+LABS = 3  # one after the other
 STOCK_SERVERS = 15  # each costs the stock tracker 88 ms twice
 CLIENTS = 8
 GOAL_FACTOR = 50
@@ -28,15 +30,14 @@ def run(context: Context) -> list[Figure]:
     context.say(f"stock tracker: {STOCK_SERVERS} servers register, each is asked for")
     with stock_tracker() as port, offered(port, STOCK_SERVERS):
         stock_ms = granted_ms(port, "board", STOCK_SERVERS)
-    phones = [f"phone-{number}:1:secret" for number in range(PHONES)]
-    context.say(f"farm: {PHONES} phones, one connection")
-    with farm_door(*phones, store=context.folder) as door:
-        ours_ms = granted_ms(door.port, "android", PHONES)
-    context.say(f"farm: {PHONES} phones, {CLIENTS} connections")
-    second = context.folder / "second"
-    second.mkdir()
-    with farm_door(*phones, store=second) as door:
-        together_per_s = granted_per_s(door.port, "android", PHONES, CLIENTS)
+    ours_ms: list[float] = []
+    together_s = 0.0
+    for number in range(LABS):
+        context.say(f"farm: {PHONES} phones, one connection, then {CLIENTS} at once")
+        with lab(context.folder / f"alone-{number}") as port:
+            ours_ms += granted_ms(port, "android", PHONES)
+        with lab(context.folder / f"together-{number}") as port:
+            together_s += granted_together_s(port, "android", PHONES, CLIENTS)
     per_s, stock_per_s = 1e3 / statistics.mean(ours_ms), 1e3 / statistics.mean(stock_ms)
     factor = per_s / stock_per_s
     goal, kept = f"at least {GOAL_FACTOR}", factor >= GOAL_FACTOR
@@ -45,7 +46,7 @@ def run(context: Context) -> list[Figure]:
         Figure("times the stock tracker", factor, "", None, goal, kept),
         Figure("one grant, median", statistics.median(ours_ms), "ms", statistics.median(stock_ms)),
         Figure("one grant, 99th percentile", percentile(ours_ms, 99), "ms"),
-        Figure(f"grants, {CLIENTS} connections at once", together_per_s, "1/s"),
+        Figure(f"grants, {CLIENTS} connections at once", LABS * PHONES / together_s, "1/s"),
     ]
 
 
@@ -83,15 +84,23 @@ def granted_ms(port: int, key: str, count: int) -> list[float]:
     return times
 
 
-def granted_per_s(port: int, key: str, count: int, clients: int) -> float:
-    """Grants per second to `clients` connections that ask for `count` together."""
+def granted_together_s(port: int, key: str, count: int, clients: int) -> float:
+    """Seconds until `clients` connections have been given `count` phones together."""
     begun = time.perf_counter()
     threads = [threading.Thread(target=granted_ms, args=(port, key, count // clients)) for _ in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return count // clients * clients / (time.perf_counter() - begun)
+    return time.perf_counter() - begun
+
+
+@contextlib.contextmanager
+def lab(folder: Path) -> Iterator[int]:
+    """A door with its phones and a new database: its port."""
+    folder.mkdir()
+    with farm_door(*(f"phone-{number}:1:secret" for number in range(PHONES)), store=folder) as door:
+        yield door.port
 
 
 def percentile(values: list[float], percent: float) -> float:
