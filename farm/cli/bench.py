@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, connect, print_json, print_table, say
-from farm.core.errors import ExitCode, UserError
-from farm.core.limits import MAX_NUMBER, MAX_REPEAT, MAX_TIMEOUT_S
+from farm.cli import work
+from farm.cli.context import JsonFlag, print_json, print_table
+from farm.core.limits import MAX_NUMBER, MAX_REPEAT
+
+if TYPE_CHECKING:
+    from farm.client.outcomes import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -19,87 +23,68 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     model: Annotated[Path, typer.Argument(help="An ONNX model.")],
-    on: Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias.")],
+    on: work.Selector,
     repeat: Annotated[int, typer.Option(min=1, max=MAX_REPEAT, help="How many timed samples per phone.")] = 20,
     number: Annotated[int, typer.Option(min=1, max=MAX_NUMBER, help="Runs averaged into one sample.")] = 5,
     target: Annotated[str, typer.Option(help="cpu, adreno or opencl.")] = "cpu",
     inputs: Annotated[
         Path | None, typer.Option("--input", help=".npz with one array per model input; seeded random otherwise.")
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="At most so many phones; every matching one by default.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=1.0, max=MAX_TIMEOUT_S, help="Seconds for one phone, all steps.")
-    ] = None,
+    devices: work.Devices = "all",
+    timeout: work.Timeout = None,
+    priority: work.Priority = work.PRIORITY,
+    deadline: work.Deadline = None,
+    max_attempts: work.Attempts = work.MAX_TRIES,
+    after: work.After = None,
+    hold: work.Hold = False,
+    detach: work.Detach = False,
     json: JsonFlag = False,
 ) -> None:
-    """Compile a model, send it to every matching phone, check its numbers and time it.
+    """Compile a model, send it to every matching phone, check its numbers and time it. Ctrl-C cancels.
 
     Exit code 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
     """  # fmt: skip
-    for path in (model, inputs):
-        if path is not None and not path.is_file():
-            what = "is a folder" if path.is_dir() else "does not exist"
-            raise UserError(f"{path} {what}", hint="give the path of a file")
-    with connect() as client:
-        fields: dict[str, object] = {
-            "model": client.put_artifact(model),
-            "name": model.name,
-            "selector": on,
-            "repeat": repeat,
-            "number": number,
-            "target": target,
-            "inputs": client.put_artifact(inputs) if inputs else None,
-            "devices": devices,
-            "timeout_s": timeout,
-        }
-        results: dict[str, Any] = {}
-        for message in client.stream("bench", **fields):
-            if "results" in message:
-                results = message
-            elif not json:
-                say(f"{message['device']}: {message['step']}")
+    options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
+    work.checked(model)
+    with work.client() as farm:
+        spec = farm.bench_spec(model, inputs=inputs, repeat=repeat, number=number, target=target, **options)
+        submitted = work.submit(farm, spec)
+        if detach or hold:
+            work.print_ids([submitted], json=json)
+            return
+        with work.cancelled_by_ctrl_c(farm, [submitted]):
+            work.follow(farm, [submitted], quiet=json)
+        outcomes = farm.wait(submitted)
+    results = [work.outcome_json(each) for each in outcomes]
     if json:
-        print_json(results)
+        ok = all(each.ok for each in outcomes)
+        print_json({"job": submitted.array or submitted.ids[0], "ok": ok, "spec": spec.to_wire(), "results": results})
     else:
-        print_results(results["results"])
-    raise typer.Exit(exit_code(results["results"]))
+        print_outcomes(outcomes)
+    raise typer.Exit(work.exit_code(outcomes))
 
 
-def exit_code(results: list[dict[str, Any]]) -> int:
-    """0 when every phone did its part; when none did, all for one reason, that reason's code (2: bad input); else 1."""
-    codes = {ExitCode.OK if result["ok"] else result["error"]["exit"] for result in results}
-    return codes.pop() if len(codes) == 1 else ExitCode.FAILED
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Latencies per phone in milliseconds; each reason for failures once, on stderr."""
+    print_results([work.outcome_json(each) for each in outcomes if each.ok])
+    work.print_failures(outcomes)
 
 
-def print_results(results: list[dict[str, Any]]) -> None:
-    """Latencies per phone in milliseconds; below, each reason for failures once."""
-    done = [result for result in results if result["ok"]]
-    if done:
-        print_table(
-            ("DEVICE", "SOC", "TARGET", "MIN ms", "MEDIAN", "MEAN", "MAX", "STD", "95% OF MEDIAN", "MAX ERROR"),
+def print_results(results: Sequence[dict[str, Any]]) -> None:
+    """Latencies per phone in milliseconds."""
+    if not results:
+        return
+    print_table(
+        ("DEVICE", "SOC", "TARGET", "MIN ms", "MEDIAN", "MEAN", "MAX", "STD", "95% OF MEDIAN", "MAX ERROR"),
+        (
             (
-                (
-                    result["device"],
-                    (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
-                    result["target"],
-                    *(
-                        f"{result['latency'][key]:.3f}"
-                        for key in ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms")
-                    ),
-                    f"{result['latency']['low_ms']:.3f} .. {result['latency']['high_ms']:.3f}",
-                    f"{result['max_abs_error']:.1e}",
-                )
-                for result in done
-            ),
-        )
-    failures: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        if not result["ok"]:
-            error = result["error"]
-            failures.setdefault((error["message"], error["hint"]), []).append(result["device"])
-    for (message, hint), devices in failures.items():
-        say(f"error: {', '.join(devices)}: {message}")
-        if hint:
-            say(f"  hint: {hint}")
+                result["device"],
+                (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
+                result["target"],
+                *(f"{result['latency'][key]:.3f}" for key in ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms")),
+                f"{result['latency']['low_ms']:.3f} .. {result['latency']['high_ms']:.3f}",
+                f"{result['max_abs_error']:.1e}",
+            )
+            for result in results
+        ),
+    )

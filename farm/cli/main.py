@@ -19,11 +19,20 @@ from farm.cli import (
     doctor,
     explain,
     forward,
+    job,
     lease,
+    logs,
+    reservation,
+    run,
     serve,
+    shell,
     status,
+    store,
+    submit,
     toolchain,
     uninstall,
+    usage,
+    watch,
 )
 from farm.cli.context import report
 from farm.core.errors import FarmError
@@ -57,10 +66,11 @@ def options(
         os.environ["FARM_SOCKET"] = str(socket)
 
 
-for module in (serve, demo, status, bench, explain, doctor, uninstall):
+for module in (serve, demo, status, bench, run, shell, submit, logs, watch, explain, usage, doctor, uninstall):
     module.register(app)
 GROUPS = {
-    "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "lease": lease, "forward": forward,
+    "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,
+    "reservation": reservation, "forward": forward, "store": store,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name, no_args_is_help=True)

@@ -105,8 +105,15 @@ class AsyncClient:
 
         return await submit_all(self, load(Path(path)), key=key, must_match=must_match)
 
-    async def wait(self, jobs: JobRefs, *, timeout_s: float | None = None) -> tuple[Outcome, ...]:
-        """What became of jobs, once all have ended, in the order given; arrays stand for their jobs.
+    async def wait(
+        self, jobs: JobRefs, *, timeout_s: float | None = None, fetch_outputs: bool = True
+    ) -> tuple[Outcome, ...]:
+        """What became of jobs, once all have ended; arrays stand for their jobs.
+
+        Args:
+            jobs: ids, arrays, or what `submit` returned.
+            timeout_s: None: however long it takes.
+            fetch_outputs: whether runs' arrays are downloaded too.
 
         Raises:
             TimeoutError: some have not ended after `timeout_s`; they go on.
@@ -116,7 +123,7 @@ class AsyncClient:
                 rows = await self._until_ended(ids_of(jobs))
         except TimeoutError as error:
             raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they go on") from error
-        return tuple([await self.job(row.id) for row in rows])
+        return tuple([await self.job(row.id, fetch_outputs=fetch_outputs) for row in rows])
 
     async def watch(
         self, jobs: JobRefs, *, since: int = 0, idle_s: float | None = None

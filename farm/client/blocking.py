@@ -144,9 +144,9 @@ class Client:
         """As `AsyncClient.submit_file`."""
         return self._loop.run(self._client.submit_file(path, key=key, must_match=must_match))
 
-    def wait(self, jobs: JobRefs, *, timeout_s: float | None = None) -> tuple[Outcome, ...]:
+    def wait(self, jobs: JobRefs, *, timeout_s: float | None = None, fetch_outputs: bool = True) -> tuple[Outcome, ...]:
         """As `AsyncClient.wait`."""
-        return self._loop.run(self._client.wait(jobs, timeout_s=timeout_s))
+        return self._loop.run(self._client.wait(jobs, timeout_s=timeout_s, fetch_outputs=fetch_outputs))
 
     def watch(self, jobs: JobRefs, *, since: int = 0, idle_s: float | None = None) -> Iterator[Event | None]:
         """As `AsyncClient.watch`."""

@@ -90,7 +90,7 @@ class Link:
                 raise exchange.silent(self._path)
             event = parse_monitor_message(await self._monitor.recv_multipart())
             if event["event"] == zmq.EVENT_DISCONNECTED:
-                raise DaemonLostError(hint="farm status tells when it is back")
+                raise DaemonLostError("the farm daemon went away", hint="farm status tells when it is back")
 
 
 class Links:

@@ -89,9 +89,10 @@ class BenchOutcome(Outcome):
 class Ranked:
     """One of an output's largest elements. `label` is empty when there were no labels."""
 
-    index: int
+    index: int  # into the flattened output
     value: float
     label: str = ""
+    at: tuple[int, ...] = ()  # the same place by axis, in an output of several rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,4 +201,6 @@ def _latency(given: Mapping[str, Any]) -> Summary:
 
 
 def _ranked(row: Mapping[str, Any]) -> Ranked:
-    return Ranked(index=int(row["index"]), value=float(row["value"]), label=row.get("label") or "")
+    return Ranked(
+        index=int(row["index"]), value=float(row["value"]), label=row.get("label") or "", at=tuple(row.get("at") or ())
+    )

@@ -194,8 +194,8 @@ class FakeDaemon:
         while True:
             for event in self.events:
                 if event["seq"] > since and (event["subject"] in wanted or event["data"].get("job") in wanted):
-                    since = event["seq"]
                     await call.progress(**event)
+            since = max(since, self._seq())
             if all(self.jobs[job]["job"]["state"] in FINAL for job in wanted):
                 return {"jobs": [self.jobs[job]["job"] for job in wanted]}
             async with self._changed:

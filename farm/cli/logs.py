@@ -1,0 +1,33 @@
+"""`farm logs JOB`: what a job's attempt said."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from farm.cli import work
+from farm.cli.context import JsonFlag
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("logs")(logs)
+
+
+def logs(
+    job: Annotated[str, typer.Argument(help="A job's id or its beginning.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Which try; the latest by default.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print an attempt's log: with --json an object a line."""
+    with work.client() as farm:
+        for line in farm.logs(job, attempt=attempt, follow=follow):
+            if json:
+                typer.echo(json_module.dumps(asdict(line), default=str))
+            else:
+                level = "" if line.level == "info" else f"{line.level}: "
+                typer.echo(f"{line.at.astimezone():%H:%M:%S} {line.source}: {level}{line.text}")

@@ -1,0 +1,119 @@
+"""`farm submit FILE.toml`: the jobs of a spec file (docs/clients.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from farm.cli import work
+from farm.cli.context import JsonFlag, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from farm.client import Submitted
+    from farm.client.outcomes import Outcome
+    from farm.client.specfile import Planned
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("submit")(submit)
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="A TOML file with one job, several, or a matrix.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Until all have ended; Ctrl-C cancels them.")] = False,
+    key: Annotated[str, typer.Option(help="With the same key again, jobs that are the same are not added again.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be submitted; no daemon needed.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Queue the jobs of a file; the files it names are uploaded.
+
+    With --wait: exit code 1 when a job failed, or the reason's code when all failed for one.
+    """
+    from farm.client.specfile import load
+
+    planned = load(file)
+    if dry_run:
+        _print_plan(planned, json=json)
+        return
+    with work.client() as farm:
+        submitted = farm.submit_file(file, key=key)
+        for each in submitted:
+            for warning in each.warnings:
+                say(f"warning: {warning}")
+        if not wait:
+            if json:
+                work.print_ids(submitted, json=True)
+            else:
+                _print_submitted(planned, submitted)
+            return
+        with work.cancelled_by_ctrl_c(farm, submitted):
+            work.follow(farm, submitted, quiet=json)
+        names = {job: plan.name for plan, each in zip(planned, submitted, strict=True) for job in each.ids}
+        outcomes = [farm.job(job, fetch_outputs=False) for job in names]
+    if json:
+        results = [{"name": names[each.job.id], **work.outcome_json(each)} for each in outcomes]
+        print_json({"ok": all(each.ok for each in outcomes), "results": results})
+    else:
+        _print_outcomes(names.values(), outcomes)
+    raise typer.Exit(work.exit_code(outcomes))
+
+
+def _print_plan(planned: Sequence[Planned], *, json: bool) -> None:
+    if json:
+        print_json([{"name": each.name, "after_tables": each.after, "spec": each.spec.to_wire()} for each in planned])
+        return
+    print_table(
+        ("NAME", "KIND", "ON", "DEVICES", "WHAT", "AFTER"),
+        (
+            (
+                each.name,
+                each.spec.kind,
+                each.spec.on,
+                each.spec.devices,
+                getattr(each.spec, "name", "") or getattr(each.spec, "command", "") or "-",
+                ", ".join((*each.after, *each.spec.after)) or "-",
+            )
+            for each in planned
+        ),
+    )
+
+
+def _print_submitted(planned: Sequence[Planned], submitted: Sequence[Submitted]) -> None:
+    print_table(
+        ("NAME", "KIND", "ON", "JOBS", "ID"),
+        (
+            (plan.name, plan.spec.kind, plan.spec.on, len(each.jobs), each.array or ", ".join(each.ids))
+            for plan, each in zip(planned, submitted, strict=True)
+        ),
+    )
+
+
+def _print_outcomes(names: Iterable[str], outcomes: Sequence[Outcome]) -> None:
+    """One line a job with what came of it; each reason for failures once, on stderr."""
+    print_table(
+        ("NAME", "JOB", "DEVICE", "STATE", "RESULT"),
+        (
+            (name, each.job.id, each.device or "-", each.job.state, _result(each))
+            for name, each in zip(names, outcomes, strict=True)
+        ),
+    )
+    work.print_failures(outcomes)
+
+
+def _result(outcome: Outcome) -> str:
+    from farm.client.outcomes import BenchOutcome, RunOutcome, ShellOutcome
+
+    if isinstance(outcome, BenchOutcome) and outcome.latency is not None:
+        latency = outcome.latency
+        return f"median {latency.median_s * 1000:.3f} ms ({latency.low_s * 1000:.3f} .. {latency.high_s * 1000:.3f})"
+    if isinstance(outcome, ShellOutcome) and outcome.exit_code is not None:
+        return f"exit code {outcome.exit_code}"
+    if isinstance(outcome, RunOutcome) and outcome.ok:
+        return f"farm job show {outcome.job.id}"
+    return "-"
