@@ -1,0 +1,133 @@
+"""Stock clients under the farm's rules: who they are, what they may have, and that only living ones are pending."""
+
+import asyncio
+import os
+import pwd
+import socket
+
+import pytest
+
+from farm.config import UserConfig
+from farm.core.events import EventLog
+from farm.leasing import LeasePolicy, Leasing
+from farm.tracker import wire
+from farm.tracker.door import TvmDoor
+from tests.support.keeping import MemoryKeeper
+from tests.support.raw import RawTracker, until
+from tests.support.tvm import FakeDevices
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+NOBODY = pwd.getpwnam("nobody")
+
+
+class Lab:
+    """A door on `address` over `phones`."""
+
+    def __init__(self, *phones, address="127.0.0.1", policy=None):
+        self.devices = FakeDevices()
+        for phone in phones:
+            self.devices.add(phone, "android")
+        self._address = address
+        self._policy = policy or LeasePolicy()
+        self._clients = []
+
+    async def __aenter__(self):
+        self.leasing = Leasing(self.devices, EventLog(), 1, MemoryKeeper(), self._policy)
+        self.door = TvmDoor(self._address, 0, self.leasing, self.leasing)
+        await self.door.start()
+        return self
+
+    async def __aexit__(self, *_):
+        for client in self._clients:
+            client.close()
+        await self.door.stop()
+        await self.leasing.close()
+
+    async def client(self, family=socket.AF_INET, address="127.0.0.1", sock=None):
+        sock = sock or socket.socket(family)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (address, self.door.port))
+        client = RawTracker(sock)
+        self._clients.append(client)
+        await client.send(wire.encode_magic())
+        assert await client.event() == wire.Hello()
+        return client
+
+    def users(self):
+        return [each.request.user for each in self.leasing.waiting()]
+
+    def pending(self, key="android"):
+        return self.door.summary()["queue_info"].get(key, {"pending": 0})["pending"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "family", "dialled"),
+    [
+        ("127.0.0.1", socket.AF_INET, "127.0.0.1"),
+        ("::1", socket.AF_INET6, "::1"),
+        ("::", socket.AF_INET, "127.0.0.1"),
+        ("::", socket.AF_INET6, "::1"),
+        ("::", socket.AF_INET6, "::ffff:127.0.0.1"),
+        ("127.0.0.1", socket.AF_INET6, "::ffff:127.0.0.1"),
+    ],
+)
+async def test_a_client_of_this_host_is_the_owner_of_its_socket(bound, family, dialled):
+    async with Lab(address=bound) as lab:
+        client = await lab.client(family, dialled)
+        await client.send(wire.encode_message(wire.Request("android", "somebody-else", 1)))
+        await until(lambda: lab.users() == [ME])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may open a socket as somebody else")
+@pytest.mark.parametrize(("family", "dialled"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
+async def test_another_users_socket_is_that_user(family, dialled):
+    async with Lab(address="::") as lab:
+        os.seteuid(NOBODY.pw_uid)
+        try:
+            sock = socket.socket(family)
+        finally:
+            os.seteuid(0)
+        client = await lab.client(family, dialled, sock)
+        await client.send(wire.encode_message(wire.Request("android", "root", 1)))
+        await until(lambda: lab.users() == ["nobody"])
+
+
+async def test_a_stock_client_holds_no_more_than_its_users_quota():
+    async with Lab("a", "b", policy=LeasePolicy(unused_s=0.1, quota=UserConfig(devices=1))) as lab:
+        first, second = await lab.client(), await lab.client()
+        code, _ = await first.ask(wire.Request("android", "", 1))
+        assert code == 0
+        await second.send(wire.encode_message(wire.Request("android", "", 1)))
+        await until(lambda: lab.pending() == 1)
+        assert [holder.lease.request.user for holder in lab.leasing.holders()] == [ME]
+        assert (await second.answer())[0] == 0  # the first grant was not used and is reclaimed
+        assert lab.pending() == 0
+
+
+async def test_a_priority_beyond_the_users_is_lowered_to_it():
+    policy = LeasePolicy(quota=UserConfig(priority=4))
+    async with Lab(policy=policy) as lab:
+        for priority in (9, 4, 1, -3):
+            client = await lab.client()
+            await client.send(wire.encode_message(wire.Request("android", "", priority)))
+            await until(lambda wanted=priority: min(wanted, 4) in [w.request.priority for w in lab.leasing.waiting()])
+        assert [each.request.priority for each in lab.leasing.waiting()] == [4, 4, 1, -3]
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "half-closed"])
+async def test_a_client_that_leaves_while_it_waits_is_not_pending_any_more(how):
+    async with Lab() as lab:
+        leaving, staying, asking = await lab.client(), await lab.client(), await lab.client()
+        for client in (leaving, staying):
+            await client.send(wire.encode_message(wire.Request("android", "", 1)))
+        await until(lambda: lab.pending() == 2)
+        if how == "reset":
+            leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        if how == "half-closed":
+            leaving.sock.shutdown(socket.SHUT_WR)
+        else:
+            leaving.close()
+        # At once: whoever asks after it left is told so.
+        assert (await asking.summary())["queue_info"]["android"] == {"free": 0, "pending": 1}
+        lab.devices.add("pixel", "android")
+        assert (await staying.answer())[0] == 0

@@ -1,0 +1,224 @@
+"""Reservations, clock jumps and use: people's times against the farm's clock."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.core.errors import UserError
+from farm.core.events import EventLog
+from farm.core.requests import Door, LeaseClass, LeaseRequest
+from farm.core.selector import Selector, SelectorError
+from farm.leasing import LeasePolicy, Leasing
+from farm.leasing.clock import ClockWatch
+from farm.leasing.reserving import NoSuchReservationError, ReservationBook
+from farm.leasing.usage import By, decayed_use, summed
+from farm.store.records import UsageRow
+from farm.store.store import Store
+from tests.support.keeping import MemoryKeeper
+from tests.support.raw import until
+from tests.support.tvm import FakeDevices
+
+HOUR = timedelta(hours=1)
+
+
+class Clocks:
+    """A wall clock and a monotonic one that a test moves."""
+
+    def __init__(self):
+        self.s = 1000.0
+        self.at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+    def monotonic(self):
+        return self.s
+
+    def wall(self):
+        return self.at
+
+    def pass_(self, seconds):
+        self.s += seconds
+        self.at += timedelta(seconds=seconds)
+
+
+class Lab:
+    """One phone, a store, and clocks."""
+
+    def __init__(self, path):
+        self.clocks = Clocks()
+        self.store = Store.open(path / "farm.db")
+        self.events = EventLog(self.store.epoch)
+        self.devices = FakeDevices()
+        self.devices.add("a", "android")
+        self.keeper = MemoryKeeper()
+        self.leasing = Leasing(
+            self.devices, self.events, 1, self.keeper, LeasePolicy(),
+            clock=self.clocks.monotonic, wall=self.clocks.wall,
+        )  # fmt: skip
+        self.book = self.new_book()
+        self.watch = ClockWatch(self.events, self.jumped, self.clocks.monotonic, self.clocks.wall)
+        self.got = []
+
+    def new_book(self):
+        return ReservationBook(
+            self.store.reservations, self.events, self.leasing.use, self.clocks.monotonic, self.clocks.wall
+        )
+
+    def jumped(self):
+        self.book.tell()
+        self.leasing.clock_jumped()
+
+    def ask(self, user, longest_s=None):
+        request = LeaseRequest(Selector.parse("android"), user, Door.JOB, longest_s=longest_s)
+        return self.leasing.ask(request, self.got.append)
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    lab = Lab(tmp_path)
+    yield lab
+    await lab.leasing.close()
+    lab.store.close()
+
+
+async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
+    now = lab.clocks.at
+    record = await lab.book.add("android", "ci", now, now + HOUR, "nightly")
+    lab.ask("alice")
+    lab.ask("ci", longest_s=60)
+    await until(lambda: lab.got)
+    assert [lease.request.user for lease in lab.got] == ["ci"]
+    assert "reserved" in lab.leasing.why(lab.leasing.waiting()[0].id)
+    lab.leasing.release(lab.got[0].id)
+    assert [each.id for each in lab.book.all()] == [record.id]
+    lab.clocks.pass_(3601)
+    assert lab.book.all() == ()
+    lab.leasing.store_problem(False)  # any event: the allocator sees that the window is over
+    await until(lambda: len(lab.got) == 2)
+    assert lab.got[1].request.user == "alice"
+
+
+async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    devices, events = FakeDevices(), EventLog(1)
+    devices.add("a", "android")
+    leasing, got = Leasing(devices, events, 1, MemoryKeeper()), []
+    book = ReservationBook(store.reservations, events, leasing.use)
+    now = datetime.now(UTC)
+    await book.add("android", "ci", now, now + timedelta(seconds=0.3))
+    leasing.ask(LeaseRequest(Selector.parse("android"), "alice", Door.JOB, longest_s=1.0), got.append)
+    await until(lambda: got)
+    assert datetime.now(UTC) >= now + timedelta(seconds=0.3)
+    await leasing.close()
+    store.close()
+
+
+async def test_reservations_survive_a_restart_and_can_be_taken_back(lab):
+    now = lab.clocks.at
+    record = await lab.book.add("android", "ci", now + HOUR, now + 2 * HOUR)
+    again = lab.new_book()
+    assert again.all() == (record,)
+    await again.remove(record.id)
+    assert lab.new_book().all() == ()
+    with pytest.raises(NoSuchReservationError):
+        await again.remove(record.id)
+    assert [event.kind for event in lab.events.since()] == ["reservation.added", "reservation.removed"]
+
+
+async def test_what_is_no_reservation_is_refused(lab):
+    now = lab.clocks.at
+    for arguments in (
+        ("android", "", now, now + HOUR),
+        ("android", "ci", now, now),
+        ("android", "ci", now - 2 * HOUR, now - HOUR),
+        ("android", "ci", now, now + HOUR, "x" * 201),
+    ):
+        with pytest.raises(UserError):
+            await lab.book.add(*arguments)
+    with pytest.raises(SelectorError):
+        await lab.book.add("=", "ci", now, now + HOUR)
+    assert lab.book.all() == ()
+
+
+@pytest.mark.parametrize("jump_s", [-86400, 86400])
+async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
+    now = lab.clocks.at
+    request = LeaseRequest(Selector.parse("android"), "alice", Door.JOB, longest_s=600.0)
+    lease = await lab.leasing.acquire(request)
+    await lab.book.add("android", "ci", now + timedelta(hours=30), now + timedelta(hours=31))
+    lab.clocks.at += timedelta(seconds=jump_s)
+    lab.watch.look()
+    jumps = [event for event in lab.events.since() if event.kind == "clock.jumped"]
+    assert [event.data["seconds"] for event in jumps] == [jump_s]
+    (holder,) = lab.leasing.holders()
+    assert holder.lease.id == lease.id
+    assert holder.held_s == 0
+    assert holder.expires_at == lab.clocks.at + timedelta(seconds=600)
+    await until(lambda: lab.keeper.rows[lease.id].expires_at == holder.expires_at)  # what a restart goes by
+    lab.leasing.release(lease.id)
+    await until(lambda: not lab.keeper.open())
+    row = lab.keeper.rows[lease.id]
+    assert row.held_s == 0
+    assert row.ended_at == row.granted_at
+    lab.watch.look()
+    assert len([event for event in lab.events.since() if event.kind == "clock.jumped"]) == 1
+    wanted_s = 30 * 3600 - jump_s  # of the window's start, from now
+    lab.clocks.pass_(wanted_s + 60)
+    lab.ask("bob", longest_s=60)
+    assert "reserved" in lab.leasing.why(lab.leasing.waiting()[0].id)
+
+
+async def test_slewing_is_no_jump(lab):
+    for _ in range(100):
+        lab.clocks.pass_(1.0)
+        lab.clocks.at += timedelta(milliseconds=0.5)
+        lab.watch.look()
+    assert lab.events.since() == []
+
+
+def row(user, held_s, device="a", door=Door.TVM):
+    return UsageRow(user, device, door, LeaseClass.INTERACTIVE, 1, held_s)
+
+
+def test_old_use_counts_less():
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    used = {"fresh": (0.1, 100.0), "older": (6.5, 100.0), "ancient": (24 * 30, 1e9)}  # hours ago, seconds
+
+    def usage(since, until):
+        return [
+            row(user, seconds)
+            for user, (hours, seconds) in used.items()
+            if since <= now - timedelta(hours=hours) < until
+        ]
+
+    decayed = decayed_use(usage, now, half_life_s=6 * 3600.0)
+    assert set(decayed) == {"fresh", "older"}
+    assert 80 < decayed["fresh"] <= 100
+    assert 40 < decayed["older"] < 60
+
+
+def test_use_is_summed_by_what_is_asked():
+    rows = [row("alice", 10.0), row("alice", 5.0, "b", Door.JOB), row("bob", 60.0, "b", Door.JOB)]
+    by_user = summed(rows, {"alice": 2, "carol": 1}, By.USER)
+    assert [(each.name, each.held_s, each.leases, each.jobs) for each in by_user] == [
+        ("bob", 60.0, 1, 0), ("alice", 15.0, 2, 2), ("carol", 0, 0, 1),
+    ]  # fmt: skip
+    assert [each.name for each in summed(rows, {}, By.DEVICE)] == ["b", "a"]
+    assert [(each.name, each.held_s) for each in summed(rows, {}, By.DOOR)] == [("job", 65.0), ("tvm", 10.0)]
+
+
+async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    devices, events = FakeDevices(), EventLog(store.epoch)
+    for name in "abc":
+        devices.add(name, "android")
+    leasing = Leasing(devices, events, store.epoch, store.leases)
+    for job in ("one", "one", ""):
+        await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB, job=job))
+    now = datetime.now(UTC)
+    window = (now - HOUR, now + timedelta(seconds=1))
+    assert store.leases.jobs(*window, "user") == {"alice": 1}
+    assert sum(store.leases.jobs(*window, "device").values()) == 2
+    (everything,) = summed(store.leases.usage(*window), store.leases.jobs(*window, "user"), By.USER)
+    assert (everything.leases, everything.jobs) == (3, 1)
+    assert 0 < everything.held_s < 10
+    await leasing.close()
+    store.close()
