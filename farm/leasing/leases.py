@@ -313,11 +313,16 @@ class Leasing:
     async def request(self, key: str, user: str, priority: int, peer: Peer) -> str:
         """Wait for a device that answers to `key` (an alias, or any selector) and return a single-use match key.
 
+        The key of a personal lease is its own answer, as soon as no session is open under it: tools that know only
+        trackers (MetaSchedule's TVM_TRACKER_KEY) run on the leased device then.
+
         A priority above what the user may ask for is lowered to it: stock clients have no way to read a refusal.
 
         Raises:
             UserError: `key` is no selector.
         """
+        if await self._holdings.sessions.turn(key):
+            return key
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._policy.of(user).priority)
         lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, key=key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from farm.core.sessions import (
 from farm.leasing.model import Devices
 
 MATCH_KEY_BYTES = 16  # 128 random bits
+# A client that closes a session and opens the next is sometimes quicker than the end of the first is here.
+TURN_S = 2.0
 
 _FARM_ENDED = frozenset({SessionOutcome.CUT, SessionOutcome.IDLE, SessionOutcome.TIMED_OUT})
 
@@ -117,9 +120,11 @@ class Sessions:
     ) -> Leg:
         """See `Leasing.open`; `view` gives the device as the allocator knows it, if it does."""
         key_digest = digest(match_key)
-        held = self._keys.get(key_digest)
-        if held is None or held.ending:
-            raise UnknownMatchKeyError("no current lease has this match key")
+        if (before := self._current(key_digest).session) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(TURN_S, timeout_s)):
+                    await before.over.wait()
+        held = self._current(key_digest)
         if held.session is not None:
             raise MatchKeyBusyError(f"session {held.session.id} is open under this lease")
         self._counter += 1
@@ -150,6 +155,21 @@ class Sessions:
             lambda: self._opened(held, session),
             lambda end: self._ended(held, session, end),
         )
+
+    async def turn(self, match_key: str) -> bool:
+        """Whether this is a key for more than one session; returns when no session is open under its lease."""
+        key_digest = digest(match_key)
+        while (held := self._keys.get(key_digest)) is not None and not held.keys[key_digest]:
+            if held.session is None:
+                return not held.ending
+            await held.session.over.wait()
+        return False
+
+    def _current(self, key_digest: str) -> Held:
+        held = self._keys.get(key_digest)
+        if held is None or held.ending:
+            raise UnknownMatchKeyError("no current lease has this match key")
+        return held
 
     async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView | None]) -> None:
         ready = asyncio.Event()
