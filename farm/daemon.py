@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +32,9 @@ from farm.control.event_verbs import EventVerbs
 from farm.control.job_streams import JobStreams
 from farm.control.job_verbs import JobVerbs
 from farm.control.lease_verbs import LeaseVerbs
+from farm.control.personal_lease_verbs import PersonalLeaseVerbs
 from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
-from farm.control.server import ControlServer
+from farm.control.server import ControlServer, user_name
 from farm.control.store_verbs import StoreVerbs
 from farm.control.tool_verbs import ToolVerbs
 from farm.control.toolchain_verbs import ToolchainVerbs
@@ -41,14 +43,20 @@ from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.control.worker_door import WorkerDoor
 from farm.core.adoption import rules_of
 from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
-from farm.core.errors import HostError
+from farm.core.errors import HostError, NotAllowedError
 from farm.core.events import Event, EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.tunnels import TunnelKeeper
+from farm.jobs.bench import BenchExecutor
 from farm.jobs.checker import FarmChecker
 from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.lease import LeaseExecutor
 from farm.jobs.logs import AttemptLogs
+from farm.jobs.phone_work import PhoneWork
+from farm.jobs.run import RunExecutor
+from farm.jobs.shell import ShellExecutor
+from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains
 from farm.jobs.workbench import Workbench
@@ -63,6 +71,7 @@ from farm.store.store import Store
 from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.gate import GateLimits
+from farm.tracker.sockets import owner_of
 
 log = logging.getLogger("farm")
 
@@ -199,12 +208,19 @@ class Daemon:
         await door.start()
         stack.push_async_callback(door.stop)
         logs = AttemptLogs(config.state_dir / "logs")
+        work = PhoneWork(keys=leasing, workers=supervisor, gate=gate, toolchain_of=toolchains.of_view)
+        personal = LeaseExecutor(leases=leasing, phones=fleet, client=client, gate=gate, events=events, user_of=_user_of)
         dispatcher = Dispatcher(
             store=store,
             events=events,
             leases=leasing,
             devices=fleet,
-            executors={},
+            executors={
+                BenchSpec.kind: BenchExecutor(work),
+                RunSpec.kind: RunExecutor(work),
+                ShellSpec.kind: ShellExecutor(client, fleet),
+                LeaseSpec.kind: personal,
+            },
             bench=Workbench(jobs=store.jobs, events=events, keep_log=logs.keep, leases=leasing, devices=fleet),
             limits=lambda user: config.user.get(user, config.quota),
         )
@@ -261,6 +277,7 @@ class Daemon:
             remove_logs=logs.remove,
             needed=store.jobs.live,
         )
+        PersonalLeaseVerbs(personal).register(control)
         StoreVerbs(store, where, retention).register(control)
         TunnelVerbs(fleet, tunnels).register(control)
         tools = PhoneTools(config.adb_socket)
@@ -315,6 +332,18 @@ class Daemon:
         if self._config.adb.manage and self._config.adb.usb:
             found.extend(f"{other} may hold USB phones" for other in await self._neighbours.look())
         return found
+
+
+def _user_of(connection: socket.socket) -> str:
+    """Whose process of this host is at the other end, as the job door names them; "" for root and our own user.
+
+    Raises:
+        NotAllowedError: the kernel does not say.
+    """
+    uid = owner_of(connection)
+    if uid is None:
+        raise NotAllowedError("the kernel does not say who connects")
+    return "" if uid in (0, os.geteuid()) else user_name(uid)
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from farm.adb.connection import Connection, Deadline, ServerAddress
@@ -163,7 +163,7 @@ class AdbClient:
         command: str,
         *,
         timeout_s: float = OPEN_TIMEOUT_S,
-        on_stderr: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> ShellStream:
         """Starts a command that goes on; the caller closes the stream.
 
@@ -171,7 +171,7 @@ class AdbClient:
             serial: as listed.
             command: for the phone's `sh -c`.
             timeout_s: for starting it.
-            on_stderr: hears what it writes there, as it comes; nothing without shell,v2 on the phone.
+            on_stderr: hears what it writes there, and sets its pace; nothing without shell,v2 on the phone.
         """
         async with Deadline(timeout_s, lambda: self._slow(serial, "a shell")):
             return await self._open_shell(serial, command, on_stderr=on_stderr)
@@ -295,7 +295,7 @@ class AdbClient:
         command: str,
         *,
         stderr_bytes: int = STDERR_TAIL_BYTES,
-        on_stderr: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> ShellStream:
         features = await self.features(serial)
         sentinel = None if "shell_v2" in features else new_sentinel()

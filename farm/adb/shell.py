@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -58,13 +58,14 @@ class ShellStream:
         sentinel: SentinelReader | None,
         *,
         stderr_bytes: int = STDERR_TAIL_BYTES,
-        on_stderr: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
-        """`stderr_bytes`: how much of its end is kept. `on_stderr` hears all of it, as it comes."""
+        """`stderr_bytes`: how much of its end is kept. `on_stderr` hears all of it and sets its pace."""
         self.serial = serial
         self._connection = connection
         self._stderr_bytes = stderr_bytes
         self._on_stderr = on_stderr
+        self._unheard = bytearray()  # of stderr
         self._sentinel = sentinel  # None: shell,v2
         self._packets = ShellReader()
         self._stderr = bytearray()
@@ -106,6 +107,9 @@ class ShellStream:
             while not self._ended:
                 data = await self._connection.receive()
                 out = self._take_v2(data) if self._sentinel is None else self._take_v1(self._sentinel, data)
+                if self._unheard and self._on_stderr is not None:
+                    unheard, self._unheard = bytes(self._unheard), bytearray()
+                    await self._on_stderr(unheard)
                 if out:
                     return out
         return b""
@@ -161,7 +165,7 @@ class ShellStream:
                 self._stderr += packet.data
                 del self._stderr[: -self._stderr_bytes]
                 if self._on_stderr is not None:
-                    self._on_stderr(packet.data)
+                    self._unheard += packet.data
             elif packet.id is ShellId.EXIT:
                 self.exit_code = packet.data[0]
                 self._ended = True

@@ -6,13 +6,20 @@ The decisions (`overdue`, `next_look_s`) are pure; `Attempt` turns the worker's 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from farm.core.error_wire import error_from_wire
 from farm.core.errors import FarmError, HostError, ProtocolError, UserError
+from farm.core.limits import MAX_RESULT_BYTES
 
+# Of a worker's report as JSON; the rest of a result is the phone's identity, and one message shows it with its job.
+MAX_REPORT_BYTES = MAX_RESULT_BYTES * 3 // 4
+MAX_WORDS_CHARS = 4096  # of a step or a line a worker tells; a longer one is a mistake
+LEVELS = ("debug", "info", "warning", "error")
 HELLO_LIMIT_S = 20.0  # from fork to hello takes 5 ms; a host that swaps may need seconds
 SILENCE_LIMIT_S = 15.0  # workers send a heartbeat every second from a thread of their own
 
@@ -33,6 +40,13 @@ class AttemptTimeoutError(UserError):
     """An attempt took longer than its time limit and was killed."""
 
     code = "timeout"
+    exit_code = 1
+
+
+class ResultTooLargeError(UserError):
+    """An attempt's result is larger than the farm keeps."""
+
+    code = "result_too_large"
     exit_code = 1
 
 
@@ -64,6 +78,14 @@ class AttemptHost(Protocol):
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """The worker is at `step`."""
+        ...
+
+    def logged(self, text: str, level: str) -> None:
+        """The worker said something worth keeping, or wrote it to its stdout or stderr."""
+        ...
+
+    def yield_wanted(self) -> bool:
+        """Whether others wait for the phone, and the attempt should end as yielded when it suits."""
         ...
 
 
@@ -101,6 +123,22 @@ class Task:
     kind: str  # the module whose main(payload, daemon) runs: "farm.worker.bench", "farm.worker.checker"
     payload: Mapping[str, Any]
     timeout_s: float
+
+
+class Workers(Protocol):
+    """The supervisor, as those see it who have attempts to run."""
+
+    async def run(self, toolchain: str, task: Task, host: AttemptHost) -> Mapping[str, Any]:
+        """Run one attempt in a worker of its own; returns its report."""
+        ...
+
+    def cache_folder(self, toolchain: str) -> Path:
+        """Where workers keep compiled libraries."""
+        ...
+
+    def versions(self, toolchain: str) -> Mapping[str, str]:
+        """Versions in a toolchain."""
+        ...
 
 
 @dataclass(slots=True)
@@ -163,7 +201,12 @@ class Attempt:
                 self.watch.step = _text(fields, "step")
                 self.host.progressed(self.watch.step, {k: v for k, v in fields.items() if k != "step"})
             case "log":
-                self.host.progressed("log", {"line": _text(fields, "line")})
+                level = _text(fields, "level")
+                if level not in LEVELS:
+                    raise ProtocolError(f"there is no level {level[:20]!r}", hint=f"levels: {', '.join(LEVELS)}")
+                self.host.logged(_text(fields, "text"), level)
+            case "yield":
+                return {"yield": self.host.yield_wanted()}
             case "session.open":
                 offer = await self.host.open_session()
                 return {"host": offer.host, "port": offer.port, "key": offer.key}
@@ -180,13 +223,38 @@ class Attempt:
         if isinstance(error, Mapping):
             self.result.set_exception(error_from_wire(error))
         elif isinstance(value, Mapping):
-            self.result.set_result(value)
+            try:
+                check_report(value)
+            except ResultTooLargeError as too_large:
+                self.result.set_exception(too_large)
+            else:
+                self.result.set_result(value)
         else:
             raise ProtocolError("a result is either a value or an error")
+
+
+def check_report(value: Mapping[str, Any]) -> None:
+    """Whether a worker's report may become a result.
+
+    Raises:
+        ResultTooLargeError: it is too large.
+        ProtocolError: it is no JSON.
+    """
+    try:
+        size = len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"the worker's report is no JSON: {error}") from error
+    if size > MAX_REPORT_BYTES:
+        raise ResultTooLargeError(
+            f"the result has {size:,} bytes as JSON; at most {MAX_REPORT_BYTES:,} are kept",
+            hint="ask for less (top_k, repeat), or put arrays into an artifact",
+        )
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise ProtocolError(f"the worker's {name!r} is not text")
+    if len(value) > MAX_WORDS_CHARS:
+        raise ProtocolError(f"the worker's {name!r} has {len(value)} characters; at most {MAX_WORDS_CHARS}")
     return value

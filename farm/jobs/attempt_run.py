@@ -19,7 +19,7 @@ from farm.core.job import Attempt, AttemptState, Job
 from farm.core.queue_messages import Error
 from farm.core.requests import Lease
 from farm.jobs.attempt import AttemptTimeoutError
-from farm.jobs.executor import Executor, ResumableExecutor, Running, YieldedError
+from farm.jobs.executor import Executor, FailedWithResultError, ResumableExecutor, Running, YieldedError
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
@@ -105,6 +105,8 @@ class AttemptRun:
             if lost is None:
                 return _failed(error)
             return _failed(_because(lost, work))
+        except FailedWithResultError as error:
+            return Verdict(AttemptState.FAILED, error_to_wire(error), error.result)
         except FarmError as error:
             return _failed(error)
         except Exception as error:  # the executor's bug must not take the others' attempts down

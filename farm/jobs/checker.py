@@ -7,6 +7,7 @@ hangs takes down its own check only. The child is killed at the time limit like 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Any
 from farm.bundle.manifest import Bundle
 from farm.core.errors import PhoneError
 from farm.fleet.checker import CheckReport
-from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task
-from farm.jobs.bench import Workers
+from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, Workers
 
 WORKER = "farm.worker.checker"
 CHECK_LIMIT_S = 30.0  # 0.1 s on a healthy phone; a cold GPU driver compiles OpenCL kernels for several seconds
 MOST_AT_ONCE = 8  # a hub of phones comes up at once; more workers than this only share the same cores
+
+logger = logging.getLogger(__name__)
 
 
 class CheckTimeoutError(PhoneError):
@@ -46,6 +48,14 @@ class _Host:
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Nobody watches a check."""
+
+    def logged(self, text: str, level: str) -> None:
+        """What goes wrong is in the report; the rest helps only whoever looks for a fault in farm."""
+        logger.debug("check of %s: %s %s", self.device, level, text)
+
+    def yield_wanted(self) -> bool:
+        """Nobody waits for a phone that is being checked: it is the fleet's."""
+        return False
 
 
 class FarmChecker:

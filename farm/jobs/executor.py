@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from farm.core.device import DeviceView
-from farm.core.errors import FarmError
+from farm.core.errors import FarmError, UserError
 from farm.core.job import Attempt, Job
 from farm.core.requests import Lease
 from farm.jobs.specs import AnySpec
@@ -17,6 +18,14 @@ class YieldedError(FarmError):
     """The attempt gave its phone to others at a good moment and goes on later."""
 
     code = "yielded"
+
+
+class FailedWithResultError(UserError):
+    """The work was done to its end and failed; what it gave is kept as the job's result."""
+
+    code = "failed"
+    exit_code = 1
+    result: Mapping[str, Any] = MappingProxyType({})
 
 
 class Progress(Protocol):

@@ -66,12 +66,14 @@ class AttemptLogs:
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append what was said just now; each of its lines is one of the log's."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        lines = (LogLine(now, level, source, line) for line in text.splitlines() or ("",))
+        lines = (LogLine(now, level, source, line) for line in text.split("\n"))
         self.append(attempt.job, attempt.number, *lines)
 
     def append(self, job: str, number: int, *lines: LogLine) -> None:
         """Append to the log of the job's attempt `number`; a full log or a full disk loses lines, never the attempt."""
         path = self._path(job, number)
+        if (job, number) in self._cut and not any(map(_spared, lines)):
+            return
         try:
             try:
                 self._append(path, (job, number), lines)
@@ -131,9 +133,8 @@ class AttemptLogs:
             # A daemon that died in the middle of a line left it without an end.
             data = bytearray(b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b"")
             for line in lines:
-                spared = line.source == FARM or line.level == "error"
                 encoded = _encoded(line)
-                if size + len(data) + len(encoded) <= MAX_LOG_BYTES + RESERVE_BYTES * spared:
+                if size + len(data) + len(encoded) <= MAX_LOG_BYTES + RESERVE_BYTES * _spared(line):
                     data += encoded
                 elif key not in self._cut:
                     self._cut.add(key)
@@ -153,6 +154,10 @@ class AttemptLogs:
         if not _JOB.fullmatch(job):
             raise ValueError(f"{job[:80]!r} is no job's id")
         return self._folder / job / f"{number:d}.jsonl"
+
+
+def _spared(line: LogLine) -> bool:
+    return line.source == FARM or line.level == "error"
 
 
 def _encoded(line: LogLine) -> bytes:

@@ -22,7 +22,8 @@ from typing import Any
 from farm.core.errors import FarmError, UserError
 from farm.jobs.attempt import Attempt, AttemptHost, Door, Task, Watch, WorkerDiedError, next_look_s, overdue
 from farm.jobs.messages import Exited, Spawn
-from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError, tail_of
+from farm.jobs.worker_output import WorkerOutput
+from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
 
 TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
 KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
@@ -73,6 +74,7 @@ class Supervisor:
         for part in (self._folder, self._folder / "attempts", self._folder / "cache"):
             part.mkdir(parents=True, exist_ok=True)
             part.chmod(0o711)
+        await asyncio.to_thread(_clear, self._folder / "attempts")
         for slot in self._slots.values():
             slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {slot.toolchain.name}")
 
@@ -139,20 +141,20 @@ class Supervisor:
         now_s = asyncio.get_running_loop().time()
         attempt = Attempt(task, host, Watch(now_s, now_s))
         folder = await asyncio.to_thread(self._attempt_folder, task)
+        output = WorkerOutput(lambda text: host.logged(text, "info"))
         token = self._door.admit(task.attempt, task.fence, attempt)
         try:
-            pid = await zygote.spawn(self._order(task, token, folder))
+            pid = await zygote.spawn(self._order(task, token, folder), output.writer)
+            output.handed_on()
             logger.debug("attempt %s runs as pid %d", task.attempt, pid)
-            result = await self._outcome(attempt, zygote, folder)
+            return await self._outcome(attempt, zygote, output)
         finally:
             self._door.dismiss(task.attempt)
             if attempt.result.done() and not attempt.result.cancelled():
                 attempt.result.exception()  # seen, even if something else ended the attempt first
-            await asyncio.shield(_end(zygote, task.attempt, polite=attempt.result.done()))
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        return result
+            await asyncio.shield(_cleared(zygote, attempt, output, folder))
 
-    async def _outcome(self, attempt: Attempt, zygote: Zygote, folder: Path) -> Mapping[str, Any]:
+    async def _outcome(self, attempt: Attempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
         task = attempt.task
         exited = asyncio.ensure_future(zygote.exited(task.attempt))
         try:
@@ -160,14 +162,15 @@ class Supervisor:
                 now_s = asyncio.get_running_loop().time()
                 problem = overdue(attempt.watch, task.timeout_s, now_s)
                 if problem is not None:
-                    problem.evidence = _tail(folder / "log")
+                    problem.evidence = output.tail
                     raise problem
                 wait_s = min(LOOK_S, max(0.0, next_look_s(attempt.watch, task.timeout_s) - now_s))
                 await asyncio.wait((attempt.result, exited), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.result.done():
                     return attempt.result.result()
                 if exited.done():
-                    raise _died(attempt, exited.result(), folder)
+                    await output.end()
+                    raise _died(attempt, exited.result(), output.tail)
         finally:
             exited.cancel()
 
@@ -228,6 +231,12 @@ class Supervisor:
             backoff_s = min(RESTART_MOST_S, backoff_s * 2)
 
 
+def _clear(folder: Path) -> None:
+    """Delete what attempts of a daemon that was killed left."""
+    for left in folder.iterdir():
+        shutil.rmtree(left, ignore_errors=True)
+
+
 async def _ready(slot: _Slot) -> Zygote:
     """A toolchain's zygote, waited for if it must be."""
     try:
@@ -247,6 +256,17 @@ async def _change(slot: _Slot, zygote: Zygote | None, problem: FarmError | None)
         slot.changed.notify_all()
 
 
+async def _cleared(zygote: Zygote, attempt: Attempt, output: WorkerOutput, folder: Path) -> None:
+    """Leave nothing of an attempt that has come to its end: no process, no pipe, no folder."""
+    try:
+        await _end(zygote, attempt.task.attempt, polite=attempt.result.done())
+        output.handed_on()
+        await output.end()
+    finally:
+        output.close()
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
 async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
     """See an attempt's child out: wait if it has nothing more to do, then SIGTERM, then SIGKILL to its group."""
     steps: list[tuple[int | None, float]] = [(signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, KILL_LIMIT_S)]
@@ -264,7 +284,7 @@ async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
     zygote.forget(attempt)
 
 
-def _died(attempt: Attempt, exited: Exited, folder: Path) -> WorkerDiedError:
+def _died(attempt: Attempt, exited: Exited, said: str) -> WorkerDiedError:
     if exited.signal is not None:
         try:
             how = f"was killed by {signal.Signals(exited.signal).name}"
@@ -275,15 +295,8 @@ def _died(attempt: Attempt, exited: Exited, folder: Path) -> WorkerDiedError:
     return WorkerDiedError(
         f"the worker {how} without a result; it was at: {attempt.watch.step}",
         hint="SIGKILL often means the host ran out of memory" if exited.signal == signal.SIGKILL else "",
-        evidence=_tail(folder / "log"),
+        evidence=said,
     )
-
-
-def _tail(log: Path) -> str:
-    try:
-        return tail_of(log).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return ""
 
 
 def _ids_of(user: str) -> tuple[int, int] | None:

@@ -136,8 +136,8 @@ class Zygote:
         """Its process id."""
         return self._process.pid
 
-    async def spawn(self, order: Spawn) -> int:
-        """Fork a child; returns its pid, which is also its process group.
+    async def spawn(self, order: Spawn, output: int) -> int:
+        """Fork a child; returns its pid, which is also its process group. `output` becomes its stdout and stderr.
 
         Raises:
             ZygoteDiedError: the zygote died.
@@ -149,7 +149,7 @@ class Zygote:
         exit_.add_done_callback(_retrieved)
         spawned.add_done_callback(_retrieved)
         try:
-            self._send(order)
+            self._send(order, output)
             return await asyncio.wait_for(asyncio.shield(spawned), SPAWN_LIMIT_S)
         except TimeoutError as error:
             self._die("it did not fork in time")
@@ -196,11 +196,11 @@ class Zygote:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signum)
 
-    def _send(self, message: ToZygote) -> None:
+    def _send(self, message: ToZygote, *files: int) -> None:
         if self.ended.is_set():
             raise ZygoteDiedError
         try:
-            self._link.send(encode(message))
+            socket.send_fds(self._link, [encode(message)], files)
         except OSError as error:  # a full buffer means it has not read for a long time: it hangs
             self._die(str(error))
             raise ZygoteDiedError(evidence=str(error)) from error
@@ -297,16 +297,12 @@ def worker_environment() -> dict[str, str]:
     return environment
 
 
-def tail_of(log: Path) -> bytes:
-    """The end of a log, however long the log is."""
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-        return file.read(LOG_TAIL_BYTES)
-
-
 def _tail(log: Path) -> str:
+    """The last line of a log, however long the log is."""
     try:
-        data = tail_of(log)
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            data = file.read(LOG_TAIL_BYTES)
     except OSError as error:
         return str(error)
     lines = data.decode(errors="replace").strip().splitlines()

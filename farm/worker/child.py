@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from farm.core.errors import FarmError
+from farm.jobs.executor import YieldedError
 from farm.jobs.messages import Spawn
 from farm.worker.daemon import Daemon
 
@@ -27,7 +28,9 @@ def run(order: Spawn) -> None:
         daemon.hello(pid=os.getpid())
         try:
             main: Main = importlib.import_module(order.task).main
-            value = main(order.payload, daemon)
+            daemon.succeed(main(order.payload, daemon))
+        except YieldedError as error:
+            daemon.fail(error)
         except FarmError as error:
             traceback.print_exc()
             daemon.fail(error)
@@ -38,8 +41,6 @@ def run(order: Spawn) -> None:
                     f"{order.task} failed: {type(error).__name__}: {first_line(error)}", evidence=traceback.format_exc()
                 )
             )
-        else:
-            daemon.succeed(value)
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from farm.control.client import ControlClient
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError
-from farm.jobs.attempt import SessionOffer
+from farm.jobs.attempt import MAX_WORDS_CHARS, SessionOffer, check_report
 from farm.jobs.messages import Spawn
 
 HEARTBEAT_S = 1.0  # the daemon gives a worker up after 15 s of silence
@@ -56,16 +56,30 @@ class Daemon:
         """Have the session cut and the phone looked at."""
         self._client.call("session.abort", reason=reason)
 
+    def log(self, text: str, level: str = "info") -> None:
+        """Keep a line in the attempt's log."""
+        self._client.call("log", text=text[:MAX_WORDS_CHARS], level=level)
+
+    def yield_wanted(self) -> bool:
+        """Whether others wait for this phone. An attempt that can go on later then raises YieldedError."""
+        return bool(self._client.call("yield")["yield"])
+
     def artifact(self, sha256: str) -> bytes:
         """Fetch an artifact."""
         return self._client.get_artifact(sha256)
 
-    def put_artifact(self, data: bytes) -> str:
-        """Keep an artifact; returns its SHA-256."""
-        return self._client.put_artifact(data)
+    def put_artifact(self, source: Path | bytes) -> str:
+        """Keep a file or bytes as an artifact; returns its SHA-256."""
+        return self._client.put_artifact(source)
 
     def succeed(self, value: dict[str, Any]) -> None:
-        """Report the attempt's result."""
+        """Report the attempt's result.
+
+        Raises:
+            ResultTooLargeError: it is too large; nothing was reported.
+            ProtocolError: it is no JSON; nothing was reported.
+        """
+        check_report(value)
         self._client.call("result", value=value)
 
     def fail(self, error: BaseException) -> None:

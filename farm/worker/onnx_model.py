@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +11,6 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs in its wheel
 
 from farm.core.errors import ModelError
-
-INPUT_SEED = 20260801  # fixed: the same model gets the same random inputs on every phone and every day
-SAFE_INTEGER = 2  # random integers stay below: they are often indices, and every axis is likely to have two places
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,76 +72,6 @@ def load(data: bytes, name: str) -> OnnxModel:
     )
 
 
-def inputs_for(model: OnnxModel, npz: bytes | None) -> dict[str, np.ndarray[Any, Any]]:
-    """The model's inputs by name: from an .npz file's bytes, or seeded random ones.
-
-    Raises:
-        ModelError: the file is no .npz; an array is missing, unknown, or of the wrong shape or type; or a dimension is
-            open and nothing fixes it.
-    """
-    return _random_inputs(model) if npz is None else _given_inputs(model, npz)
-
-
-def _random_inputs(model: OnnxModel) -> dict[str, np.ndarray[Any, Any]]:
-    generator = np.random.default_rng(INPUT_SEED)
-    made = {}
-    for spec in model.inputs:
-        for position, size in enumerate(spec.shape):
-            if not isinstance(size, int):
-                raise ModelError(
-                    f"{model.name}: input {spec.name!r}, shape {_shown(spec.shape)}, leaves dimension {position} open",
-                    hint="give --input FILE.npz, whose arrays fix the shapes, or export the model with fixed shapes",
-                )
-        shape = tuple(int(size) for size in spec.shape)
-        if np.issubdtype(spec.dtype, np.floating):
-            made[spec.name] = generator.standard_normal(shape).astype(spec.dtype)
-        else:
-            made[spec.name] = generator.integers(0, SAFE_INTEGER, shape).astype(spec.dtype)
-    return made
-
-
-def _given_inputs(model: OnnxModel, npz: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(io.BytesIO(npz), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
-        raise ModelError(
-            "the --input file is no .npz file of plain arrays", hint="write it with numpy.savez"
-        ) from error
-    wanted = [spec.name for spec in model.inputs]
-    for kind, names in (
-        ("lacks", [n for n in wanted if n not in arrays]),
-        ("has", [n for n in arrays if n not in wanted]),
-    ):
-        if names:
-            raise ModelError(
-                f"the --input file {kind} the array {names[0]!r}", hint=f"{model.name} has inputs: {', '.join(wanted)}"
-            )
-    return {spec.name: _fitting(spec, arrays[spec.name]) for spec in model.inputs}
-
-
-def _fitting(spec: TensorSpec, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    fits = len(array.shape) == len(spec.shape) and all(
-        wanted == size or not isinstance(wanted, int) for wanted, size in zip(spec.shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise ModelError(
-            f"input {spec.name!r} has shape {_shown(array.shape)}, the model wants {_shown(spec.shape)}",
-            hint="give an array of that shape in the --input file",
-        )
-    if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
-        raise ModelError(
-            f"input {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
-            hint=f"convert the array: .astype('{spec.dtype}')",
-        )
-    return np.ascontiguousarray(array, dtype=spec.dtype)
-
-
-def shapes_of(inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, list[int]]:
-    """Shapes by input name."""
-    return {name: list(array.shape) for name, array in inputs.items()}
-
-
 def _spec(value: Any, name: str) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
         raise ModelError(f"{name}: input {value.name!r} is no tensor", hint="only models over tensors can be run")
@@ -167,10 +92,6 @@ def _refuse_external_data(proto: Any, name: str) -> None:
                 f"{name} keeps the weights of {tensor.name!r} in another file",
                 hint="save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
             )
-
-
-def _shown(shape: tuple[int | str, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def _one_line(error: BaseException) -> str:

@@ -21,7 +21,8 @@ from tvm import relax
 from farm.core.errors import ModelError, PhoneError
 from farm.worker.child import first_line
 from farm.worker.compile import compile_for, to_relax
-from farm.worker.onnx_model import OnnxModel, shapes_of
+from farm.worker.inputs import shapes_of
+from farm.worker.onnx_model import OnnxModel
 
 HOST_TARGET = {"kind": "llvm"}
 

@@ -10,6 +10,7 @@ and its children die with the daemon.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import importlib.metadata
@@ -39,13 +40,17 @@ from farm.jobs.messages import (
     encode,
 )
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 MAX_OPEN_FILES = 1024  # a worker needs a few dozen
-MAX_FILE_BYTES = 4 << 30  # a library with its weights stays below 2 GiB; what an endless log would take ends here
+MAX_PROCESSES = 4096  # threads count; a worker has some dozens, and several run at once
+MAX_FILE_BYTES = 4 << 30  # a library with its weights stays below 2 GiB; an endless file ends here
 OOM_SCORE_ADJ = 500  # when memory runs out, a worker goes before the daemon (man 5 proc_pid_oom_score_adj)
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")  # their versions go into every result
 # What children use: imported here once, in the order in which a missing one is most worth naming.
-PRELOADED = ("tvm", "tvm.relax", "tvm.rpc", "onnx.reference", "tvm.relax.frontend.onnx", "farm.worker.child")
+PRELOADED = (
+    "tvm", "tvm.relax", "tvm.rpc", "onnx.reference", "tvm.relax.frontend.onnx",
+    "farm.worker.child", "farm.worker.bench", "farm.worker.run", "farm.worker.checker",
+)  # fmt: skip
 
 Run = Callable[[Spawn], None]
 
@@ -83,7 +88,7 @@ class Zygote:
 
     def _obey(self, selector: selectors.BaseSelector) -> bool:
         """Read one order and carry it out; False when the supervisor is gone."""
-        packet = self._link.recv(MAX_MESSAGE_BYTES)
+        packet, files, _, _ = socket.recv_fds(self._link, MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return False
         order = decode_to_zygote(packet)
@@ -92,16 +97,20 @@ class Zygote:
                 if attempt == order.attempt:
                     _signal_group(pid, order.signal)
             return True
+        if not files:
+            raise ProtocolError(f"the order to fork {order.attempt} came without a file for its output")
         zygote = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
+            os.close(files[0])
             self._say(SpawnFailed(order.attempt, str(error)))
             return True
         if pid == 0:
             selector.close()
             self._link.close()
-            _be_child(order, zygote, self._run)
+            _be_child(order, zygote, files[0], self._run)
+        os.close(files[0])
         self._attempts[pid] = order.attempt
         self._say(Spawned(order.attempt, pid))
         return True
@@ -117,20 +126,30 @@ class Zygote:
                 return
             _signal_group(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
+            self._kill_strays()
             attempt = self._attempts.pop(ended.si_pid, "")
             code = os.waitstatus_to_exitcode(status)
             if attempt:
                 self._say(Exited(attempt, ended.si_pid, code if code >= 0 else None, -code if code < 0 else None))
 
+    def _kill_strays(self) -> None:
+        """Kill what workers detached from themselves (setsid, double forks): the kernel gave it to us, the subreaper.
+
+        Its end brings us here again, for what it had forked. No compiler leaves daemons behind, so whose a stray was
+        does not matter.
+        """
+        for pid in _children() - self._attempts.keys():
+            _signal_group(pid, signal.SIGKILL)
+
     def _say(self, message: FromZygote) -> None:
         self._link.sendall(encode(message))
 
 
-def _be_child(order: Spawn, zygote: int, run: Run) -> None:
+def _be_child(order: Spawn, zygote: int, output: int, run: Run) -> None:
     """Everything a child does, from fork to exit. Never returns."""
     code = 1
     try:
-        _confine(order, zygote)
+        _confine(order, zygote, output)
         run(order)
         code = 0
     except BaseException:  # noqa: BLE001 - a child must not fall back into the zygote's loop, whatever happens
@@ -141,16 +160,16 @@ def _be_child(order: Spawn, zygote: int, run: Run) -> None:
         os._exit(code)
 
 
-def _confine(order: Spawn, zygote: int) -> None:
-    """Own session, signals, limits, user, folder and log for this child."""
+def _confine(order: Spawn, zygote: int, output: int) -> None:
+    """Own session, signals, limits, user, folder and output for this child."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)
-    log = os.open(Path(order.folder) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    faulthandler.enable()  # where it crashed goes into the attempt's log
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)  # Python ignores SIGXFSZ: a write beyond it fails with EFBIG
@@ -158,6 +177,7 @@ def _confine(order: Spawn, zygote: int) -> None:
     _limit(resource.RLIMIT_DATA, order.data_limit_bytes)
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     if order.uid is not None and order.gid is not None:
+        _limit(resource.RLIMIT_NPROC, MAX_PROCESSES)  # counted per user: of all workers together
         os.setgroups([])
         os.setresgid(order.gid, order.gid, order.gid)
         os.setresuid(order.uid, order.uid, order.uid)
@@ -169,11 +189,23 @@ def _confine(order: Spawn, zygote: int) -> None:
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def _children() -> set[int]:
+    """Our children, orphans that the kernel gave to us included; none where the kernel cannot tell."""
+    try:
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    except FileNotFoundError:  # built without CONFIG_PROC_CHILDREN
+        return set()
 
 
 def _limit(which: int, most: int) -> None:
@@ -212,6 +244,7 @@ def main(arguments: list[str]) -> int:
     """Import, then serve."""
     link = socket.socket(fileno=int(arguments[0]))
     die_with_parent(int(arguments[1]))
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for module in PRELOADED:
