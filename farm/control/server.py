@@ -222,11 +222,11 @@ def number_field(request: Request, name: str) -> int:
 
 
 def user_name(uid: int) -> str:
-    """The login name of `uid`, or `uid:N` when it has none."""
+    """The login name of `uid`, or `uid-N` (as the TVM door says it) when it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"uid:{uid}"
+        return f"uid-{uid}"
 
 
 def _how_to_become(role: Role) -> str:

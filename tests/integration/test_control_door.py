@@ -142,7 +142,7 @@ async def test_members_of_the_group_reach_the_daemon_and_outsiders_do_not():
             outsider = await asyncio.to_thread(call_as_somebody, door.path, [])
         finally:
             await door.server.stop()
-    assert (member.returncode, member.stdout.strip()) == (0, f"uid:{SOMEBODY}"), member.stderr
+    assert (member.returncode, member.stdout.strip()) == (0, f"uid-{SOMEBODY}"), member.stderr
     assert outsider.returncode != 0
     assert "NotAllowedError" in outsider.stderr
 
