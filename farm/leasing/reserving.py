@@ -86,9 +86,9 @@ class ReservationBook:
         if not user.strip() or len(user) > MAX_USER_LENGTH:
             raise UserError("a reservation is for one user", hint="--user NAME, as `farm lease list` shows users")
         if len(note) > MAX_NOTE_LENGTH:
-            raise UserError(f"the note is longer than {MAX_NOTE_LENGTH} characters")
+            raise UserError(f"the note is longer than {MAX_NOTE_LENGTH} characters", hint="a few words are enough")
         if ends_at <= starts_at:
-            raise UserError("the reservation ends before it begins")
+            raise UserError("the reservation ends before it begins", hint="--from TIME --for DURATION")
         if ends_at <= self._wall():
             raise UserError("the reservation is over already", hint="name a time in the future: +30m, 14:00")
         record = ReservationRecord(

@@ -81,7 +81,7 @@ def test_an_unplugged_phone_is_named_as_the_cause(farm, phone, timing):
     assert code == 1, said
     assert f"{name} is gone" in said
     assert "Traceback" not in said
-    assert farm.client.call("lease.list") == {"leases": [], "waiting": []}  # nobody waits for it to come back
+    assert farm.client.call("lease.list") == {"leases": [], "waiting": [], "waiting_more": 0}  # nobody waits for it to come back
     story.until("lease.released", device=name)
     farm.lab.plug(phone.nickname)
     story.until("device.ready", subject=name)

@@ -82,7 +82,7 @@ def test_a_new_name_is_a_new_key_and_the_old_one_is_none(farm, phone, clients):
     assert "renamed" in keys
     assert before not in keys
     refused(farm.farm("device", "show", "renamd"), 3, "renamd", "did you mean renamed?")
-    assert "nobody waits for it; did you mean renamed?" in farm.farm("explain", "key", "renamd").stdout
+    assert "no phone matches renamd: nearest is renamed" in farm.farm("explain", "key", "renamd").stdout
 
 
 def test_a_name_that_is_taken_or_no_name_is_refused(farm, phone):

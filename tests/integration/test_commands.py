@@ -21,6 +21,9 @@ LOOKING = [
     ("forward", "list"),
     ("explain", "device", "{}"),
     ("explain", "key", "android"),
+    ("usage", "--since", "1h"),
+    ("usage", "--by", "device"),
+    ("reservation", "list"),
     ("doctor",),
 ]
 

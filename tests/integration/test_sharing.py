@@ -1,0 +1,85 @@
+"""Sharing a farm by command: reservations, use, and why something waits."""
+
+import getpass
+import json
+
+import pytest
+
+from farm.core.errors import ExitCode
+from tests.support.whole_farm import Story, phones, refused, running_farm
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("galaxy-s9") as farm:
+        yield farm
+
+
+def test_a_reservation_from_its_beginning_to_its_end(farm):
+    name, story = phones(farm)[0].name, Story(farm)
+    added = farm.farm(
+        "reservation", "add", "--on", name, "--user", "ci", "--for", "2h", "--from", "+10m", "--note", "nightly"
+    )
+    assert added.returncode == 0, added
+    assert name in added.stdout
+    (row,) = json.loads(farm.farm("reservation", "list", "--json").stdout)["reservations"]
+    assert (row["selector"], row["user"], row["note"]) == (name, "ci", "nightly")
+    assert "nightly" in farm.farm("reservation", "list").stdout
+    removed = farm.farm("reservation", "remove", row["id"])
+    assert removed.stdout == f"removed {row['id']}\n"
+    assert json.loads(farm.farm("reservation", "list", "--json").stdout) == {"reservations": []}
+    refused(farm.farm("reservation", "remove", row["id"]), ExitCode.USAGE, row["id"])
+    story.read()
+    kinds = story.kinds(rooms="reservation")
+    assert kinds.count("reservation.added") == kinds.count("reservation.removed") == 1
+
+
+def test_a_reserved_phone_is_explained_to_others(farm):
+    name = phones(farm)[0].name
+    added = json.loads(farm.farm("reservation", "add", "--on", name, "--user", "ci", "--for", "1h", "--json").stdout)
+    explained = farm.farm("explain", "key", name)
+    assert "reserved" in explained.stdout
+    assert "ci" in explained.stdout
+    farm.farm("reservation", "remove", added["reservation"]["id"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--on", "android", "--user", "ci", "--for", "2"), "'2' is no duration"),
+        (("--on", "android", "--user", "ci", "--for", "2h", "--from", "soonish"), "'soonish' is no time"),
+        (("--on", "=", "--user", "ci", "--for", "2h"), "selector term"),
+        (("--on", "android", "--user", " ", "--for", "2h"), "for one user"),
+        (("--on", "android", "--user", "ci", "--for", "1h", "--from", "2020-01-01"), "over already"),
+    ],
+)
+def test_what_is_no_reservation_is_one_clear_line(farm, arguments, said):
+    refused(farm.farm("reservation", "add", *arguments), ExitCode.USAGE, said)
+
+
+def test_a_reservation_of_nothing_warns_with_what_is_near(farm):
+    added = farm.farm("reservation", "add", "--on", "andriod", "--user", "ci", "--for", "1m")
+    assert added.returncode == 0
+    assert "nearest is android" in added.stderr
+
+
+def test_a_key_of_no_phone_is_explained_with_what_is_near(farm):
+    assert "no phone matches andriod: nearest is android" in farm.farm("explain", "key", "andriod").stdout
+    assert "no phone matches pool=lba" in farm.farm("explain", "key", "pool=lba").stdout
+
+
+def test_use_is_shown_by_user_and_device(farm):
+    name = phones(farm)[0].name
+    done = farm.farm("shell", "--on", name, "--", "true")
+    assert done.returncode == 0, done
+    by_user = json.loads(farm.farm("usage", "--since", "1h", "--json").stdout)
+    (row,) = by_user["usage"]
+    assert (row["name"], row["leases"], row["jobs"]) == (getpass.getuser(), 1, 1)
+    assert 0 < row["held_s"] < 60
+    text = farm.farm("usage", "--since", "1h", "--by", "device").stdout
+    assert text.splitlines()[0].split() == ["DEVICE", "TIME", "SHARE", "LEASES", "JOBS"]
+    assert text.splitlines()[1].startswith(name)
+    (job,) = json.loads(farm.farm("job", "list", "--json").stdout)["jobs"]
+    assert job["id"] in farm.farm("explain", "job", job["id"]).stdout
+    refused(farm.farm("usage", "--since", "yesterday"), ExitCode.USAGE, "'yesterday' is no time")
+    refused(farm.farm("usage", "--since", "2999-01-01"), ExitCode.USAGE, "has not begun")
