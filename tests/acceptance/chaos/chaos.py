@@ -207,8 +207,8 @@ class Chaos:
 
     def adb_killed(self) -> None:
         """The adb server dies, with every link through it."""
-        spec = self._farm.folder / "run" / "adb.sock"
-        self._kill("adb", [each for each in psutil.process_iter() if f"localfilesystem:{spec}" in _words(each)])
+        spec = f"localfilesystem:{self._farm.folder / 'run' / 'adb.sock'}"  # the lab, too, is told where it is
+        self._kill("adb", [each for each in psutil.process_iter() if {spec, "server"} <= set(_words(each))])
 
     def daemon_killed(self) -> None:
         """The daemon dies and is started again."""
