@@ -16,7 +16,7 @@ NAME_CHARS = 40  # of a name in a table; `job show` has all of it
 
 Jobs = Annotated[list[str], typer.Argument(help="A job's id or its beginning, or an array's.")]
 State = StrEnum("State", [(state.name, state.value) for state in JobState])  # type: ignore[misc]
-ENDED = "ended"
+PAGE_JOBS = 500  # rows of one answer
 
 
 @app.command("list")
@@ -26,7 +26,7 @@ def list_jobs(
     kind: Annotated[str, typer.Option(help="bench, run, shell or lease.")] = "",
     array: Annotated[str, typer.Option(help="Only this array's.")] = "",
     before: Annotated[str, typer.Option(help="Only those older than this job: the next page.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_JOBS, help="How many.")] = 30,
     json: JsonFlag = False,
 ) -> None:
     """Jobs, newest first."""

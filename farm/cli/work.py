@@ -83,7 +83,7 @@ def submit(farm: Client, spec: AnySpec) -> Submitted:
         submitted = farm.submit(spec, key=key, must_match=True)
     except KeyboardInterrupt:
         # Asked again, the same key tells whether there are jobs by now.
-        cancel(farm, farm.submit(spec, key=key, must_match=True).ids)
+        cancel(farm, [farm.submit(spec, key=key, must_match=True)])
         raise
     for warning in submitted.warnings:
         say(f"warning: {warning}")
@@ -100,9 +100,9 @@ def print_ids(submitted: Iterable[Submitted], *, json: bool) -> None:
         typer.echo(job.id)
 
 
-def cancel(farm: Client, ids: Iterable[str]) -> None:
+def cancel(farm: Client, submitted: Iterable[Submitted]) -> None:
     """End what has not ended, and say so."""
-    cancelled = [job for job in farm.cancel(ids) if job.state == "cancelled"]
+    cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
     say(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
 
 
@@ -112,7 +112,7 @@ def cancelled_by_ctrl_c(farm: Client, submitted: Iterable[Submitted]) -> Iterato
     try:
         yield
     except KeyboardInterrupt:
-        cancel(farm, [job for each in submitted for job in each.ids])
+        cancel(farm, submitted)
         raise typer.Exit(ExitCode.FAILED) from None
 
 

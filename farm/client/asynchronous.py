@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from farm.client.door import RESTART_S, Door, OnNotice, logger
 from farm.client.files import OnBytes, checked_file, download, fetch, upload
-from farm.client.lease import GRANTED, AsyncLease
+from farm.client.lease import AsyncLease, granted
 from farm.client.model import (
     DeviceInfo,
     FarmStatus,
@@ -21,15 +21,14 @@ from farm.client.model import (
     JobRefs,
     LogLine,
     Submitted,
-    event_from,
-    ids_of,
     job_from,
-    line_from,
+    names_of,
     status_from,
     submitted_from,
 )
+from farm.client.streams import events, log_lines, watched, with_idle
 from farm.control.exchange import default_socket
-from farm.core.errors import DaemonUnreachableError, FarmError
+from farm.core.errors import FarmError
 from farm.core.events import Event
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from farm.jobs.specs import AnySpec, BenchSpec, RunSpec
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
-ALL_JOBS = 1_000_000
 
 
 class AsyncClient:
@@ -120,7 +118,7 @@ class AsyncClient:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                rows = await self._until_ended(ids_of(jobs))
+                rows = await self._until_ended(names_of(jobs))
         except TimeoutError as error:
             raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they go on") from error
         return tuple([await self.job(row.id, fetch_outputs=fetch_outputs) for row in rows])
@@ -135,8 +133,8 @@ class AsyncClient:
             since: events after this number; 0: all that is known of these jobs.
             idle_s: None: wait as long as it takes.
         """
-        events = self._watched(ids_of(jobs), since)
-        async with aclosing(events if idle_s is None else _with_idle(events, idle_s)) as told:
+        source = watched(self._door, names_of(jobs), since)
+        async with aclosing(source if idle_s is None else with_idle(source, idle_s)) as told:
             async for event in told:
                 if not isinstance(event, tuple):
                     yield event
@@ -199,20 +197,16 @@ class AsyncClient:
     async def logs(
         self, job: str, *, attempt: int | None = None, follow: bool = False
     ) -> AsyncGenerator[LogLine, None]:
-        """What an attempt logged, the latest one's unless told otherwise; `follow` goes on until the job has ended."""
-        after = 0
-        while True:
-            try:
-                stream = self._door.stream("job.logs", job=job, number=attempt, after=after, follow=follow)
-                async with aclosing(stream) as replies:
-                    async for reply in replies:
-                        for line in reply.fields.get("lines", ()):
-                            yield line_from(line)
-                        after = reply.fields.get("next", after)
-            except DaemonUnreachableError as error:
-                await self._door.back(error)
-            else:
-                return
+        """What an attempt logged.
+
+        Args:
+            job: its id, or the beginning of it.
+            attempt: which; None: the latest, and with `follow` each that comes after it.
+            follow: go on until it has ended (without `attempt`: until the job has).
+        """
+        async with aclosing(log_lines(self._door, job, attempt, follow=follow)) as lines:
+            async for line in lines:
+                yield line
 
     # -- work: submit, wait, results -----------------------------------------------------------------------------------
 
@@ -311,13 +305,12 @@ class AsyncClient:
         from farm.jobs.specs import LeaseSpec
 
         spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, **options})
-        submitted = await self.submit(spec, must_match=True)
-        job = submitted.ids[0]
-        try:
-            lease = await self._granted(job)
-        except BaseException:
-            await self.cancel(job)
-            raise
+        async with self._own(spec) as submitted:
+            [job] = submitted.ids
+            lease = await granted(self._door, job)
+            if lease is None:
+                (await self.job(job)).raise_for_error()
+                raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")
         try:
             yield lease
         finally:
@@ -336,17 +329,9 @@ class AsyncClient:
             follow: wait for more; otherwise it ends with what is known now.
         """
         seq = (await self.status()).seq if since is None else since
-        while True:
-            try:
-                async with aclosing(self._door.stream("events", since=seq, subject=subject, follow=follow)) as replies:
-                    async for reply in replies:
-                        if reply.more and reply.fields["seq"] > seq:
-                            event = event_from(reply.fields)
-                            seq = event.seq
-                            yield event
-                return
-            except DaemonUnreachableError as error:
-                await self._door.back(error)
+        async with aclosing(events(self._door, seq, subject, follow=follow)) as told:
+            async for event in told:
+                yield event
 
     async def status(self) -> FarmStatus:
         """Phones, keys, and what is wrong with the host."""
@@ -387,70 +372,29 @@ class AsyncClient:
 
     async def _change(self, kind: str, jobs: JobRefs) -> tuple[JobInfo, ...]:
         found: list[JobInfo] = []
-        for job in ids_of(jobs):
+        for job in names_of(jobs):
             found += map(job_from, (await self._door.call(kind, job=job))["jobs"])
         return tuple(found)
 
     async def _work(self, spec: AnySpec) -> tuple[Outcome, ...]:
-        submitted = await self.submit(spec, must_match=True)
-        try:
+        async with self._own(spec) as submitted:
             return await self.wait(submitted)
-        except asyncio.CancelledError:  # Ctrl-C too: nobody waits for the results of work done in one call
-            await self.cancel(submitted)
+
+    @asynccontextmanager
+    async def _own(self, spec: AnySpec) -> AsyncIterator[Submitted]:
+        """Jobs that end with the block when it is given up (Ctrl-C too), wherever it was by then."""
+        submitting = asyncio.ensure_future(self.submit(spec, must_match=True))
+        try:
+            yield await asyncio.shield(submitting)
+        except BaseException:
+            if not submitting.done() or submitting.exception() is None:
+                await self.cancel(await submitting)
             raise
 
-    async def _until_ended(self, ids: tuple[str, ...]) -> tuple[JobInfo, ...]:
-        rows: tuple[JobInfo, ...] = ()
-        async with aclosing(self._watched(ids, 0)) as told:
+    async def _until_ended(self, names: tuple[str, ...]) -> tuple[JobInfo, ...]:
+        rows: list[JobInfo] = []
+        async with aclosing(watched(self._door, names, 0)) as told:
             async for each in told:
                 if isinstance(each, tuple):
-                    rows = each
-        return rows
-
-    async def _watched(self, ids: tuple[str, ...], since: int) -> AsyncGenerator[Event | tuple[JobInfo, ...], None]:
-        """Events, then the jobs as they ended."""
-        while ids:
-            try:
-                async with aclosing(self._door.stream("job.watch", jobs=list(ids), since=since)) as replies:
-                    async for reply in replies:
-                        if not reply.more:
-                            yield tuple(job_from(row.get("job", row)) for row in reply.fields["jobs"])
-                        elif reply.fields["seq"] > since:
-                            event = event_from(reply.fields)
-                            since = event.seq
-                            yield event
-                return
-            except DaemonUnreachableError as error:
-                await self._door.back(error)
-
-    async def _granted(self, job: str) -> AsyncLease:
-        async with aclosing(self._watched((job,), 0)) as told:
-            async for each in told:
-                if isinstance(each, tuple):
-                    break
-                if each.kind == "job.progress" and each.data.get("step") == GRANTED:
-                    return AsyncLease.granted(self._door, job, each.data)
-        outcome = await self.job(job)
-        outcome.raise_for_error()
-        raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")
-
-
-async def _with_idle(events: AsyncGenerator[Any, None], idle_s: float) -> AsyncGenerator[Any, None]:
-    """`events`, and None whenever none came for `idle_s`."""
-    pending: asyncio.Task[Any] | None = None
-    try:
-        while True:
-            pending = pending or asyncio.ensure_future(anext(events, StopAsyncIteration))
-            done, _ = await asyncio.wait((pending,), timeout=idle_s)
-            if not done:
-                yield None
-                continue
-            event, pending = pending.result(), None
-            if event is StopAsyncIteration:
-                return
-            yield event
-    finally:
-        if pending is not None:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
-        await events.aclose()
+                    rows += each
+        return tuple(rows)

@@ -113,15 +113,15 @@ JobRef = str | JobInfo | Submitted
 JobRefs = JobRef | Iterable[JobRef]
 
 
-def ids_of(jobs: JobRefs) -> tuple[str, ...]:
-    """The ids meant, each once, in order."""
+def names_of(jobs: JobRefs) -> tuple[str, ...]:
+    """The jobs meant, by id, arrays by theirs; each once, in order."""
     if isinstance(jobs, str):
         return (jobs,)
     if isinstance(jobs, JobInfo):
         return (jobs.id,)
     if isinstance(jobs, Submitted):
-        return jobs.ids
-    return tuple(dict.fromkeys(each for job in jobs for each in ids_of(job)))
+        return (jobs.array,) if jobs.array else jobs.ids
+    return tuple(dict.fromkeys(name for job in jobs for name in names_of(job)))
 
 
 def job_from(row: Mapping[str, Any]) -> JobInfo:

@@ -152,7 +152,7 @@ def outcome_from(shown: Mapping[str, Any], outputs: Mapping[str, npt.NDArray[Any
                 stderr=result.get("stderr", ""),
             )
         case "lease":
-            return LeaseOutcome(**base, held_s=result.get("held_s"), reason=result.get("reason", ""))
+            return LeaseOutcome(**base, held_s=result.get("held_s"), reason=result.get("ended", ""))
         case _:
             return Outcome(**base)
 

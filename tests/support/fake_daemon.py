@@ -21,6 +21,12 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Json = dict[str, Any]
 
 
+class NotHeldError(UserError):
+    """Nobody has such a lease."""
+
+    code = "lease_not_ready"
+
+
 class FakeDaemon:
     """Its state outlives its `kill`; all of it is touched in its own thread only."""
 
@@ -229,10 +235,12 @@ class FakeDaemon:
             seq = self._seq()
             if after < len(self.lines):
                 lines, after = self.lines[after:], len(self.lines)
-                await call.progress(lines=lines, next=after)
+                await call.progress(lines=lines, next=after, number=1)
             async with self._changed:
                 await self._changed.wait_for(lambda: self._seq() > seq)  # noqa: B023
-        return {"lines": self.lines[after:], "next": len(self.lines)}
+        if after < len(self.lines):
+            await call.progress(lines=self.lines[after:], next=len(self.lines), number=1)
+        return {"lines": [], "next": len(self.lines)}
 
     async def on_events(self, call: Any) -> Json:
         await self._called("events")
@@ -246,6 +254,13 @@ class FakeDaemon:
                 return {"seq": since}
             async with self._changed:
                 await self._changed.wait_for(lambda: self._seq() > since)  # noqa: B023
+
+    async def on_lease__show(self, call: Any) -> Json:
+        await self._called("lease.show")
+        granted = [e for e in self.events if e["kind"] == "job.progress" and e["subject"] == call.fields["lease"]]
+        if not granted:
+            raise NotHeldError("there is no such lease")
+        return {**granted[-1]["data"], "tvm_key": "secret"}
 
     async def on_lease__extend(self, call: Any) -> Json:
         await self._called("lease.extend")

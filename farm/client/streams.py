@@ -1,0 +1,110 @@
+"""What the daemon streams, read on over its restarts: each thing once, none left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from farm.client.door import Door
+from farm.client.model import JobInfo, LogLine, event_from, job_from, line_from
+from farm.core.errors import DaemonUnreachableError
+from farm.core.events import Event
+
+WATCHED_JOBS = 1000  # ids and arrays in one question
+
+Watched = AsyncGenerator[Event | tuple[JobInfo, ...], None]
+
+
+async def events(door: Door, since: int, subject: str, *, follow: bool) -> AsyncGenerator[Event, None]:
+    """The farm's events after `since`; with `follow` for ever."""
+    while True:
+        try:
+            async with aclosing(door.stream("events", since=since, subject=subject, follow=follow)) as replies:
+                async for reply in replies:
+                    if reply.more and reply.fields["seq"] > since:
+                        event = event_from(reply.fields)
+                        since = event.seq
+                        yield event
+        except DaemonUnreachableError as error:
+            await door.back(error)
+        else:
+            return
+
+
+async def watched(door: Door, names: tuple[str, ...], since: int) -> Watched:
+    """Events of jobs and arrays, then the jobs as they ended; more than a thousand names in several rounds."""
+    for start in range(0, len(names), WATCHED_JOBS):
+        async with aclosing(_watched(door, names[start : start + WATCHED_JOBS], since)) as told:
+            async for each in told:
+                yield each
+
+
+async def _watched(door: Door, names: tuple[str, ...], since: int) -> Watched:
+    while True:
+        try:
+            async with aclosing(door.stream("job.watch", jobs=list(names), since=since)) as replies:
+                async for reply in replies:
+                    if not reply.more:
+                        yield tuple(map(job_from, reply.fields["jobs"]))
+                    elif reply.fields["seq"] > since:
+                        event = event_from(reply.fields)
+                        since = event.seq
+                        yield event
+        except DaemonUnreachableError as error:
+            await door.back(error)
+        else:
+            return
+
+
+async def log_lines(door: Door, job: str, attempt: int | None, *, follow: bool) -> AsyncGenerator[LogLine, None]:
+    """Lines of an attempt's log; of the latest and, with `follow`, of those after it when `attempt` is None."""
+    every = attempt is None and follow
+    asked = number = attempt
+    after = 0
+    while True:
+        # A place in one attempt's log is none in another's.
+        fresh, elsewhere = after == 0 or asked is not None, False
+        stream = door.stream("job.logs", job=job, number=asked, after=after, follow=follow)
+        try:
+            async with aclosing(stream) as pages:
+                async for page in pages:
+                    came = page.fields.get("number", number)
+                    elsewhere = not fresh and came != number
+                    fresh = True
+                    if elsewhere:
+                        asked, number, after = came, came, 0
+                        break
+                    for line in page.fields.get("lines", ()):
+                        yield line_from(line)
+                    number, after = came, page.fields.get("next", after)
+        except DaemonUnreachableError as error:
+            await door.back(error)
+            asked = number  # read that attempt to its end, before those that came after it
+        else:
+            if not elsewhere and (asked is None or not every):
+                return
+            asked = asked if elsewhere else None
+
+
+async def with_idle(items: AsyncGenerator[Any, None], idle_s: float) -> AsyncGenerator[Any, None]:
+    """`items`, and None whenever none came for `idle_s`."""
+    end = object()
+    pending: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(items, end))
+            done, _ = await asyncio.wait((pending,), timeout=idle_s)
+            if not done:
+                yield None
+                continue
+            item, pending = pending.result(), None
+            if item is end:
+                return
+            yield item
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+        await items.aclose()
