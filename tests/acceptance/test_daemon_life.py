@@ -45,13 +45,14 @@ def test_a_killed_daemon_is_followed_by_one_that_knows_everything(farm, clients)
     assert helpers
     with clients.running(HOLD.format(key="mine")) as client:
         assert client.hear() is True
+        seq = farm.status()["seq"]
         farm.daemon.kill()
         client.go()
         assert client.hear()
     assert psutil.wait_procs(helpers, 10)[1] == []
 
     farm.daemon.start().close()
-    story = Story(farm, since=0)
+    story = Story(farm, since=seq)
     until_ready_but(farm, drained)
     assert phone.row["name"] == "bench-1"
     assert phone.row["pool"] == "desk"

@@ -1,0 +1,131 @@
+"""`farm store ...` and the event stream: while the daemon serves, after it was killed, and when it starts again."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from farm.control.client import ControlClient
+from farm.core.errors import ExitCode, FarmError
+from tests.support.whole_farm import answer, running_farm
+
+LATE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("galaxy-s9") as farm:
+        yield farm
+
+
+@pytest.fixture
+def alone(farm):
+    """Options for a command that finds no daemon."""
+    return ("--state-dir", str(farm.folder / "state"))
+
+
+def backups(farm):
+    return sorted((farm.folder / "state").glob("farm.db.backup-*"))
+
+
+def told(farm, since, **fields):
+    """The events after a number, without waiting for further ones."""
+    with ControlClient(farm.socket) as client:
+        *events, last = client.stream("events", LATE_S, since=since, follow=False, **fields)
+    return events, last
+
+
+def test_while_it_serves(farm, tmp_path):
+    report = answer(farm.farm("store", "check", "--json"))
+    assert report["ok"] is True
+    assert report["findings"] == []
+    assert report["rows"]["device"] == 1
+    text = farm.farm("store", "check")
+    assert text.stdout.splitlines()[-1] == "sound"
+
+    made = answer(farm.farm("store", "backup", "--json"))
+    assert [str(each) for each in backups(farm)] == [made["path"]]
+    named = tmp_path / "copy.db"
+    assert str(named) in farm.farm("store", "backup", str(named)).stdout
+    assert named.stat().st_size == made["size_bytes"]
+    for wrong, said in ((named, "is there already"), (tmp_path / "absent" / "x", "there is no folder")):
+        done = farm.farm("store", "backup", str(wrong))
+        assert (done.returncode, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
+
+    assert "would remove 0 jobs" in farm.farm("store", "prune", "--dry-run").stdout
+    pruned = answer(farm.farm("store", "prune", "--keep-days", "1", "--json"))
+    assert (pruned["jobs"], pruned["dry_run"]) == (0, False)
+    assert farm.farm("store", "prune", "--keep-days", "-1").returncode == ExitCode.USAGE
+
+
+def test_events_from_the_store_and_from_memory(farm):
+    everything, last = told(farm, 0)
+    kinds = [event["kind"] for event in everything]
+    assert kinds.index("device.starting") < kinds.index("device.ready")
+    numbers = [event["seq"] for event in everything]
+    assert numbers == sorted(set(numbers))
+    assert last == {"seq": numbers[-1]}
+    assert told(farm, numbers[-1]) == ([], {"seq": numbers[-1]})
+    name = next(event["subject"] for event in everything if event["kind"] == "device.ready")
+    about, _ = told(farm, 0, subject=name)
+    assert about == [event for event in everything if event["subject"] == name]
+
+
+def test_without_a_daemon_and_over_a_restart(farm, alone, tmp_path):
+    def alone_too(*words):
+        return farm_without_daemon(farm, *words, *alone)
+
+    before, _ = told(farm, 0)
+    kept = [event for event in before if event["kind"] != "device.pushing"]
+    pid = farm.status()["pid"]
+    os.kill(pid, signal.SIGSTOP)  # it has the folder, and does not answer
+    try:
+        said = alone_too("store", "check")
+        assert (said.returncode, f"another daemon (pid {pid})" in said.stderr) == (ExitCode.FAILED, True), said.stderr
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert farm.farm("store", "prune", "--dry-run").returncode == 0  # 0.5 s and more later: all events are kept
+    farm.daemon.stop()
+    report = json.loads(alone_too("store", "check", "--json").stdout)
+    assert report["ok"] is True
+    assert report["rows"]["event"] >= len(kept)
+    copy = tmp_path / "copy.db"
+    assert alone_too("store", "backup", str(copy)).returncode == 0
+    assert copy.stat().st_size > 0
+    assert json.loads(alone_too("store", "prune", "--dry-run", "--json").stdout)["jobs"] == 0
+    assert "there is no state folder" in farm_without_daemon(farm, "store", "check", "--state-dir", "/absent").stderr
+
+    farm.daemon.start().close()
+    farm.wait_ready(1)
+    after, _ = told(farm, 0)
+    assert after[: len(kept)] == kept
+    assert told(farm, kept[-1]["seq"])[0] == after[len(kept) :]
+
+    farm.daemon.kill()
+    database = farm.folder / "state" / "farm.db"
+    database.write_bytes(b"damage" * 1000)
+    with pytest.raises(FarmError) as caught:
+        farm.daemon.start()
+    evidence = str(caught.value.evidence)
+    assert "is damaged or is no database" in evidence
+    assert f"cp {backups(farm)[-1]} {database}" in evidence
+    assert "Traceback" not in farm.daemon.log.read_text()
+    for rest in ("", "-wal", "-shm"):
+        Path(f"{database}{rest}").unlink(missing_ok=True)
+    database.write_bytes(backups(farm)[-1].read_bytes())
+    farm.daemon.start().close()
+    farm.wait_ready(1)
+
+
+def farm_without_daemon(farm, *words):
+    """A command whose daemon does not answer."""
+    import subprocess
+    import sys
+
+    return subprocess.run(
+        [sys.executable, "-m", "farm", *words],
+        env={**os.environ, "FARM_SOCKET": str(farm.folder / "absent.sock")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
