@@ -127,7 +127,7 @@ class LeaseVerbs:
 
     async def leases(self, _: Nothing) -> Mapping[str, Any]:
         """Who holds what, and who waits."""
-        waiting = self._leasing.waiting()
+        waiting = self._leasing.waiting(WAITING_LISTED)
         return {
             "leases": [
                 {
@@ -154,9 +154,9 @@ class LeaseVerbs:
                     "job": each.request.job,
                     "waited_s": round(each.waited_s, 3),
                 }
-                for each in waiting[:WAITING_LISTED]
+                for each in waiting
             ],
-            "waiting_more": max(0, len(waiting) - WAITING_LISTED),
+            "waiting_more": self._leasing.waiting_count - len(waiting),
         }
 
     async def kick(self, asked: OneDevice) -> Mapping[str, Any]:

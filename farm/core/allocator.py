@@ -17,6 +17,7 @@ Rules, and where they are kept:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from farm.core import allocator_explain
 from farm.core.allocator_events import (
@@ -116,9 +117,12 @@ class Allocator:
         """Names of the devices that a request with this selector means, leasable or not."""
         return self._state.index.matching(Meaning(selector, device))
 
-    def waiting(self) -> tuple[tuple[str, LeaseRequest], ...]:
-        """Waiting requests as they would be served, were every device equal and shares to stay as they are."""
-        return tuple((each.id, each.request) for each in allocator_explain.in_order(self._state))
+    def waiting(self, limit: int | None = None) -> tuple[tuple[str, LeaseRequest], ...]:
+        """Waiting requests as they would be served, were every device equal and shares to stay as they are.
+
+        `limit`: only so many of the foremost; costs no more than those.
+        """
+        return tuple((each.id, each.request) for each in islice(allocator_explain.in_order(self._state), limit))
 
     def usage_s(self, user: str) -> float:
         """Decayed device-seconds that count for the user's share, running leases up to the last event."""
@@ -133,6 +137,10 @@ class Allocator:
             request_id: places the request in the queue; without it, it is explained as if it came now.
         """
         return allocator_explain.explain(self._state, request, request_id, now_s)
+
+    def obstacles(self, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
+        """Per device that suits `request`, what keeps it, the queue apart: cheap, for lists of requests."""
+        return allocator_explain.obstacles(self._state, request, now_s)
 
     def estimate_s(self, request_id: str, now_s: float) -> float | None:
         """Seconds until this request is served at the latest, as things stand; None: nobody can say.

@@ -72,6 +72,17 @@ def explain(state: State, request: LeaseRequest, request_id: str, now_s: float) 
     return tuple(sorted(reasons, key=lambda reason: (not reason.matches, reason.device)))
 
 
+def obstacles(state: State, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
+    """Per device that suits `request`, what keeps it; nobody who waits is looked at."""
+    now_s, own_limit = max(now_s, state.now_s), _own_limit(state, request)
+    reasons = []
+    for name in sorted(state.index.matching(Meaning.of(request))):
+        view = state.index.views[name]
+        facts = [*(own_limit if view.adopted else ()), *_facts(state, request, view, now_s)]
+        reasons.append(DeviceReason(name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
+    return tuple(reasons)
+
+
 def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
     """Seconds until the request is served at the latest, as things stand; None: nobody can say.
 

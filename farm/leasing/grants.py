@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from farm.core.allocator import Allocator
 from farm.core.allocator_events import (
@@ -31,12 +32,15 @@ from farm.core.allocator_events import (
 from farm.core.device import DeviceView, Life
 from farm.core.events import Event
 from farm.core.requests import Lease, LeaseRequest
+from farm.core.selector import Selector
 from farm.leasing.book import Entry, LeaseBook, told
 from farm.leasing.model import LeaseKeeper, LeasePolicy, WaitingRequest, share_of
 from farm.leasing.status import asked_for
 from farm.store.records import LeaseRecord
 
 FENCE_BITS = 32  # a fence is the host's epoch above a counter: 4 billion grants per start of the daemon
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +100,7 @@ class Grants:
         self._delivered = delivered
         self.allocator = Allocator(policy.allocator)
         self.pending: Counter[str] = Counter()  # undecided wishes, by what the tracker's summary calls them
+        self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by what they mean
         self._wishes: dict[str, Wish] = {}
         self._decided: dict[str, Decided] = {}  # by device
         self._counter = 0
@@ -143,12 +148,12 @@ class Grants:
             self._leave(wish)
             self.apply(RequestWithdrawn(request_id))
 
-    def waiting(self) -> tuple[WaitingRequest, ...]:
-        """Undecided wishes, in the order they would be served."""
+    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
+        """Undecided wishes, in the order they would be served; the foremost `limit` of them."""
         now = self._clock()
         return tuple(
             WaitingRequest(request_id, request, now - wish.since)
-            for request_id, request in self.allocator.waiting()
+            for request_id, request in self.allocator.waiting(limit)
             if (wish := self._wishes.get(request_id)) is not None
         )
 
@@ -227,13 +232,12 @@ class Grants:
 
     def _enter(self, wish: Wish) -> None:
         self.pending[asked_for(wish.request)] += 1
+        self.wanted[wish.request.selector, wish.request.device] += 1
         self.apply(RequestCame(wish.id, wish.request))
 
     def _leave(self, wish: Wish) -> None:
-        name = asked_for(wish.request)
-        self.pending[name] -= 1
-        if not self.pending[name]:
-            del self.pending[name]
+        _take_one(self.pending, asked_for(wish.request))
+        _take_one(self.wanted, (wish.request.selector, wish.request.device))
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -250,6 +254,12 @@ class Grants:
     def _time_passed(self) -> None:
         self._look = None
         self.apply(TimePassed())
+
+
+def _take_one(counter: Counter[T], name: T) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
 
 
 def _record(lease: Lease, granted_at: datetime) -> LeaseRecord:

@@ -37,7 +37,7 @@ from farm.leasing.model import (
     SessionStuckError,
     WaitingRequest,
 )
-from farm.leasing.status import explain, explain_waiting, shortly, summarise
+from farm.leasing.status import SEARCHED, explain, explain_waiting, shortly, summarise
 
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 STOPPING = "the farm is stopping"
@@ -283,9 +283,14 @@ class Leasing:
 
     # --- status ---------------------------------------------------------------------------------------------------
 
-    def waiting(self) -> tuple[WaitingRequest, ...]:
-        """Requests without a device, in the order they would be served."""
-        return self._grants.waiting()
+    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
+        """Requests without a device, in the order they would be served; the foremost `limit` of them."""
+        return self._grants.waiting(limit)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many requests have no device."""
+        return self._grants.pending.total()
 
     def holders(self) -> tuple[Holder, ...]:
         """Current leases, by device name."""
@@ -297,16 +302,17 @@ class Leasing:
         Raises:
             UserError: `subject` is no selector.
         """
-        return explain(self._allocator, subject, self.waiting(), self._clock())
+        foremost = self._grants.waiting(SEARCHED)
+        return explain(self._allocator, subject, foremost, self._grants.wanted, self._clock())
 
     def explain_request(self, request_id: str) -> Explanation | None:
         """Why this request waits; None: it does not."""
         return explain_waiting(self._allocator, self._grants.wish(request_id), self._clock())
 
     def why(self, request_id: str) -> str:
-        """Why this request waits, in one short sentence; empty when it does not."""
-        explained = self.explain_request(request_id)
-        return "" if explained is None else shortly(explained)
+        """What keeps this request's devices, in one short sentence; empty when it does not wait."""
+        waiting = self._grants.wish(request_id)
+        return "" if waiting is None else shortly(self._allocator, waiting.request, self._clock())
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 from farm.core.allocator import Allocator
 from farm.core.device import DeviceView, Life, Service
@@ -15,6 +14,7 @@ from farm.leasing.model import Explanation, WaitingRequest
 
 # A device on its way back to READY by itself: in service, only not now.
 MENDING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING})
+SEARCHED = 1000  # foremost requests that an explanation looks at one by one: 3 ms
 WAITING_SHOWN = 10  # of the requests that an explanation is about; a team's queue may have 100,000
 REASONS_IN_SHORT = 2  # of a sentence about a job
 
@@ -39,11 +39,24 @@ def summarise(allocator: Allocator, pending: Mapping[str, int]) -> FleetSummary:
     return FleetSummary(keys, tuple(servers))
 
 
-def explain(allocator: Allocator, subject: str, waiting: Sequence[WaitingRequest], now_s: float) -> Explanation:
+def explain(
+    allocator: Allocator,
+    subject: str,
+    foremost: Sequence[WaitingRequest],
+    wanted: Mapping[tuple[Selector, str], int],
+    now_s: float,
+) -> Explanation:
     """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
 
     The reasons are those of the foremost waiting request for exactly `subject`, else of one that would come now. For a
     device name, the requests that could get this device are listed, and only this device's reason.
+
+    Args:
+        allocator: who decides.
+        subject: what is asked about.
+        foremost: requests that wait, in the order they would be served; of many, the first.
+        wanted: how many wait in all, by what they mean.
+        now_s: monotonic seconds.
 
     Raises:
         UserError: `subject` is no selector.
@@ -51,23 +64,24 @@ def explain(allocator: Allocator, subject: str, waiting: Sequence[WaitingRequest
     device = subject if subject in allocator.devices else ""
     selector = Selector() if device else Selector.parse(subject)
     named = allocator.matching(selector, device)
-
-    @cache
-    def concerns(wanted: Selector, wanted_device: str) -> bool:
-        return wanted == selector or bool(named & allocator.matching(wanted, wanted_device))
-
-    concerned = [each for each in waiting if concerns(each.request.selector, each.request.device)]
-    foremost = next((each for each in concerned if each.request.selector == selector and not device), None)
-    if foremost is None:
+    concerned = {
+        meant: count
+        for meant, count in wanted.items()
+        if meant[0] == selector or not named.isdisjoint(allocator.matching(*meant))
+    }
+    waiting = [each for each in foremost if (each.request.selector, each.request.device) in concerned]
+    exact = next((each for each in waiting if each.request.selector == selector and not device), None)
+    if exact is None:
         reasons = allocator.explain(LeaseRequest(selector, "", Door.JOB, device=device), now_s)
     else:
-        reasons = allocator.explain(foremost.request, now_s, foremost.id)
+        reasons = allocator.explain(exact.request, now_s, exact.id)
+    shown = tuple(waiting[:WAITING_SHOWN])
     return Explanation(
         subject,
-        tuple(concerned[:WAITING_SHOWN]),
+        shown,
         tuple(reason for reason in reasons if reason.matches or not device),
-        None if foremost is None else allocator.estimate_s(foremost.id, now_s),
-        max(0, len(concerned) - WAITING_SHOWN),
+        None if exact is None else allocator.estimate_s(exact.id, now_s),
+        sum(concerned.values()) - len(shown),
     )
 
 
@@ -83,11 +97,11 @@ def explain_waiting(allocator: Allocator, waiting: WaitingRequest | None, now_s:
     )
 
 
-def shortly(explained: Explanation) -> str:
-    """One sentence: what keeps the likeliest devices."""
-    reasons = [f"{each.device}: {each.reason}" for each in explained.devices if each.matches]
+def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
+    """What keeps the devices that suit a request, in one sentence."""
+    reasons = [f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s)]
     if not reasons:
-        return f"no phone matches {explained.subject}"
+        return f"no phone matches {asked_for(request)}"
     more = len(reasons) - REASONS_IN_SHORT
     return "; ".join(reasons[:REASONS_IN_SHORT]) + (f"; and {more} more" if more > 0 else "")
 
