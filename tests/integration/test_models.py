@@ -1,13 +1,23 @@
 """Bad models and inputs are refused in one sentence that names the place; a phone's wrong numbers are seen."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.core.errors import ModelError
+from farm.worker import inputs as inputs_module
 from farm.worker.compile import TargetError, abi_of, compile_library, to_relax
-from farm.worker.onnx_model import inputs_for, load, shapes_of
+from farm.worker.inputs import InputError, filled, given_inputs, inputs_for, shapes_of
+from farm.worker.onnx_model import load
+from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
 from farm.worker.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
+from farm.worker.run import save_arrays
 from farm.worker.small_cnn import INPUT_SHAPE, build
 
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
@@ -95,36 +105,153 @@ def open_shape():
     return load(model([node("Relu", ["x"], ["y"])], [tensor("x", ["N", 2])], [tensor("y", ["N", 2])]), "net")
 
 
-def npz(tmp_path, **arrays):
-    np.savez(tmp_path / "x.npz", **arrays)
-    return (tmp_path / "x.npz").read_bytes()
+def npz(**arrays):
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)
+    return packed.getvalue()
+
+
+def zipped(**members):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return packed.getvalue()
+
+
+def header(shape):
+    """The start of an .npy file that claims to hold so much."""
+    packed = io.BytesIO()
+    np.lib.format.write_array_header_1_0(packed, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return packed.getvalue()
 
 
 def test_an_open_dimension_is_named_and_inputs_fix_it(tmp_path):
     with pytest.raises(ModelError, match="input 'x', shape Nx2, leaves dimension 0 open") as caught:
         inputs_for(open_shape(), None)
     assert "--input" in caught.value.hint
-    inputs = inputs_for(open_shape(), npz(tmp_path, x=np.ones((5, 2), np.float32)))
+    inputs = inputs_for(open_shape(), npz(x=np.ones((5, 2), np.float32)))
     reference = reference_for(open_shape(), inputs, tmp_path)
     assert reference.outputs[0].shape == (5, 2)
     assert compare(reference.host_outputs, reference.outputs, ["y"]).ok
 
 
+GOOD = np.zeros(INPUT_SHAPE, np.float32)
+
+
+def with_one(value, dtype=np.float32):
+    array = np.zeros(INPUT_SHAPE, dtype)
+    array[0, 2, 0, 1] = value
+    return array
+
+
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("data", "said", "next_"),
     [
-        ({"input": np.zeros((1, 3, 32))}, "has shape 1x3x32, the model wants 1x3x32x32"),
-        ({"input": np.zeros((1, 3, 32, 33))}, "has shape 1x3x32x33"),
-        ({"input": np.zeros(INPUT_SHAPE, complex)}, "is complex128, the model wants float32"),
-        ({"x": np.zeros(INPUT_SHAPE)}, "lacks the array 'input'"),
-        ({"input": np.zeros(INPUT_SHAPE), "y": np.zeros(1)}, "has the array 'y'"),
-        ({"input": np.array([object()])}, "no .npz file of plain arrays"),
+        (npz(input=np.zeros((1, 3, 32))), "'input' has shape 1x3x32, the model wants 1x3x32x32", "that shape"),
+        (npz(input=np.zeros((1, 3, 32, 33))), "has shape 1x3x32x33", "that shape"),
+        (npz(input=np.zeros(())), "has shape scalar, the model wants 1x3x32x32", "that shape"),
+        (npz(input=np.zeros(INPUT_SHAPE, complex)), "is complex128, the model wants float32", ".astype('float32')"),
+        (npz(x=GOOD), "has the array 'x', which is no input of net", "net has inputs: input"),
+        (npz(input=GOOD, inptu=GOOD), "has the array 'inptu'", "did you mean 'input'?"),
+        (npz(), "lacks the array 'input'", "net has inputs: input"),
+        (npz(input=with_one(np.nan)), r"input 'input' has nan at \[0, 2, 0, 1\]", "numbers only"),
+        (npz(input=with_one(-np.inf)), r"has -inf at \[0, 2, 0, 1\]", "numbers only"),
+        (npz(input=with_one(1e200, np.float64)), "has 1e[+]200 at", "float32 cannot hold it"),
+        (npz(input=np.array([object()])), r"'input.npy' in the inputs file holds Python objects", "numpy.savez"),
+        (GOOD.dumps(), "is a pickle", "numpy.savez"),
+        (header(INPUT_SHAPE) + GOOD.tobytes(), r"is one array \(.npy\)", "numpy.savez"),
+        (b"", "no .npz file of plain arrays", "numpy.savez"),
+        (npz(input=GOOD)[:-40], "no .npz file of plain arrays", "numpy.savez"),
+        (npz(input=GOOD).replace(b"\0" * 500, b"\1" * 500), "is damaged, or no array", "numpy.savez"),
+        (zipped(input=b"text"), "is damaged, or no array", "numpy.savez"),
+        (zipped(input=header(INPUT_SHAPE)), "is damaged, or no array", "numpy.savez"),
     ],
-    ids=["rank", "shape", "type", "name", "extra", "pickle"],
-)
-def test_inputs_that_do_not_fit_are_refused(tmp_path, arrays, said):
-    with pytest.raises(ModelError, match=said):
-        inputs_for(load(SMALL, "net"), npz(tmp_path, **arrays))
+    ids=[
+        "rank", "shape", "scalar", "type", "name", "near name", "none", "nan", "infinity", "overflow", "objects",
+        "pickle", "npy", "empty", "cut", "damaged", "text", "short",
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_are_refused(data, said, next_):
+    with pytest.raises(InputError, match=said) as caught:
+        inputs_for(load(SMALL, "net"), data)
+    assert next_ in caught.value.hint
+    assert caught.value.fault == "user"
+    assert "\n" not in caught.value.message
+
+
+def test_an_empty_array_and_a_boastful_one_are_refused(monkeypatch):
+    with pytest.raises(InputError, match="input 'x' is empty: its shape is 0x2"):
+        inputs_for(open_shape(), npz(x=np.zeros((0, 2))))
+    monkeypatch.setattr(inputs_module, "MAX_ARRAY_BYTES", 100_000)
+    with pytest.raises(InputError, match=r"'x.npy' in the inputs file has 1,000,128 bytes"):
+        inputs_for(open_shape(), zipped(x=header((125_000, 2)) + bytes(1_000_000)))
+
+
+def test_integers_keep_their_value_or_are_refused():
+    data = model(
+        [node("Neg", ["x"], ["y"])], [tensor("x", [2], TensorProto.INT32)], [tensor("y", [2], TensorProto.INT32)]
+    )
+    counting = load(data, "net")
+    assert inputs_for(counting, npz(x=np.array([1, 2])))["x"].dtype == np.int32
+    with pytest.raises(InputError, match=r"has 4294967297 at \[1\]"):
+        inputs_for(counting, npz(x=np.array([1, 2**32 + 1])))
+    with pytest.raises(InputError, match="is float64, the model wants int32"):
+        inputs_for(counting, npz(x=np.array([1.0, 2.0])))
+
+
+def test_inputs_that_are_not_given_are_filled():
+    data = model(
+        [node("Add", ["a", "b"], ["c"])], [tensor("a", [2]), tensor("b", [2])], [tensor("c", [2])],
+    )  # fmt: skip
+    adding = load(data, "net")
+    given = given_inputs(adding, npz(b=np.array([5.0, 6.0])))
+    made = {fill: filled(adding, given, fill) for fill in ("random", "zeros", "ones")}
+    assert all(each["b"].tolist() == [5, 6] for each in made.values())
+    assert (made["zeros"]["a"].tolist(), made["ones"]["a"].tolist()) == ([0, 0], [1, 1])
+    everything = filled(adding, {}, "random")
+    assert np.array_equal(made["random"]["a"], everything["a"])  # whatever else is given
+    assert not np.array_equal(everything["a"], everything["b"])
+
+
+def test_the_largest_elements_are_named_by_labels():
+    output = np.array([[0.1, np.nan, 0.7, 0.7, np.inf]], np.float32)
+    labels = read_labels("cat\ndog\nTaube\u00e9\nowl\nfox\n".encode())
+    check_labels(labels, {"y": output})
+    assert [(row["index"], row["label"]) for row in largest(output, 2, labels)] == [(2, "Taube\u00e9"), (3, "owl")]
+    assert "at" not in largest(output, 1)[0]
+    assert len(largest(output, 100)) == 3  # NaN and infinity are no ranks, and JSON has neither
+    rows = largest(np.array([[1, 5], [9, 2]]), 2, ("a", "b"))
+    assert rows == [
+        {"index": 2, "value": 9.0, "at": [1, 0], "label": "a"}, {"index": 1, "value": 5.0, "at": [0, 1], "label": "b"},
+    ]  # fmt: skip
+    assert largest(np.float32(3).reshape(()), 5) == [{"index": 0, "value": 3.0}]
+
+
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(LabelsError, match="there are 2 labels, and no output has so many classes: 'y' has 3") as caught:
+        check_labels(("a", "b"), {"y": np.zeros((1, 3))})
+    assert "one line per class" in caught.value.hint
+    with pytest.raises(LabelsError, match=r"no UTF-8 text \(line 2\)"):
+        read_labels(b"cat\n\xff\xfe\n")
+    for nothing in (b"", b"\n \n"):
+        with pytest.raises(LabelsError, match="empty"):
+            read_labels(nothing)
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=6)), st.integers(1, 20))
+def test_the_largest_are_those_that_sorting_finds(output, count):
+    ranked = [row["value"] for row in largest(output, count)]
+    finite = output[np.isfinite(output)].astype(float)
+    assert ranked == sorted(finite.tolist(), reverse=True)[:count]
+
+
+def test_outputs_are_stored_under_any_name(tmp_path):
+    arrays = {"file": np.ones(2), "a/b:0": np.zeros((2, 0)), "arr": np.array(True)}
+    save_arrays(tmp_path / "x.npz", arrays)
+    with np.load(tmp_path / "x.npz", allow_pickle=False) as found:
+        assert set(found.files) == set(arrays)
+        assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
 
 
 def test_random_inputs_are_the_same_every_time():

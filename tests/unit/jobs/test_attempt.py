@@ -1,0 +1,150 @@
+"""One attempt as the daemon sees it: when its worker is overdue, what it is told, which reports are taken."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.errors import ProtocolError
+from farm.jobs.attempt import (
+    HELLO_LIMIT_S,
+    MAX_REPORT_BYTES,
+    SILENCE_LIMIT_S,
+    AttemptTimeoutError,
+    ResultTooLargeError,
+    Watch,
+    WorkerSilentError,
+    check_report,
+    next_look_s,
+    overdue,
+)
+from farm.jobs.lines import MAX_HEARD_BYTES, MAX_LINE_BYTES, Lines
+from farm.jobs.messages import (
+    MAX_MESSAGE_BYTES,
+    Exited,
+    Failed,
+    Kill,
+    Ready,
+    Spawn,
+    Spawned,
+    SpawnFailed,
+    decode_from_zygote,
+    decode_to_zygote,
+    encode,
+)
+from farm.jobs.tasks import BenchTask, RunTask
+
+
+def test_tasks_survive_the_wire():
+    what = {
+        "model": "a" * 64, "name": "net", "inputs": None, "target_name": "cpu", "cache": "/cache",
+        "target": {"kind": "llvm", "mattr": ["+neon"]},
+    }  # fmt: skip
+    for task in (
+        BenchTask(**what, repeat=2, number=3, min_repeat_ms=0),
+        RunTask(**what, fill="ones", top_k=3, labels="b" * 64),
+    ):
+        assert type(task).from_wire(json.loads(json.dumps(task.to_wire()))) == task
+
+
+def test_a_worker_is_overdue_by_its_time_or_by_its_silence():
+    watch = Watch(started_s=100.0, heard_s=100.0)
+    assert overdue(watch, 600, 100 + HELLO_LIMIT_S - 0.01) is None
+    assert isinstance(overdue(watch, 600, 100 + HELLO_LIMIT_S), WorkerSilentError)
+    watch.greeted, watch.heard_s = True, 150.0
+    assert overdue(watch, 600, 150 + SILENCE_LIMIT_S - 0.01) is None
+    assert isinstance(overdue(watch, 600, 150 + SILENCE_LIMIT_S), WorkerSilentError)
+    watch.heard_s = 699.0
+    assert isinstance(overdue(watch, 600, 700.0), AttemptTimeoutError)
+
+
+@given(
+    st.floats(0, 1e6), st.floats(0, 1e3), st.floats(0.1, 1e4), st.booleans(), st.floats(0, 1),
+)  # fmt: skip
+def test_nothing_is_overdue_before_the_next_look(started, since, timeout, greeted, part):
+    watch = Watch(started, started + min(since, timeout), greeted)
+    look = next_look_s(watch, timeout)
+    before = watch.heard_s + (look - watch.heard_s) * part * 0.999
+    if before < look - 1e-6:
+        assert overdue(watch, timeout, before) is None
+    assert overdue(watch, timeout, look + 1e-6) is not None
+
+
+SPAWN = Spawn("a.1", 3, "m", "t", "/door", "/folder", {"x": [1, {"y": None}]}, 10, 20, 1, 2)
+
+
+@pytest.mark.parametrize("message", [SPAWN, Kill("a", 9)], ids=lambda m: m.type)
+def test_orders_survive_the_wire(message):
+    assert decode_to_zygote(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Ready(1, 1, {"tvm": "0.27"}), Failed("m", "e"), Spawned("a", 5), SpawnFailed("a", "m"), Exited("a", 5, None, 9)],
+    ids=lambda m: m.type,
+)
+def test_reports_survive_the_wire(message):
+    assert decode_from_zygote(encode(message)) == message
+
+
+def test_what_does_not_fit_never_leaves():
+    with pytest.raises(ProtocolError, match="at most"):
+        encode(Spawn("a", 1, "m", "t", "d", "f", {"x": "y" * MAX_MESSAGE_BYTES}, 1, 1))
+    with pytest.raises(ProtocolError, match="not JSON"):
+        encode(Spawn("a", 1, "m", "t", "d", "f", {"x": object()}, 1, 1))
+
+
+@given(st.binary(max_size=200) | st.sampled_from([b'{"type":"kill"}', b'{"type":"exited","pid":"x"}', b"[" * 5000]))
+def test_bytes_are_no_zygote_message(packet):
+    for decode in (decode_to_zygote, decode_from_zygote):
+        with pytest.raises(ProtocolError):
+            decode(packet)
+
+
+def test_a_report_is_json_of_limited_size():
+    check_report({"x": "y" * (MAX_REPORT_BYTES - 20)})
+    with pytest.raises(ResultTooLargeError, match="at most") as caught:
+        check_report({"x": "y" * MAX_REPORT_BYTES})
+    assert caught.value.fault == "user"
+    assert "artifact" in caught.value.hint
+    loop = {}
+    loop["loop"] = loop
+    for value in ({"x": float("nan")}, {"x": b"bytes"}, loop):
+        with pytest.raises(ProtocolError, match="no JSON"):
+            check_report(value)
+
+
+def heard(*pieces, tail_bytes=1000):
+    told = []
+    lines = Lines(told.append, tail_bytes=tail_bytes)
+    for piece in pieces:
+        lines.feed(piece)
+    lines.finish()
+    return "\n".join(told).split("\n") if told else [], lines
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))), st.integers(1, 7))
+def test_lines_come_whole_however_they_are_cut(texts, size):
+    data = "".join(f"{text}\n" for text in texts).encode()
+    found, lines = heard(*(data[i : i + size] for i in range(0, len(data), size)), tail_bytes=len(data) + 1)
+    assert found == texts
+    assert lines.tail.encode() == data
+    assert lines.tail_is_all
+
+
+def test_lines_of_a_terminal_the_last_one_and_bytes_that_are_no_text():
+    assert heard(b"one\r\ntw", b"o\xff")[0] == ["one", "two\ufffd"]
+
+
+def test_a_stream_without_line_ends_is_told_in_pieces():
+    found, lines = heard(b"x" * (2 * MAX_LINE_BYTES + 5))
+    assert [len(line) for line in found] == [MAX_LINE_BYTES, MAX_LINE_BYTES, 5]
+    assert (len(lines.tail), lines.tail_is_all) == (1000, False)
+
+
+def test_a_stream_without_end_is_dropped_from_some_point_on_and_its_tail_kept():
+    found, lines = heard(*[b"y\n" * 32_000] * (MAX_HEARD_BYTES // 64_000 + 1), b"more\n", b"end\n", tail_bytes=8)
+    assert lines.deaf
+    assert found[-1] == "(more than 4 MiB: the rest is not kept)"
+    assert lines.tail == "ore\nend\n"
