@@ -126,6 +126,7 @@ class Daemon:
         events.subscribe(_log_event)
         history = EventHistory(events, store.events)
         stack.push_async_callback(history.close)
+        events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
         store.on_problem(self._store_heard(store, events))
 
         gid = group_to_let_in()
@@ -189,6 +190,7 @@ class Daemon:
         def clock_jumped() -> None:
             reservations.tell()
             leasing.clock_jumped()
+            dispatcher.clock_jumped()
 
         door = TvmDoor(
             config.tvm.host,
@@ -209,7 +211,9 @@ class Daemon:
         stack.push_async_callback(door.stop)
         logs = AttemptLogs(config.state_dir / "logs")
         work = PhoneWork(keys=leasing, workers=supervisor, gate=gate, toolchain_of=toolchains.of_view)
-        personal = LeaseExecutor(leases=leasing, phones=fleet, client=client, gate=gate, events=events, user_of=_user_of)
+        personal = LeaseExecutor(
+            leases=leasing, phones=fleet, client=client, gate=gate, events=events, user_of=_user_of
+        )
         dispatcher = Dispatcher(
             store=store,
             events=events,

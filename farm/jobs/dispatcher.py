@@ -123,6 +123,7 @@ class Dispatcher:
         self._changed: dict[str, list[asyncio.Future[None]]] = {}
         self._submitting: Counter[str] = Counter()  # jobs by user that are being written
         self._usable: dict[str, bool] = {}
+        self._wall_s = _wall_s(clock())
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
@@ -161,6 +162,11 @@ class Dispatcher:
                 log.error("%s has not ended: the next start finds it interrupted", task.get_name())
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+    def clock_jumped(self) -> None:
+        """The wall clock was set: jobs keep the time they have left, in the store too."""
+        by_s, self._wall_s = _wall_s(self._clock()) - self._wall_s, _wall_s(self._clock())
+        self._spawn(self._writer.move_deadlines(by_s), "move deadlines")
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
@@ -374,6 +380,11 @@ class Dispatcher:
         for waiter in self._changed.pop(job_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _wall_s(now: Moment) -> float:
+    """How far the wall clock is before the monotonic one."""
+    return now.at.timestamp() - now.s
 
 
 def _fresh_ids(kind: str) -> Iterator[str]:

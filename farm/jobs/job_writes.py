@@ -88,6 +88,10 @@ class JobWriter:
         if not await self._patiently(save):
             log.error("job %s was not %s any more: it was not made %s", becomes.id, before, becomes.state)
 
+    async def move_deadlines(self, by_s: float) -> None:
+        """The wall clock was set: what is written of deadlines follows it."""
+        await self._patiently(lambda: self._store.jobs.move_deadlines(by_s))
+
     async def _patiently(self, write: Callable[[], Awaitable[T]]) -> T:
         while True:
             self._back.clear()

@@ -1,7 +1,7 @@
 """What a daemon does with the jobs of the one before it, before anything else may happen to them.
 
-Its leases are ended in the store and its attempts interrupted, except a person's lease within its time: that goes on
-under its id, fence and expiry.
+Its leases are ended in the store and its attempts interrupted, except a person's lease: within its time it goes on
+under its id, fence and expiry, beyond that its job is done.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ async def recover(store: Store, events: EventLog, writer: JobWriter, now: Moment
         if record is not None and _goes_on(job, attempt, record, now):
             del open_leases[record.id]
             survivors.append(Survivor(job, attempt, _lease(job, record, now)))
-        elif job.kind == LeaseSpec.kind and attempt.facts:
+        elif _was_handed_over(job, attempt):
             await _end_of_lease(writer, job, attempt, record, now)
         else:
             await _interrupt(store, writer, job, attempt, now)
     for record in open_leases.values():
-        held_s = max(0.0, (now.at - record.granted_at).total_seconds())
+        held_s = _held_s(record, now)
         facts = {"device": record.device, "user": record.user, "fence": record.fence, "job": record.job}
         told = ("lease.released", record.id, {**facts, "reason": RESTARTED, "held_s": round(held_s, 3)})
         with events.drafted(told) as drafts:
@@ -74,9 +74,14 @@ def arrays_begun(store: Store, live: Sequence[Job]) -> Iterator[tuple[str, Mappi
         yield array, {each.device: each.job for each in store.jobs.latest_attempts(members).values()}
 
 
+def _was_handed_over(job: Job, attempt: Attempt) -> bool:
+    """Whether a person has had the phone: then what was asked for has been given, and is not given again."""
+    return job.kind == LeaseSpec.kind and bool(attempt.facts)
+
+
 def _goes_on(job: Job, attempt: Attempt, record: LeaseRecord, now: Moment) -> bool:
     in_time = record.expires_at is not None and record.expires_at > now.at
-    return job.kind == LeaseSpec.kind and bool(attempt.facts) and in_time
+    return _was_handed_over(job, attempt) and in_time
 
 
 def _lease(job: Job, record: LeaseRecord, now: Moment) -> Lease:
@@ -105,3 +110,8 @@ async def _interrupt(store: Store, writer: JobWriter, job: Job, attempt: Attempt
     outcome = Outcome(AttemptState.INTERRUPTED, device=attempt.device, interruptions=before)
     becomes = after_attempt(job, outcome, now)
     await writer.finish(replace(attempt, state=outcome.state, ended_at=now.at), becomes)
+
+
+def _held_s(record: LeaseRecord, now: Moment) -> float:
+    until = now.at if record.expires_at is None else min(now.at, record.expires_at)
+    return max(0.0, (until - record.granted_at).total_seconds())

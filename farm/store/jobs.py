@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, Double, Select, insert, select, type_coerce, update
 
 from farm.core.events import Event
 from farm.core.job import FINAL, Attempt, AttemptState, Job, JobState
@@ -194,6 +194,12 @@ class JobTable:
             _keep_result(connection, becomes.id, result)
 
         return await self._database.write_if(save, events, last=becomes.state in FINAL)
+
+    async def move_deadlines(self, by_s: float) -> None:
+        """The wall clock was set by so many seconds: jobs that have not ended keep the time they have left."""
+        late = type_coerce(job.c.deadline, Double) + by_s
+        change = update(job).where(job.c.ended_at.is_(None), job.c.deadline.is_not(None)).values(deadline=late)
+        await self._database.write(lambda connection: connection.execute(change) and None)
 
     async def facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
         """What a running attempt needs to be taken up after a restart; False: it does not run under that fence."""

@@ -11,6 +11,7 @@ from farm.core.device import Life, Service
 from farm.core.errors import HostError, NoPhoneError, NotAllowedError, PhoneError, UserError
 from farm.core.events import EventLog
 from farm.core.job import AttemptState, JobState
+from farm.core.queue_messages import Moment
 from farm.core.queue_model import JobRunsError, NoSuchJobError
 from farm.jobs.admission import QuotaError, StoreTroubleError
 from farm.jobs.dispatcher import Dispatcher
@@ -28,7 +29,7 @@ PATIENCE_S = 10
 class Farm:
     """One daemon's share of jobs; `again` is the next daemon over the same store."""
 
-    def __init__(self, path, *names, limits=None):
+    def __init__(self, path, *names, limits=None, **options):
         self.path = path
         self.store = Store.open(path)
         self.events = EventLog(self.store.epoch)
@@ -52,6 +53,7 @@ class Farm:
                 devices=self.devices,
             ),
             limits=lambda _: limits or UserConfig(),
+            **options,
         )
 
     async def submit(self, on="android", user="alice", *, key="", must_match=False, **fields):
@@ -481,15 +483,51 @@ async def test_a_persons_lease_outlives_the_daemon(tmp_path, end):
         assert again.store.jobs.attempts(job_id)[0].state is AttemptState.DONE
 
 
-async def test_a_lease_past_its_time_is_not_taken_up(tmp_path):
+async def test_a_lease_whose_time_ended_meanwhile_is_done(tmp_path):
     path = tmp_path / "farm.db"
     farm = Farm(path, "p1")
     await farm.dispatcher.start()
-    await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")
+    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
     running_attempt = await farm.started()
     await running_attempt.save_facts({"adb_port": 1234})
-    await farm.store.leases.extend(running_attempt.lease.id, datetime.now(UTC) - timedelta(seconds=1))
+    await farm.store.leases.extend(running_attempt.lease.id, datetime.now(UTC))
     farm.crash()
     async with running(path, "p1") as again:
-        assert (await again.started()).attempt.number == 2
+        assert again.job(job_id).state is JobState.DONE
+        assert again.store.jobs.result(job_id)["ended"] == "its time ended while the daemon was down"
+        assert again.store.leases.open() == ()
         assert again.executor.resumed == []
+
+
+async def test_a_lease_that_was_taken_away_before_the_crash_is_not_given_again(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1")
+    await farm.dispatcher.start()
+    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
+    running_attempt = await farm.started()
+    await running_attempt.save_facts({"adb_port": 1234})
+    await farm.store.leases.end(running_attempt.lease.id, ended_at=datetime.now(UTC), reason="kicked", held_s=1)
+    farm.crash()
+    async with running(path, "p1") as again:
+        assert again.job(job_id).state is JobState.FAILED
+        assert again.job(job_id).error["code"] == "lease_ended"
+
+
+async def test_deadlines_follow_a_clock_that_is_set(tmp_path):
+    set_by_s = 0.0
+
+    def clock():
+        return Moment(asyncio.get_running_loop().time(), datetime.now(UTC) + timedelta(seconds=set_by_s))
+
+    path = tmp_path / "farm.db"
+    async with running(path, clock=clock) as farm:
+        job_id = await farm.one(deadline_s=3600)
+        was = farm.job(job_id).deadline
+        set_by_s = 86400.0
+        farm.dispatcher.clock_jumped()
+        farm.dispatcher.hold(job_id)  # written after the deadlines
+        await farm.dispatcher.settled(job_id)
+        assert farm.job(job_id).state is JobState.HELD
+        assert abs(farm.job(job_id).deadline - was - timedelta(days=1)) < timedelta(seconds=1)
+    async with running(path, clock=clock) as again:
+        assert again.job(job_id).state is JobState.HELD
