@@ -158,9 +158,11 @@ class Grants:
         )
 
     def wish(self, request_id: str) -> WaitingRequest | None:
-        """A wish that nobody has answered yet."""
+        """A wish that waits; None when its lease is being written already."""
         wish = self._wishes.get(request_id)
-        return None if wish is None else WaitingRequest(wish.id, wish.request, self._clock() - wish.since)
+        if wish is None or wish.decided is not None:
+            return None
+        return WaitingRequest(wish.id, wish.request, self._clock() - wish.since)
 
     def device_changed(self, view: DeviceView, *, forgotten: bool) -> None:
         """Tell the allocator, and do not hand out a phone that was lost since it was decided about."""
