@@ -279,7 +279,6 @@ class Daemon:
             keep_days=config.store.keep_days,
             max_mb=config.store.max_mb,
             remove_logs=logs.remove,
-            needed=store.jobs.live,
         )
         PersonalLeaseVerbs(personal).register(control)
         StoreVerbs(store, where, retention).register(control)

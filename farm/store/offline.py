@@ -77,9 +77,7 @@ def prune_database(
     store = Store.open(where)
 
     async def prune() -> Pruned:
-        retention = Retention(
-            store.database, keep_days=keep_days, max_mb=max_mb, remove_logs=remove_logs, needed=store.jobs.live
-        )
+        retention = Retention(store.database, keep_days=keep_days, max_mb=max_mb, remove_logs=remove_logs)
         return retention.would_prune() if dry_run else await retention.prune()
 
     try:

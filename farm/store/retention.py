@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Text, and_, delete, exists, func, select, type_coerce
 
 from farm.core.errors import FarmError
-from farm.core.job import Job
 from farm.store.check import size_of
 from farm.store.database import Database
 from farm.store.schema import attempt, event, job, lease, submission
@@ -53,7 +52,6 @@ class Retention:
         keep_days: float,
         max_mb: float,
         remove_logs: Callable[[Sequence[str]], None] = lambda _: None,
-        needed: Callable[[], Iterable[Job]] = tuple,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Begin nothing yet.
@@ -63,14 +61,12 @@ class Retention:
             keep_days: since a job, a lease or an event ended.
             max_mb: size from which the oldest ended jobs go before their time.
             remove_logs: removes what stands on disk of jobs; called in a thread, after their rows are gone.
-            needed: jobs that have not ended; those they wait for are kept.
             clock: says the time.
         """
         self._database = database
         self._keep = timedelta(days=keep_days)
         self._max_bytes = max_mb * MB
         self._remove_logs = remove_logs
-        self._needed = needed
         self._clock = clock
         self._pruning = asyncio.Lock()
 
@@ -96,7 +92,7 @@ class Retention:
             def count(condition: ColumnElement[bool]) -> int:
                 return int(connection.execute(select(func.count()).where(condition)).scalar_one())
 
-            kept = self._kept_for_others()
+            kept = _waited_for(connection)
             jobs = count(and_(job.c.ended_at < ended, job.c.id.not_in(kept), job.c.array.not_in(kept)))
             return Pruned(jobs, count(lease.c.ended_at < ended), count(event.c.at < ended))
 
@@ -124,15 +120,10 @@ class Retention:
     def _ended_before(self, keep_days: float | None) -> datetime:
         return self._clock() - (self._keep if keep_days is None else timedelta(days=keep_days))
 
-    def _kept_for_others(self) -> list[str]:
-        """Jobs and arrays that somebody still waits for."""
-        return sorted({name for waiting in self._needed() for name in waiting.after})
-
     async def _remove_until(self, ended: datetime) -> tuple[int, int, int]:
         """Everything that ended before a time; counts of jobs, leases, events."""
-        kept = self._kept_for_others()
         jobs = leases = events = 0
-        while gone := await self._database.write(lambda connection: _remove_jobs(connection, ended, kept)):
+        while gone := await self._database.write(lambda connection: _remove_jobs(connection, ended)):
             jobs += len(gone)
             await asyncio.to_thread(self._remove_logs, gone)
         while count := await self._database.write(lambda connection: _remove_leases(connection, ended)):
@@ -172,8 +163,16 @@ class Retention:
             connection.close()
 
 
-def _remove_jobs(connection: Connection, ended: datetime, kept: list[str]) -> list[str]:
+def _waited_for(connection: Connection) -> list[str]:
+    """Ended jobs and arrays that others still name in `after`."""
+    some = type_coerce(job.c.after, Text) != "[]"
+    lists = connection.execute(select(job.c.after).where(job.c.ended_at.is_(None), some)).scalars()
+    return sorted({name for names in lists for name in names})
+
+
+def _remove_jobs(connection: Connection, ended: datetime) -> list[str]:
     """A batch of jobs with all that is kept of them, oldest end first."""
+    kept = _waited_for(connection)
     old = (
         select(job.c.id, job.c.submission)
         .where(job.c.ended_at < ended, job.c.id.not_in(kept), job.c.array.not_in(kept))
