@@ -88,14 +88,13 @@ class DeviceIndex:
             return frozenset(group.devices)
         return frozenset(name for name, view in self.views.items() if meaning.suits(view))
 
-    def waiting_groups_of(self, device: str) -> set[Group]:
-        """Groups with waiting requests that the device suits."""
-        return {group for group in self._groups_of.get(device, ()) if group.waiting}
-
     def waiting_groups(self, devices: set[str]) -> set[Group]:
         """Groups with waiting requests that any of the devices suits."""
         if len(devices) == 1:
-            return self.waiting_groups_of(next(iter(devices)))
+            (device,) = devices
+            return {group for group in self._groups_of[device] if group.waiting}
+        if not devices:
+            return set()
         return {group for group in self._groups.values() if group.waiting and not group.devices.isdisjoint(devices)}
 
     def came(self, meaning: Meaning) -> Group:

@@ -108,12 +108,14 @@ class Yields:
     def _who_would_be_served(self, device: str, holding: Holding) -> Iterator[Waiting]:
         """In service order, if the lease ended now."""
         state = self._state
-        groups = state.index.waiting_groups_of(device)
+        view = state.index.views.get(device)
+        coming = {device} if view is not None and view.leasable else set()
+        groups = state.index.waiting_groups(coming)
         if not holding.request.worker:
             groups = state.servable(groups)
         elif state.places_full:
             groups |= {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
-        within = state.free | {device}
+        within = state.free | coming
         for line in state.in_order(groups, within, ending=device):
             suiting = line.group.devices & within
             for waiting in line.queue.values():

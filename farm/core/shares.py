@@ -68,14 +68,16 @@ class Ledger:
 
     def take(self, user: str, now_s: float) -> None:
         """The user has one more device."""
+        scale = self._scale(now_s)
         account = self._account(user)
-        account.level -= self._scale(now_s) / self._rate
+        account.level -= scale / self._rate
         account.held += 1
 
     def give_back(self, user: str, now_s: float) -> None:
         """The user has one device fewer."""
+        scale = self._scale(now_s)
         account = self._account(user)
-        account.level += self._scale(now_s) / self._rate
+        account.level += scale / self._rate
         account.held -= 1
         if len(self._accounts) > self._sweep_at:
             self._sweep(now_s)
@@ -96,10 +98,9 @@ class Ledger:
 
     def usage_s(self, user: str, now_s: float) -> float:
         """Decayed device-seconds, running leases up to now."""
+        scale = self._scale(now_s)
         account = self._accounts.get(user)
-        if account is None:
-            return 0.0
-        return max(0.0, account.level / self._scale(now_s) + account.held / self._rate)
+        return max(0.0, account.level / scale + account.held / self._rate) if account is not None else 0.0
 
     def turns(self, users: Mapping[str, object], now_s: float) -> dict[str, float]:
         """How much each user has had for their weight; who has least is served first. Comparable at one time only."""
@@ -125,6 +126,7 @@ class Ledger:
         return account
 
     def _scale(self, now_s: float) -> float:
+        """g(now). Levels read before the call may be on an older scale."""
         if self._origin_s is None:
             self._origin_s = now_s
         exponent = (now_s - self._origin_s) / self._half_life_s

@@ -171,8 +171,8 @@ class Lines:
         fronts = []
         for group in groups:
             rest = iter(group.lines.values())
-            line = next(rest)
-            if self.starves(line, now_s):
+            line = next(rest, None)
+            if line is not None and self.starves(line, now_s):
                 fronts.append((line.turn, line, rest))
         heapify(fronts)
         while fronts and self.starves((front := fronts[0])[1], now_s):

@@ -1,0 +1,194 @@
+"""The allocator's rules as plainly as they can be said, slow and without an index: the oracle of its tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from farm.core.allocator_events import AllocatorPolicy
+from farm.core.device import DeviceView
+from farm.core.requests import LeaseRequest
+from farm.core.reservations import Reservation
+from farm.core.shares import Share
+
+NEARLY = 1e-6  # turns closer than that are told apart by rounding alone
+
+LineKey = tuple[object, ...]
+
+
+def line_of(request: LeaseRequest) -> LineKey:
+    return (request.user, request.priority, request.selector, request.device, request.avoid, request.worker)
+
+
+def means(request: LeaseRequest, view: DeviceView) -> bool:
+    return (
+        request.device in ("", view.name)
+        and view.name not in request.avoid
+        and request.selector.matches(view.labels, view.aliases)
+    )
+
+
+def largest_matching(suits: Mapping[str, Collection[str]]) -> int:
+    """How many of the keys can have one of their values each, all different. Tries everything."""
+    if not suits:
+        return 0
+    first, *others = sorted(suits)
+    rest = {name: suits[name] for name in others}
+    best = largest_matching(rest)
+    for taken in suits[first]:
+        without = {name: [each for each in values if each != taken] for name, values in rest.items()}
+        best = max(best, 1 + largest_matching(without))
+        if best == len(suits):
+            break
+    return best
+
+
+@dataclass
+class Lease:
+    id: str
+    request: LeaseRequest
+    since_s: float
+    asked: bool = False
+
+
+@dataclass
+class Model:
+    """What there is, and who would be served now."""
+
+    policy: AllocatorPolicy
+    now_s: float = 0.0
+    paused: bool = False
+    default: Share = field(default_factory=Share)
+    shares: dict[str, Share] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    views: dict[str, DeviceView] = field(default_factory=dict)
+    waiting: dict[str, LeaseRequest] = field(default_factory=dict)  # by arrival
+    arrival: dict[str, int] = field(default_factory=dict)
+    held: dict[str, Lease] = field(default_factory=dict)
+    lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
+    past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
+    turns: int = 0
+
+    # --- what happens ---
+
+    def came(self, request_id: str, request: LeaseRequest) -> None:
+        self.waiting[request_id] = request
+        self.arrival[request_id] = len(self.arrival)
+        if line_of(request) not in self.lines:
+            self._turn(line_of(request))
+
+    def left(self, request_id: str) -> None:
+        line = line_of(self.waiting.pop(request_id))
+        if all(line_of(other) != line for other in self.waiting.values()):
+            del self.lines[line]
+
+    def granted(self, request_id: str, device: str) -> None:
+        request = self.waiting[request_id]
+        self._turn(line_of(request))
+        self.left(request_id)
+        self.held[device] = Lease(request_id, request, self.now_s)
+
+    def ended(self, device: str) -> None:
+        lease = self.held.pop(device)
+        self.past.append((lease.request.user, lease.since_s, self.now_s))
+
+    def _turn(self, line: LineKey) -> None:
+        self.turns += 1
+        self.lines[line] = (self.turns, self.now_s)
+
+    # --- what follows ---
+
+    def free(self) -> list[str]:
+        return [name for name, view in self.views.items() if view.leasable and name not in self.held]
+
+    def share(self, user: str) -> Share:
+        return self.shares.get(user, self.default)
+
+    def reserved(self, request: LeaseRequest, device: str) -> bool:
+        """Whether a reservation keeps the device from the request now."""
+        lasts_s = self.policy.reservation_guard_s if request.longest_s is None else request.longest_s
+        mine = [each for each in self.reservations if each.covers(self.views[device])]
+        for each in mine:
+            begins_s = max(self.now_s, each.starts_s)
+            ends_s = min(self.now_s + lasts_s, each.ends_s)
+            if request.user in each.users or each.ends_s <= self.now_s:
+                continue
+            if each.starts_s > self.now_s and ends_s <= begins_s:
+                continue
+            if not any(
+                one.starts_s <= begins_s < one.ends_s and ends_s <= one.ends_s
+                for one in mine
+                if request.user in one.users
+            ):
+                return True
+        return False
+
+    def suits(self, request: LeaseRequest, devices: Iterable[str]) -> list[str]:
+        return [name for name in devices if means(request, self.views[name]) and not self.reserved(request, name)]
+
+    def usage_s(self, user: str) -> float:
+        """The integral of 2 ** (-age / half-life) over all that the user held."""
+        half_life_s = self.policy.usage_half_life_s
+        rate = 0.6931471805599453 / half_life_s
+
+        def weight(at_s: float) -> float:
+            return float(2.0 ** ((at_s - self.now_s) / half_life_s))
+
+        leases = [*self.past, *((each.request.user, each.since_s, self.now_s) for each in self.held.values())]
+        return sum((weight(end_s) - weight(begin_s)) / rate for name, begin_s, end_s in leases if name == user)
+
+    def turn(self, user: str, more: int = 0) -> float:
+        held = sum(lease.request.user == user for lease in self.held.values()) + more
+        return (self.usage_s(user) + held * self.policy.held_counts_s) / self.share(user).weight
+
+    def who_is_served(self) -> tuple[list[str], bool]:
+        """Request ids in the order of their turns, and whether rounding might decide otherwise."""
+        chosen: list[str] = []
+        waiting = dict(self.waiting)
+        lines, turns = dict(self.lines), self.turns
+        close = False
+        free = self.free()
+        while not self.paused:
+            more = Counter(self.waiting[name].user for name in chosen)
+            turn = {user: self.turn(user, more[user]) for user in {each.user for each in waiting.values()}}
+            ordered_turns = sorted(turn.values())
+            close |= any(0 < b - a < NEARLY * (1 + b) for a, b in zip(ordered_turns, ordered_turns[1:], strict=False))
+            for name in sorted(waiting, key=lambda name: self._place(name, waiting, lines, turn)):
+                if self._possible(name, chosen, free):
+                    break
+            else:
+                break
+            chosen.append(name)
+            turns += 1
+            line = line_of(waiting.pop(name))
+            lines[line] = (turns, self.now_s)
+        return chosen, close
+
+    def _place(
+        self,
+        name: str,
+        waiting: Mapping[str, LeaseRequest],
+        lines: Mapping[LineKey, tuple[int, float]],
+        turn: Mapping[str, float],
+    ) -> tuple[float, ...]:
+        request = waiting[name]
+        number, since_s = lines[line_of(request)]
+        if since_s <= self.now_s - self.policy.starved_s:
+            return (0, number, self.arrival[name])
+        line_begins = min(self.arrival[i] for i, each in waiting.items() if line_of(each) == line_of(request))
+        claim = (request.user, request.priority)
+        oldest = min(self.arrival[i] for i, each in waiting.items() if (each.user, each.priority) == claim)
+        return (1, -request.priority, turn[request.user], oldest, line_begins, self.arrival[name])
+
+    def _possible(self, name: str, chosen: list[str], free: list[str]) -> bool:
+        requests = [self.waiting[each] for each in (*chosen, name)]
+        asking = requests[-1]
+        having = [lease.request for lease in self.held.values()] + requests[:-1]
+        limit = self.share(asking.user).devices
+        if limit and sum(each.user == asking.user for each in having) >= limit:
+            return False
+        if asking.worker and sum(each.worker for each in having) >= self.policy.workers:
+            return False
+        suits = {each: self.suits(self.waiting[each], free) for each in (*chosen, name)}
+        return largest_matching(suits) == len(suits)

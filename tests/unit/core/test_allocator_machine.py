@@ -1,0 +1,284 @@
+"""Random histories of the allocator beside the plainest model of its rules; every invariant after every step."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import (
+    AllocatorPolicy,
+    DeviceChanged,
+    DeviceForgotten,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseRestored,
+    Paused,
+    RequestCame,
+    RequestWithdrawn,
+    ReservationsChanged,
+    Resumed,
+    SharesChanged,
+    TimePassed,
+)
+from farm.core.allocator_index import WHOLE_REQUEST, Meaning
+from farm.core.device import Heat, Life, Service
+from farm.core.requests import LeaseClass
+from farm.core.reservations import Reservation
+from farm.core.selector import Selector
+from farm.core.shares import Share
+from tests.support.allocator import phone, wish
+from tests.support.allocator_model import Lease, Model, means
+
+NAMES = ("a", "b", "c")
+ALIASES = ("adreno", "mali")
+KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
+USERS = ("ann", "bob", "cleo")
+POLICY = AllocatorPolicy(
+    workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=10.0, min_slice_s=20.0, reservation_guard_s=30.0
+)
+
+users = st.sampled_from(USERS)
+names = st.sampled_from(NAMES)
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.allocator = Allocator(POLICY)
+        self.model = Model(POLICY)
+        self.count = 0
+
+    def step(self, event):
+        model = self.model
+        expected, close = model.who_is_served()
+        decision = self.allocator.apply(event, model.now_s)
+        served = [grant.request_id for grant in decision.grants]
+        assert close or served == expected
+        for grant in decision.grants:
+            request, view = model.waiting[grant.request_id], model.views[grant.device]
+            assert not model.paused
+            assert view.leasable
+            assert grant.device not in model.held
+            assert means(request, view)
+            assert not model.reserved(request, grant.device)
+            model.granted(grant.request_id, grant.device)
+            having = Counter(lease.request.user for lease in model.held.values())
+            limit = model.share(request.user).devices
+            assert not limit or having[request.user] <= limit
+            if request.worker:
+                assert sum(lease.request.worker for lease in model.held.values()) <= POLICY.workers
+        for ask in decision.yields:
+            self.check_ask(ask)
+
+    def check_ask(self, ask):
+        model = self.model
+        lease = model.held[ask.device]
+        assert not model.paused
+        assert lease.id == ask.request_id
+        assert lease.request.lease_class is LeaseClass.TUNE
+        assert not lease.asked
+        lease.asked = True
+        if ask.reason.startswith("it is reserved"):
+            assert any(
+                each.covers(model.views[ask.device])
+                and each.starts_s <= model.now_s < each.ends_s
+                and lease.request.user not in each.users
+                for each in model.reservations
+            )
+            return
+        assert model.now_s >= lease.since_s + POLICY.min_slice_s
+        # Somebody gains by it: were the lease over, a request would be served that is not now.
+        del model.held[ask.device]
+        served, close = model.who_is_served()
+        model.held[ask.device] = lease
+        assert served or close
+
+    # --- devices ---
+
+    @rule(
+        name=names,
+        alias=st.sampled_from(ALIASES),
+        life=st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING]),
+        service=st.sampled_from([Service.IN] * 4 + [Service.DRAINING]),
+        heat=st.sampled_from([Heat.OK] * 4 + [Heat.COOLING]),
+    )
+    def device_changes(self, name, alias, life, service, heat):
+        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat)
+        self.step(DeviceChanged(self.model.views[name]))
+
+    @rule(name=names)
+    def device_is_forgotten(self, name):
+        self.model.views.pop(name, None)
+        self.step(DeviceForgotten(name))
+
+    # --- requests and leases ---
+
+    def wish(self, key, priority, device, user, worker, lease_class, longest_s, avoid):
+        return wish(
+            key, priority, device, user, worker=worker, lease_class=lease_class, longest_s=longest_s, avoid=avoid
+        )
+
+    wishes = {
+        "key": st.sampled_from((*KEYS, "android", "android")),
+        "priority": st.sampled_from((1, 1, 1, 2)),
+        "device": st.sampled_from(("", "", "", "b")),
+        "user": users,
+        "worker": st.booleans(),
+        "lease_class": st.sampled_from(LeaseClass),
+        "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
+        "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
+    }
+
+    @rule(**wishes)
+    def request_comes(self, **wanted):
+        self.count += 1
+        request_id, request = f"r{self.count}", self.wish(**wanted)
+        self.model.came(request_id, request)
+        self.step(RequestCame(request_id, request))
+
+    @rule(on=names, **wishes | {"device": st.just("")})
+    def lease_is_restored(self, on, **wanted):
+        if on in self.model.held:
+            return
+        self.count += 1
+        request = self.wish(**wanted)
+        self.model.held[on] = Lease(f"r{self.count}", request, self.model.now_s)
+        self.step(LeaseRestored(on, f"r{self.count}", request))
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data())
+    def request_is_withdrawn(self, data):
+        request_id = data.draw(st.sampled_from(sorted(self.model.waiting)))
+        self.model.left(request_id)
+        self.step(RequestWithdrawn(request_id))
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data(), longest_s=st.sampled_from((None, 5.0, 500.0)))
+    def lease_is_extended(self, data, longest_s):
+        self.step(LeaseExtended(data.draw(st.sampled_from(sorted(self.model.held))), longest_s))
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def lease_ends(self, data):
+        device = data.draw(st.sampled_from(sorted(self.model.held)))
+        self.model.ended(device)
+        self.step(LeaseEnded(device))
+
+    # --- rules of the house ---
+
+    @rule(weight=st.sampled_from((1.0, 2.0, 5.0)), devices=st.integers(0, 3), user=users)
+    def shares_change(self, weight, devices, user):
+        self.model.shares[user] = Share(weight, devices)
+        self.step(SharesChanged(self.model.default, self.model.shares))
+
+    @rule(
+        names=st.lists(
+            st.tuples(
+                st.sampled_from(("android", *ALIASES, *NAMES)),
+                st.sets(users, min_size=1, max_size=2),
+                st.sampled_from((-5.0, 0.0, 10.0, 35.0, 100.0)),
+                st.sampled_from((1.0, 20.0, 300.0)),
+            ),
+            max_size=3,
+        )
+    )
+    def reservations_change(self, names):
+        now_s = self.model.now_s
+        self.model.reservations = tuple(
+            Reservation(f"{index}", Selector.parse(key), frozenset(who), now_s + offset_s, now_s + offset_s + length_s)
+            for index, (key, who, offset_s, length_s) in enumerate(names)
+        )
+        self.step(ReservationsChanged(self.model.reservations))
+
+    @rule()
+    def pause(self):
+        self.model.paused = True
+        self.step(Paused("the disk is full"))
+
+    @precondition(lambda self: self.model.paused)
+    @rule()
+    def resume(self):
+        self.model.paused = False
+        self.step(Resumed())
+
+    @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
+    def time_passes(self, seconds):
+        until_s = self.model.now_s + seconds
+        while (look_s := self.allocator.next_look_s()) is not None and look_s <= until_s:
+            assert look_s > self.model.now_s
+            self.model.now_s = look_s
+            self.step(TimePassed())
+        self.model.now_s = until_s
+
+    # --- what is always true ---
+
+    @invariant()
+    def nobody_waits_for_what_is_free(self):
+        served, _ = self.model.who_is_served()
+        assert not served
+
+    @invariant()
+    def it_knows_what_the_model_knows(self):
+        allocator, model = self.allocator, self.model
+        assert {name: each.request_id for name, each in allocator.held.items()} == {
+            name: lease.id for name, lease in model.held.items()
+        }
+        assert {name: each.asked for name, each in allocator.held.items()} == {
+            name: lease.asked for name, lease in model.held.items()
+        }
+        assert dict(allocator.waiting()) == model.waiting
+        for key in KEYS:
+            selector = Selector.parse(key)
+            expected = {name for name, view in model.views.items() if selector.matches(view.labels, view.aliases)}
+            assert allocator.matching(selector) == expected
+
+    @invariant()
+    def the_index_adds_up(self):
+        index = self.allocator._state.index
+        demand = Counter()
+        for meaning, group in index._groups.items():
+            assert group.waiting or group.recent
+            assert group.devices == {name for name, view in self.model.views.items() if meaning.suits(view)}
+            assert group.waiting == sum(Meaning.of(each) == meaning for each in self.model.waiting.values())
+            assert all(group in index._groups_of[name] for name in group.devices)
+            turns = [line.turn for line in group.lines.values()]
+            assert turns == sorted(turns)
+            for name in group.devices:
+                demand[name] += (group.waiting + group.recent) * (WHOLE_REQUEST // len(group.devices))
+        assert index._demand == {name: demand[name] for name in self.model.views}
+        for groups in index._groups_of.values():
+            assert groups <= set(index._groups.values())
+        assert self.allocator._state.free == set(self.model.free())
+
+    @invariant()
+    def promises_are_to_those_who_wait(self):
+        yields = self.allocator._yields
+        assert yields._promised == {request: device for device, request in yields._asked_for.items()}
+        assert yields._promised.keys() <= self.model.waiting.keys()
+        asked = {name for name, lease in self.model.held.items() if lease.asked}
+        assert yields._asked_for.keys() | yields._unclaimed == asked
+
+    @invariant()
+    def usage_is_what_was_held(self):
+        state = self.allocator._state
+        for user in USERS:
+            assert abs(state.ledger.usage_s(user, self.model.now_s) - self.model.usage_s(user)) < 1e-3
+
+    @invariant()
+    def everything_is_explained(self):
+        now_s = self.model.now_s
+        for request_id, request in self.model.waiting.items():
+            reasons = self.allocator.explain(request, now_s, request_id)
+            assert {each.device for each in reasons} == set(self.model.views)
+            for reason in reasons:
+                assert reason.matches == means(request, self.model.views[reason.device])
+                assert reason.reason
+                assert reason.reason != "free"
+            estimate_s = self.allocator.estimate_s(request_id, now_s)
+            assert estimate_s is None or estimate_s >= 0
+
+
+TestAllocator = AllocatorMachine.TestCase
+TestAllocator.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -1,0 +1,203 @@
+"""Tune leases give their phones back when somebody else should have them."""
+
+import pytest
+
+from farm.core.allocator_events import (
+    DeviceChanged,
+    LeaseEnded,
+    Paused,
+    RequestWithdrawn,
+    Resumed,
+    SharesChanged,
+    TimePassed,
+    UsageLoaded,
+)
+from farm.core.device import Service
+from farm.core.requests import LeaseClass
+from farm.core.shares import Share
+from tests.support.allocator import Lab, phone
+
+SLICE_S = 60.0
+
+
+def tune(lab, request_id="tune", user="tuner", **more):
+    return lab.want(request_id, user=user, lease_class=LeaseClass.TUNE, **more)
+
+
+def later(lab, seconds=SLICE_S):
+    """Time passes, and the allocator is looked at when it wants to be."""
+    until_s = lab.now_s + seconds
+    while (look_s := lab.allocator.next_look_s()) is not None and look_s <= until_s:
+        lab.now_s = look_s
+        lab.tell(TimePassed())
+    lab.now_s = until_s
+
+
+def test_it_is_asked_once_after_its_slice_when_somebody_waits():
+    lab = Lab("a", min_slice_s=SLICE_S)
+    tune(lab)
+    lab.now_s += 10
+    lab.want("bench", user="bob")
+    assert not lab.yields
+    assert lab.allocator.next_look_s() == lab.now_s + SLICE_S - 10
+    later(lab)
+    assert [(ask.device, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "bob waits for it")]
+    lab.want("more", user="cleo")
+    later(lab, 10 * SLICE_S)
+    assert len(lab.yields) == 1
+    assert lab.end("a") == "bench"
+
+
+def test_it_is_asked_at_once_after_its_slice():
+    lab = Lab("a")
+    tune(lab)
+    later(lab, 2 * SLICE_S)
+    assert lab.allocator.next_look_s() is None
+    lab.want("bench", user="bob")
+    assert lab.asked() == ["a"]
+
+
+@pytest.mark.parametrize("lease_class", [LeaseClass.INTERACTIVE, LeaseClass.BENCH])
+def test_only_tune_leases_are_asked(lease_class):
+    lab = Lab("a")
+    lab.want("holder", user="tuner", lease_class=lease_class)
+    later(lab, 2 * SLICE_S)
+    lab.want("bench", user="bob")
+    later(lab, 10 * SLICE_S)
+    assert not lab.yields
+
+
+def test_not_for_somebody_whom_the_phone_does_not_suit():
+    lab = Lab(phone("a", "adreno"))
+    tune(lab)
+    later(lab)
+    lab.want("mali", "mali", user="bob", priority=9)
+    lab.want("avoids", user="bob", priority=9, avoid=frozenset({"a"}))
+    later(lab, 10 * SLICE_S)
+    assert not lab.yields
+
+
+def test_not_for_lower_priority_a_user_who_had_more_or_ones_own_tuning():
+    lab = Lab("a", starved_s=1e9, held_counts_s=0.0)
+    lab.tell(UsageLoaded({"greedy": 1e6}))
+    tune(lab, priority=5)
+    later(lab)
+    lab.want("low", user="bob", priority=4)
+    lab.want("greedy", user="greedy", priority=5)
+    tune(lab, "own", priority=5)
+    later(lab, 10 * SLICE_S)
+    assert not lab.yields
+
+
+def test_for_ones_own_measurement():
+    lab = Lab("a")
+    tune(lab)
+    later(lab)
+    lab.want("bench", user="tuner", lease_class=LeaseClass.BENCH)
+    assert lab.asked() == ["a"]
+
+
+def test_shares_are_looked_at_again_while_somebody_waits():
+    lab = Lab("a", min_slice_s=SLICE_S)
+    lab.tell(UsageLoaded({"bob": 300.0}))
+    tune(lab)
+    lab.want("bench", user="bob")
+    later(lab, 4 * SLICE_S)
+    assert not lab.yields  # the tuner has had less yet
+    later(lab, 4 * SLICE_S)
+    assert lab.asked() == ["a"]
+
+
+def test_for_whoever_starves():
+    lab = Lab("a", starved_s=10 * SLICE_S)
+    tune(lab, priority=9)
+    lab.want("low", user="bob", priority=0)
+    later(lab, 9 * SLICE_S)
+    assert not lab.yields
+    later(lab, 2 * SLICE_S)
+    assert lab.asked() == ["a"]
+
+
+def test_one_lease_is_asked_per_request_the_least_entitled_first():
+    lab = Lab("a", "b", "c")
+    tune(lab, "high", priority=2, device="a")
+    tune(lab, "heavy", user="heavy", device="b")
+    tune(lab, "light", user="light", device="c")
+    lab.tell(UsageLoaded({"heavy": 5000.0, "light": 4000.0}))
+    later(lab)
+    lab.want("bench-1", user="bob")
+    assert lab.asked() == ["b"]
+    lab.want("bench-2", user="bob")
+    assert lab.asked() == ["b", "c"]
+    lab.want("bench-3", user="bob")
+    assert lab.asked() == ["b", "c"]
+
+
+def test_a_phone_asked_for_somebody_who_left_goes_to_the_next_who_waits():
+    lab = Lab("a", "b")
+    tune(lab, "one", user="one")
+    tune(lab, "two", user="two")
+    later(lab)
+    lab.want("bench-1", user="bob")
+    lab.tell(RequestWithdrawn("bench-1"))
+    lab.want("bench-2", user="bob")
+    later(lab, 10 * SLICE_S)
+    assert len(lab.yields) == 1
+    assert lab.end(lab.asked()[0]) == "bench-2"
+
+
+def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
+    lab = Lab("a", "b", workers=1)
+    assert tune(lab, worker=True, device="a") == "a"
+    later(lab)
+    lab.want("bench", user="bob", device="b", worker=True)
+    assert lab.asked() == ["a"]
+    lab.tell(LeaseEnded("a"))
+    assert lab.holders() == {"b": "bench"}
+
+
+def test_a_phone_whose_holder_has_no_place_to_give_does_not_help_who_needs_one():
+    lab = Lab("a", "b", workers=1)
+    tune(lab, device="a")
+    lab.want("bench", user="cleo", device="b", worker=True)
+    later(lab)
+    lab.want("needs both", user="bob", device="a", worker=True)
+    later(lab, 10 * SLICE_S)
+    assert not lab.yields
+
+
+def test_a_quota_that_is_reached_is_no_reason_to_ask():
+    lab = Lab("a", "b")
+    lab.tell(SharesChanged(Share(devices=1)), UsageLoaded({"tuner": 5000.0}))
+    tune(lab, device="a")
+    lab.want("has", user="bob", device="b")
+    later(lab)
+    lab.want("more", user="bob", device="a")
+    later(lab, 5 * SLICE_S)
+    assert not lab.yields
+    lab.tell(SharesChanged(Share(devices=2)))
+    later(lab, 2 * SLICE_S)
+    assert lab.asked() == ["a"]
+
+
+def test_nobody_is_asked_for_a_phone_that_could_not_be_handed_on():
+    lab = Lab("a")
+    tune(lab)
+    later(lab)
+    lab.tell(DeviceChanged(phone("a", service=Service.DRAINING)))
+    lab.want("bench", user="bob")
+    later(lab, 5 * SLICE_S)
+    assert not lab.yields
+
+
+def test_nobody_is_asked_while_paused():
+    lab = Lab("a")
+    tune(lab)
+    lab.tell(Paused("full"))
+    lab.want("bench", user="bob")
+    assert lab.allocator.next_look_s() is None
+    lab.now_s += 2 * SLICE_S
+    lab.tell(TimePassed())
+    assert not lab.yields
+    lab.tell(Resumed())
+    assert lab.asked() == ["a"]
