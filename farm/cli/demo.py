@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from farm.cli.bench import print_results
 from farm.cli.context import say
 from farm.cli.status import print_status
 from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
@@ -50,7 +50,7 @@ def demo(
         made = farm.run(sys.executable, "-m", "farm.worker.small_cnn", str(model))
         _show(f"python -m farm.worker.small_cnn {MODEL}", made)
         typer.echo(f"\n$ farm bench {MODEL} --on android --repeat {repeat}")
-        _bench(farm, repeat)
+        _bench(farm, model, repeat)
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
         if stay:
             adb_socket = farm.status()["adb"]["socket"]
@@ -69,13 +69,10 @@ def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:
         raise HostError(f"`{command}` ended with {done.returncode}", evidence=done.stderr)
 
 
-def _bench(farm: VirtualFarm, repeat: int) -> None:
-    model = farm.folder / MODEL
-    fields = {"model": farm.client.put_artifact(model), "name": model.name, "selector": "android", "repeat": repeat}
-    for message in farm.client.stream("bench", **fields):
-        if "results" in message:
-            print_results(message["results"])
-            if not message["ok"]:
-                raise HostError("the model failed on a phone", hint="see the lines above")
-        else:
-            say(f"  {message['device']}: {message['step']}")
+def _bench(farm: VirtualFarm, model: Path, repeat: int) -> None:
+    """The very command that people type, in sight."""
+    command = [sys.executable, "-m", "farm", "--socket", str(farm.socket), "bench", str(model)]
+    sys.stdout.flush()
+    done = subprocess.run([*command, "--on", "android", "--repeat", str(repeat)], check=False)
+    if done.returncode:
+        raise HostError("the model failed on a phone", hint="see the lines above")
