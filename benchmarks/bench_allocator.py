@@ -1,4 +1,4 @@
-"""What one event costs the allocator: a phone freed, a request coming; 200 devices, 1,000 or 10,000 requests waiting."""
+"""What one event costs the allocator: a phone freed, or a request coming, with 200 devices and thousands waiting."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from farm.core.allocator_events import AllocatorPolicy
 from farm.core.device import DeviceView
@@ -153,7 +154,7 @@ class Model:
             more = Counter(self.waiting[name].user for name in chosen)
             turn = {user: self.turn(user, more[user]) for user in {each.user for each in waiting.values()}}
             ordered_turns = sorted(turn.values())
-            close |= any(0 < b - a < NEARLY * (1 + b) for a, b in zip(ordered_turns, ordered_turns[1:], strict=False))
+            close |= any(0 < b - a < NEARLY * (1 + b) for a, b in pairwise(ordered_turns))
             for name in sorted(waiting, key=lambda name: self._place(name, waiting, lines, turn)):
                 if self._possible(name, chosen, free):
                     break

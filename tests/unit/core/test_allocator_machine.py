@@ -41,6 +41,16 @@ POLICY = AllocatorPolicy(
 
 users = st.sampled_from(USERS)
 names = st.sampled_from(NAMES)
+wishes = {
+    "key": st.sampled_from((*KEYS, "android", "android")),
+    "priority": st.sampled_from((1, 1, 1, 2)),
+    "device": st.sampled_from(("", "", "", "b")),
+    "user": users,
+    "worker": st.booleans(),
+    "lease_class": st.sampled_from(LeaseClass),
+    "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
+    "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
+}
 
 
 class AllocatorMachine(RuleBasedStateMachine):
@@ -119,17 +129,6 @@ class AllocatorMachine(RuleBasedStateMachine):
         return wish(
             key, priority, device, user, worker=worker, lease_class=lease_class, longest_s=longest_s, avoid=avoid
         )
-
-    wishes = {
-        "key": st.sampled_from((*KEYS, "android", "android")),
-        "priority": st.sampled_from((1, 1, 1, 2)),
-        "device": st.sampled_from(("", "", "", "b")),
-        "user": users,
-        "worker": st.booleans(),
-        "lease_class": st.sampled_from(LeaseClass),
-        "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
-        "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
-    }
 
     @rule(**wishes)
     def request_comes(self, **wanted):
