@@ -22,7 +22,7 @@ from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.core.requests import Door, Lease, LeaseRequest
 from farm.core.selector import Selector
-from farm.core.sessions import FleetSummary, Leg, Peer
+from farm.core.sessions import FleetSummary, Leg, Peer, UnknownMatchKeyError
 from farm.leasing.book import LeaseBook
 from farm.leasing.grants import Grants
 from farm.leasing.holdings import Holdings, no_lease
@@ -325,10 +325,12 @@ class Leasing:
         A priority above what the user may ask for is lowered to it: stock clients have no way to read a refusal.
 
         Raises:
-            UserError: `key` is no selector.
+            UserError: `key` is no selector, or the key of a lease that has ended.
         """
         if await self._holdings.sessions.turn(key):
             return key
+        if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
+            raise UnknownMatchKeyError("no current lease has this match key")
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._policy.of(user).priority)
         lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, key=key))

@@ -10,7 +10,7 @@ from farm.core.device import Life
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
-from farm.core.sessions import Peer, SessionEnd, SessionOutcome
+from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError
 from farm.leasing import book as book_module
 from farm.leasing.sessions import digest
@@ -368,6 +368,23 @@ async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
         wish.cancel()
     await settle()
     assert lab.leasing.summary().keys == ()
+
+
+async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
+    lab, peer = Lab("a"), Peer("127.0.0.1", 1, "alice")
+    lease = await lab.lease(PERSONAL)
+    key = lab.leasing.new_match_key(lease.id, single_use=False)
+    assert await lab.leasing.request(key, "alice", 1, peer) == key
+    leg = await lab.leasing.open(key, peer, 1.0, lambda reason: None)
+    waiting = asyncio.ensure_future(lab.leasing.request(key, "alice", 1, peer))
+    await settle()
+    assert not waiting.done()
+    lab.leasing.release(lease.id)
+    leg.ended(SessionEnd(SessionOutcome.CUT))
+    for late in (waiting, lab.leasing.request(key, "alice", 1, peer)):
+        with pytest.raises(UnknownMatchKeyError):
+            await late
+    assert lab.leasing.waiting() == ()
 
 
 async def test_many_may_wait_and_none_of_them_is_a_task():
