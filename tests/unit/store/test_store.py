@@ -74,8 +74,12 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
     await asyncio.sleep(0)  # until its write is in the queue
     for each in (under_way, queued):
         each.cancel()
-    await asyncio.gather(under_way, queued, return_exceptions=True)
+    await asyncio.gather(queued, return_exceptions=True)
+    assert queued.cancelled()
+    assert not under_way.done()  # it may have been written: whoever waits must not be told before that is known
     go_on.set()
+    await asyncio.gather(under_way, return_exceptions=True)
+    assert under_way.cancelled()
     async with asyncio.timeout(10):
         await store.devices.save(DeviceRecord("X2", "pixel"))
     assert [record.serial for record in store.devices.all()] == ["X2"]
