@@ -9,7 +9,7 @@ from __future__ import annotations
 from farm.client.asynchronous import AsyncClient
 from farm.client.blocking import Client, Lease
 from farm.client.lease import AsyncLease
-from farm.client.model import AttemptInfo, DeviceInfo, FarmStatus, JobInfo, LogLine, Submitted
+from farm.client.model import AttemptInfo, DeviceInfo, FarmStatus, JobInfo, LogLine, Submitted, Usage
 from farm.core.events import Event
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "Lease",
     "LogLine",
     "Submitted",
+    "Usage",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from farm.client.door import RESTART_S, Door, OnNotice, logger
 from farm.client.files import OnBytes, checked_file, download, fetch, upload
@@ -21,10 +21,12 @@ from farm.client.model import (
     JobRefs,
     LogLine,
     Submitted,
+    Usage,
     job_from,
     names_of,
     status_from,
     submitted_from,
+    usage_from,
 )
 from farm.client.streams import events, log_lines, watched, with_idle
 from farm.control.exchange import default_socket
@@ -345,10 +347,13 @@ class AsyncClient:
         """Why a `job`, `device` or `key` waits, in sentences."""
         return tuple((await self._door.call("explain", what=what, name=name))["lines"])
 
-    async def usage(self, since: datetime, until: datetime | None = None) -> Mapping[str, Any]:
-        """Who used what, as `farm usage --json` prints it. Times need a zone."""
-        until = until or datetime.now(UTC)
-        return await self._door.call("usage", since=since.isoformat(), until=until.isoformat())
+    async def usage(
+        self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "door"] = "user"
+    ) -> tuple[Usage, ...]:
+        """Who used phones for how long in a window of time (until now); times need a zone."""
+        end = until.isoformat() if until else None
+        answer = await self._door.call("usage", since=since.isoformat(), until=end, by=by)
+        return tuple(map(usage_from, answer["usage"]))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

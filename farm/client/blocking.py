@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from farm.client.asynchronous import AsyncClient
 from farm.client.door import RESTART_S, OnNotice, logger
 from farm.client.files import OnBytes
 from farm.client.lease import AsyncLease, HeldPhone
-from farm.client.model import DeviceInfo, FarmStatus, JobInfo, JobRefs, LogLine, Submitted
+from farm.client.model import DeviceInfo, FarmStatus, JobInfo, JobRefs, LogLine, Submitted, Usage
 from farm.core.events import Event
 
 if TYPE_CHECKING:
@@ -259,9 +259,11 @@ class Client:
         """As `AsyncClient.explain`."""
         return self._loop.run(self._client.explain(what, name))
 
-    def usage(self, since: datetime, until: datetime | None = None) -> Mapping[str, Any]:
+    def usage(
+        self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "door"] = "user"
+    ) -> tuple[Usage, ...]:
         """As `AsyncClient.usage`."""
-        return self._loop.run(self._client.usage(since, until))
+        return self._loop.run(self._client.usage(since, until, by=by))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

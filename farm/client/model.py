@@ -109,6 +109,16 @@ class FarmStatus:
     raw: Mapping[str, Any] = field(repr=False)  # all of it, as `farm status --json` prints it
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one user (or device, or door) had in a window of time."""
+
+    name: str
+    held_s: float  # device-seconds
+    leases: int
+    jobs: int
+
+
 JobRef = str | JobInfo | Submitted
 JobRefs = JobRef | Iterable[JobRef]
 
@@ -185,6 +195,11 @@ def status_from(answer: Mapping[str, Any]) -> FarmStatus:
         problems=tuple(answer["problems"]),
         raw=answer,
     )
+
+
+def usage_from(row: Mapping[str, Any]) -> Usage:
+    """A row of `usage`."""
+    return Usage(row["name"], row["held_s"], row["leases"], row["jobs"])
 
 
 def _device_from(row: Mapping[str, Any]) -> DeviceInfo:

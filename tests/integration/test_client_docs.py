@@ -1,0 +1,89 @@
+"""docs/clients.md: each of its programs runs as it stands, and has types."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.worker.small_cnn import build
+from tests.support.tvm import environment
+from tests.support.whole_farm import running_farm
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall((ROOT / "docs" / "clients.md").read_text())
+PROGRAMS = [text for language, text in BLOCKS if language == "python"]
+FILES = [text for language, text in BLOCKS if language == "toml"]
+SAYS = {  # what only a program that worked prints
+    "farm.bench(": " ms ",
+    "farm.run(": "class ",
+    "farm.lease(": "[1. 1. 1.]",
+    "farm.submit_file(": "6 jobs",
+    "AsyncClient": "job.done",
+}
+MYPY = """
+[mypy]
+strict = true
+[mypy-tvm.*]
+ignore_missing_imports = true
+follow_imports = skip
+"""
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("oneplus-12", "galaxy-s9") as farm:
+        yield farm
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the programs run: every file they name is here."""
+    folder = tmp_path_factory.mktemp("docs")
+    for name in ("mobilenet.onnx", "small.onnx"):
+        (folder / name).write_bytes(build().SerializeToString(deterministic=True))
+    (folder / "labels.txt").write_text("".join(f"class {n}\n" for n in range(10)))
+    for text in FILES:
+        (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
+    return folder
+
+
+def title(program):
+    return next(mark for mark in SAYS if mark in program)
+
+
+def test_there_is_a_program_for_each_way_to_use_the_farm():
+    assert sorted(map(title, PROGRAMS)) == sorted(SAYS)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=title)
+def test_a_program_runs_as_it_stands(farm, folder, program):
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", program],
+        env=environment() | {"FARM_SOCKET": str(farm.socket)},
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert SAYS[title(program)] in done.stdout, done
+    assert "failed" not in done.stdout, done
+
+
+def test_a_program_has_types(tmp_path):
+    """As its author checks it: against the installed package, strictly."""
+    (tmp_path / "mypy.ini").write_text(MYPY)
+    names = []
+    for number, program in enumerate(PROGRAMS):
+        names.append(f"program_{number}.py")
+        (tmp_path / names[-1]).write_text(program)
+    (tmp_path / "wrong.py").write_text("from farm import Client\nClient().bench('m', on='x', repaet=5)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), *names, "wrong.py"],
+        env={"PATH": "/usr/bin:/bin", "MYPYPATH": str(ROOT)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1, done
+    assert "wrong.py:2" in errors[0]
+    assert "repaet" in errors[0]

@@ -1,0 +1,166 @@
+"""Spec files: what they mean, and that every mistake names file, table and the nearest key."""
+
+import hashlib
+
+import pytest
+
+from farm import Client
+from farm.client.specfile import SpecFileError, load
+from farm.core.errors import UserError
+from tests.support.fake_daemon import FakeDaemon
+
+
+@pytest.fixture
+def write(tmp_path):
+    for name in ("small.onnx", "large.onnx"):
+        (tmp_path / name).write_bytes(name.encode())
+
+    def write(text):
+        path = tmp_path / "jobs.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def sha256(name):
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def test_one_job(write):
+    [planned] = load(write('kind = "bench"\nmodel = "small.onnx"\non = "android"\ndevices = "all"\nrepeat = 7\n'))
+    spec = planned.spec
+    assert (spec.kind, spec.model, spec.name) == ("bench", sha256("small.onnx"), "small.onnx")
+    assert (spec.devices, spec.repeat, planned.name) == ("all", 7, "small.onnx")
+    assert [path.name for path in planned.files.values()] == ["small.onnx"]
+
+
+def test_a_matrix_is_every_combination_named_by_its_values(write):
+    planned = load(
+        write(
+            'kind = "bench"\n[matrix]\nmodel = ["small.onnx", "large.onnx"]\ntarget = ["cpu", "adreno"]\n'
+            'on = {flagship = "soc=sm8650", old = "soc=sdm845"}\n'
+        )
+    )
+    assert [(each.name, each.spec.name, each.spec.target, each.spec.on) for each in planned][:3] == [
+        ("small.onnx, cpu, flagship", "small.onnx", "cpu", "soc=sm8650"),
+        ("small.onnx, cpu, old", "small.onnx", "cpu", "soc=sdm845"),
+        ("small.onnx, adreno, flagship", "small.onnx", "adreno", "soc=sm8650"),
+    ]
+    assert len({each.fingerprint() for each in planned}) == len(planned) == 8
+
+
+def test_tables_share_what_stands_above_them_and_wait_for_one_another(write):
+    first, second, third = load(
+        write(
+            'on = "android"\ntarget = "adreno"\n'
+            '[[job]]\nkind = "shell"\ncommand = "id"\nid = "warm"\n'
+            '[[job]]\nkind = "bench"\nmodel = "small.onnx"\nafter = ["warm", "job-77"]\n[job.matrix]\nrepeat = [1, 2]\n'
+        )
+    )
+    assert (second.spec.target, second.spec.on, first.spec.on) == ("adreno", "android", "android")
+    assert (first.spec.kind, first.id) == ("shell", "warm")
+    assert (second.after, second.spec.after) == (("warm",), ("job-77",))
+    assert [second.name, third.name] == ["repeat=1", "repeat=2"]
+
+
+def test_an_artifact_may_be_named_by_its_hash(write):
+    [planned] = load(write(f'kind = "run"\nmodel = "{"ab" * 32}"\nname = "net"\non = "android"\n'))
+    assert (planned.spec.model, planned.files) == ("ab" * 32, {})
+
+
+MISTAKES = {
+    'kind = "bench"\nmodel = small.onnx\n': ("is not valid TOML", "line 2"),
+    'on = "x"\n': ("there is no kind", 'kind = "bench"'),
+    'kind = "bensch"\n': ("no kind of job 'bensch'", "did you mean 'bench'?"),
+    'kind = "bench"\nmodle = "small.onnx"\n': ("bench has no key 'modle'", "did you mean 'model'?"),
+    'kind = "bench"\nmodel = "small.onnx"\n': ("bench needs 'on'", "add: on = ..."),
+    'kind = "bench"\nmodel = "absent.onnx"\non = "x"\n': ("model: ", "absent.onnx does not exist", "relative"),
+    'kind = "bench"\nmodel = "."\non = "x"\n': ("is a folder",),
+    'kind = "bench"\nmodel = "small.onnx"\non = "x"\nrepeat = 0\n': ("'repeat'", "greater than or equal to 1"),
+    'kind = "bench"\nmodel = "small.onnx"\non = "x"\nrepeat = "often"\n': ("'repeat'", "'often'"),
+    '[[job]]\nkind = "shell"\non = "x"\ncommand = "id"\n[[job]]\nkind = "shell"\ncomand = "id"\n': (
+        "[[job]] 2: shell has no key 'comand'", "did you mean 'command'?",
+    ),
+    'on = "x"\nreapet = 1\n[[job]]\nkind = "bench"\n': ("has no key 'reapet'", "did you mean 'repeat'?"),
+    'kind = "bench"\non = "x"\n[matrx]\nmodel = ["small.onnx"]\n': ("has no key 'matrx'", "did you mean 'matrix'?"),
+    'kind = "bench"\non = "x"\n[matrix]\nmodels = ["small.onnx"]\n': ("no key 'models'", "did you mean 'model'?"),
+    'kind = "bench"\non = "x"\n[matrix]\nmodel = "small.onnx"\n': ("matrix: model is no list of values",),
+    'kind = "bench"\non = "x"\n[matrix]\nmodel = []\n': ("matrix: model is no list of values",),
+    'kind = "bench"\non = "x"\n[matrix]\nmodel = ["small.onnx", "small.onnx"]\n': ("model has a value twice",),
+    'kind = "bench"\non = "x"\nmodel = "small.onnx"\n[matrix]\nmodel = ["large.onnx"]\n': (
+        "'model' is given in the matrix and outside it",
+    ),
+    'kind = "bench"\nmodel = "small.onnx"\n[matrix]\non = ["a", "b"]\nrepeat = [1, 0]\n': ("a, repeat=0: ", "'repeat'"),
+    'kind = "shell"\non = "x"\ncommand = "id"\nmatrix = 5\n': ("matrix is no table",),
+    "job = 5\n": ("job is not a list of tables", "[[job]]"),
+    'kind = "shell"\non = "x"\ncommand = "id"\nid = 5\n': ("id is no text",),
+    'on = "x"\nid = "a"\n[[job]]\nkind = "shell"\ncommand = "id"\n': ("id stands above every [[job]]",),
+    'on = "x"\n[[job]]\nkind = "shell"\ncommand = "a"\nid = "i"\n[[job]]\nkind = "shell"\ncommand = "b"\nid = "i"\n': (
+        "[[job]] 2: id 'i' is [[job]] 1's already",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=lambda value: value[0] if len(value) < 9 else None)
+def test_a_mistake_names_the_file_the_place_and_the_way_out(write, text, said):
+    path = write(text)
+    with pytest.raises(SpecFileError) as raised:
+        load(path)
+    told = f"{raised.value.message}\n{raised.value.hint}"
+    assert str(path) in told
+    assert raised.value.hint or "option" in told
+    for words in said:
+        assert words in told
+
+
+def test_a_matrix_that_is_too_large_is_refused_before_its_files_are_read(write):
+    numbers = list(range(1, 41))
+    with pytest.raises(SpecFileError, match=r"40 repeat x 26 number makes 1040 jobs; at most 1000") as raised:
+        load(
+            write(
+                'kind = "bench"\nmodel = "absent.onnx"\non = "x"\n'
+                f"[matrix]\nrepeat = {numbers}\nnumber = {numbers[:26]}\n"
+            )
+        )
+    assert raised.value.hint == "split the file"
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b"kind = '\xe4'")
+    with pytest.raises(SpecFileError, match="cannot read"):
+        load(tmp_path / "latin.toml")
+    with pytest.raises(UserError, match="is a folder"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="does not exist"):
+        load(tmp_path / "absent.toml")
+
+
+def test_submitted_with_a_key_only_what_changed_is_new(write, tmp_path):
+    text = 'kind = "bench"\non = "android"\n[matrix]\nmodel = ["small.onnx", "large.onnx"]\n'
+    with FakeDaemon(tmp_path) as daemon, Client(daemon.socket) as client:
+        first = client.submit_file(write(text), key="nightly")
+        assert [each.ids for each in client.submit_file(write(text), key="nightly")] == [each.ids for each in first]
+        (tmp_path / "large.onnx").write_bytes(b"better")
+        changed = client.submit_file(write(text), key="nightly")
+        assert (changed[0].ids, len(daemon.jobs)) == (first[0].ids, 3)
+        assert client.submit_file(write(text))[0].ids != first[0].ids
+        assert daemon.calls.count("job.submit") == 8
+
+
+def test_the_same_job_twice_in_one_file_is_meant_twice(write, tmp_path):
+    table = '[[job]]\nkind = "shell"\non = "android"\ncommand = "id"\n'
+    with FakeDaemon(tmp_path) as daemon, Client(daemon.socket) as client:
+        first, second = client.submit_file(write(table * 2), key="k")
+    assert first.ids != second.ids
+
+
+def test_tables_that_wait_for_others_get_their_ids(write, tmp_path):
+    text = (
+        'on = "android"\n[[job]]\nkind = "shell"\ncommand = "id"\nid = "warm"\ndevices = "all"\n'
+        '[[job]]\nkind = "bench"\nmodel = "small.onnx"\nafter = ["warm", "job-77"]\n'
+    )
+    with FakeDaemon(tmp_path) as daemon, Client(daemon.socket) as client:
+        warm, bench = client.submit_file(write(text))
+    assert daemon.submissions[1]["spec"]["after"] == ["job-77", warm.array]
+    assert len(bench.jobs) == 1
