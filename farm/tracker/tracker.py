@@ -146,7 +146,9 @@ class Tracker:
 
     def request(self, connection: TrackerConnection, message: wire.Request) -> None:
         """Answer now, or remember the client until there is an answer."""
-        external = self.admission.may_serve(message.key, farm_key=self.backend.serves(message.key))
+        external = wire.is_key(message.key) and self.admission.may_serve(
+            message.key, farm_key=self.backend.serves(message.key)
+        )
         if external and not self._queues.get(message.key) and (offer := self.registry.take(message.key)) is not None:
             connection.answer_offer(offer)
             return

@@ -32,6 +32,7 @@ MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
 
 INT32 = struct.Struct("<i")
 # Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
+_FARM_SECRET = re.compile(r"[0-9a-f]{32}")  # 128 random bits (farm.leasing.sessions)
 _KEY = re.compile(r"[^\s:\"'\\]+")
 
 
@@ -308,6 +309,12 @@ def is_key(text: str) -> bool:
     return len(text) <= MAX_KEY_LENGTH and text.isprintable() and _KEY.fullmatch(text) is not None
 
 
+def is_match_key(text: str) -> bool:
+    """Whether `text` looks like one of the farm: the holder of a lease may ask for its own, nobody serves under one."""
+    name, _, secret = text.rpartition(":")
+    return is_key(name) and _FARM_SECRET.fullmatch(secret) is not None
+
+
 class _FieldError(Exception):
     """A field of a tracker message is wrong; the text says which and how."""
 
@@ -327,7 +334,9 @@ def _decode_fields(code: Code, fields: list[object]) -> TrackerMessage | Invalid
             priority = fields[2] if len(fields) > 2 else 1
             if not _is_int(priority) or abs(priority) > MAX_PRIORITY:
                 raise _FieldError("the priority is not a number a person would choose")
-            return Request(_key(_field(fields, 0, "key")), _text(user, "user", MAX_USER_LENGTH), priority)
+            key = _field(fields, 0, "key")
+            asked = key if isinstance(key, str) and is_match_key(key) else _key(key)
+            return Request(asked, _text(user, "user", MAX_USER_LENGTH), priority)
         case Code.PUT:
             return _decode_put(fields)
         case Code.UPDATE_INFO:
