@@ -117,9 +117,11 @@ class State:
         """Whether every worker place is taken."""
         return self._workers >= self.policy.workers
 
-    def servable(self, groups: set[Group]) -> set[Group]:
-        """Those of `groups` that need no worker place, or for which there is one."""
-        return {group for group in groups if not group.meaning.worker} if self.places_full else groups
+    def servable(self, groups: set[Group], *, places: int = 0) -> set[Group]:
+        """Those of `groups` that need no worker place, or for which there is one, were `places` more to come free."""
+        if self._workers - places < self.policy.workers:
+            return groups
+        return {group for group in groups if not group.meaning.worker}
 
     def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[Line]:
         """Lines of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
@@ -131,7 +133,7 @@ class State:
         open_to = self._open_to(devices) if self.reservations else None
 
         def may(user: str) -> bool:
-            return (open_to is None or user in open_to) and (user == holder or may_hold_more(user))
+            return (open_to is None or user in open_to) and may_hold_more(user, without=user == holder)
 
         return self.lines.in_order(groups, self.now_s, self.ledger.turns, may)
 

@@ -111,10 +111,9 @@ class Yields:
         view = state.index.views.get(device)
         coming = {device} if view is not None and view.leasable else set()
         groups = state.index.waiting_groups(coming)
-        if not holding.request.worker:
-            groups = state.servable(groups)
-        elif state.places_full:
+        if state.places_full and holding.request.worker:
             groups |= {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
+        groups = state.servable(groups, places=holding.request.worker)
         within = state.free | coming
         for line in state.in_order(groups, within, ending=device):
             suiting = line.group.devices & within

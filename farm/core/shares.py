@@ -91,10 +91,10 @@ class Ledger:
         account = self._accounts.get(user)
         return account.held if account is not None else 0
 
-    def may_hold_more(self, user: str) -> bool:
-        """Whether the user's quota has room for one more device."""
+    def may_hold_more(self, user: str, *, without: int = 0) -> bool:
+        """Whether the user's quota has room for one more device, were they to give back `without` of them."""
         limit = self.share(user).devices
-        return limit <= 0 or self.held(user) < limit
+        return limit <= 0 or self.held(user) - without < limit
 
     def usage_s(self, user: str, now_s: float) -> float:
         """Decayed device-seconds, running leases up to now."""
