@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass as checked
 from farm.control.server import Caller, ControlCall, ControlServer, Role
 from farm.control.verbs import read_fields
 from farm.core.errors import NotAllowedError
-from farm.core.limits import MAX_LEASE_S
 from farm.jobs.lease import LeaseExecutor
 
 STRICT = ConfigDict(extra="forbid")
@@ -29,7 +28,7 @@ class Extend:
     """`lease.extend`: so many seconds more."""
 
     lease: str
-    seconds: Annotated[float, Field(gt=0, le=MAX_LEASE_S)]
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class PersonalLeaseVerbs:
