@@ -60,6 +60,7 @@ from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains
 from farm.jobs.workbench import Workbench
+from farm.jobs.worker_user import workers_as
 from farm.leasing import LeasePolicy, Leasing
 from farm.leasing.clock import ClockWatch
 from farm.leasing.reserving import ReservationBook
@@ -142,10 +143,16 @@ class Daemon:
         rules = ArtifactRules(int(config.artifacts.budget_gb * GB), config.artifacts.keep_days * DAY_S)
         artifacts = ArtifactFolder(config.state_dir / "artifacts", rules, store.artifact_use)
 
-        worker_door = WorkerDoor(config.runtime_dir / "worker.sock", artifacts)
+        pythons = [toolchain.python for toolchain in toolchains.all()]
+        workers = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons)
+        # The runtime folder is closed to workers of another user: adb's socket is in it.
+        worker_sockets = config.state_dir / "work" if workers.user else config.runtime_dir
+        worker_door = WorkerDoor(
+            worker_sockets / "worker.sock", artifacts, gid=workers.user.gid if workers.user else None
+        )
         await worker_door.start()
         stack.push_async_callback(worker_door.stop)
-        supervisor = Supervisor(toolchains.all(), config.state_dir / "work", worker_door)
+        supervisor = Supervisor(toolchains.all(), config.state_dir / "work", worker_door, user=workers.user)
         await supervisor.start()
         stack.push_async_callback(supervisor.stop)
 
@@ -253,7 +260,7 @@ class Daemon:
         ToolchainVerbs(toolchains, supervisor, bundles, fleet.bundles_changed).register(control)
         EventVerbs(history).register(control)
         database = None if config.store.url else config.state_dir / "farm.db"
-        host = Host(artifacts, store, database, config.store.max_mb * MB, worker_user="")
+        host = Host(artifacts, store, database, config.store.max_mb * MB, workers.name, workers.blocked)
         DoctorVerbs(host).register(control)
         streams = JobStreams(store, events, history, logs, dispatcher.lives)
         job_verbs = JobVerbs(dispatcher, store, streams, leasing)

@@ -48,6 +48,7 @@ class Host:
     database: Path | None  # a SQLite file; None: a server
     max_database_bytes: int
     worker_user: str  # whom workers become; "": nobody else
+    blocked: Path | None = None  # the folder on whose account they do not become whom they should
 
 
 class DoctorVerbs:
@@ -107,7 +108,10 @@ def _workers(host: Host) -> Iterator[Finding]:
     own = _user_name(os.geteuid())
     detail = f"run as {own}, like the daemon: a model that breaks out of its compiler could read the farm's files"
     fix = "useradd --system --no-create-home farm-job, then restart the daemon"
-    if os.geteuid() != 0:
+    if host.blocked is not None:
+        fix = f"let others pass that folder, then restart the daemon: chmod o+x {host.blocked}"
+        detail += f" ({host.blocked} is closed to the workers' own user)"
+    elif os.geteuid() != 0:
         fix = f"only a daemon of root can give them another user: {fix}, as root"
     yield Finding("workers", WARN, detail, fix)
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import pwd
 import shutil
 import signal
 import time
@@ -23,6 +22,7 @@ from farm.core.errors import FarmError, UserError
 from farm.jobs.attempt import Attempt, AttemptHost, Door, Task, Watch, WorkerDiedError, next_look_s, overdue
 from farm.jobs.messages import Exited, Spawn
 from farm.jobs.worker_output import WorkerOutput
+from farm.jobs.worker_user import WorkerUser
 from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
 
 TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
@@ -58,22 +58,21 @@ class ToolchainBusyError(UserError):
 class Supervisor:
     """Runs attempts. `start` begins importing TVM in the background; `run` waits for it if it must."""
 
-    def __init__(self, toolchains: Sequence[Toolchain], folder: Path, door: Door, *, worker_user: str = "") -> None:
-        """`folder`: logs, and one folder per attempt. `worker_user`: whom workers become when the daemon is root.
-
-        Raises:
-            ToolchainError: there is no such user.
-        """
+    def __init__(
+        self, toolchains: Sequence[Toolchain], folder: Path, door: Door, *, user: WorkerUser | None = None
+    ) -> None:
+        """`folder`: logs, and one folder per attempt. `user`: whom workers become; None: nobody else."""
         self._slots = {toolchain.name: _Slot(toolchain) for toolchain in toolchains}
         self._folder = folder
         self._door = door
-        self._ids = _ids_of(worker_user)
+        self._user = user
 
     async def start(self) -> None:
         """Start every zygote in the background."""
         for part in (self._folder, self._folder / "attempts", self._folder / "cache"):
             part.mkdir(parents=True, exist_ok=True)
             part.chmod(0o711)
+        await asyncio.to_thread(self._drop_foreign_caches)
         await asyncio.to_thread(_clear, self._folder / "attempts")
         for slot in self._slots.values():
             slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {slot.toolchain.name}")
@@ -118,8 +117,7 @@ class Supervisor:
         """Where a toolchain's workers keep compiled libraries."""
         folder = self._folder / "cache" / toolchain
         folder.mkdir(exist_ok=True)
-        if self._ids:
-            os.chown(folder, *self._ids)
+        self._give(folder)
         return folder
 
     async def run(self, toolchain: str, task: Task, host: AttemptHost) -> Mapping[str, Any]:
@@ -176,7 +174,6 @@ class Supervisor:
 
     def _order(self, task: Task, token: str, folder: Path) -> Spawn:
         cores = os.cpu_count() or 1
-        uid, gid = self._ids or (None, None)
         return Spawn(
             attempt=task.attempt,
             fence=task.fence,
@@ -187,18 +184,28 @@ class Supervisor:
             payload=task.payload,
             cpu_limit_s=int(task.timeout_s * cores) + CPU_SPARE_S,
             data_limit_bytes=DATA_LIMIT_BYTES,
-            uid=uid,
-            gid=gid,
+            uid=self._user.uid if self._user else None,
+            gid=self._user.gid if self._user else None,
         )
 
     def _attempt_folder(self, task: Task) -> Path:
         folder = self._folder / "attempts" / task.attempt
         if folder.exists():
             shutil.rmtree(folder)  # left by a daemon that was killed
-        folder.mkdir()
-        if self._ids:
-            os.chown(folder, *self._ids)
+        folder.mkdir(mode=0o700)
+        self._give(folder)
         return folder
+
+    def _give(self, folder: Path) -> None:
+        if self._user is not None:
+            os.chown(folder, self._user.uid, self._user.gid)
+
+    def _drop_foreign_caches(self) -> None:
+        """What workers of another user have compiled cannot be replaced or locked by ours."""
+        uid = self._user.uid if self._user else os.geteuid()
+        for folder in (self._folder / "cache").iterdir():
+            if folder.stat().st_uid != uid:
+                shutil.rmtree(folder)
 
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:
@@ -297,13 +304,3 @@ def _died(attempt: Attempt, exited: Exited, said: str) -> WorkerDiedError:
         hint="SIGKILL often means the host ran out of memory" if exited.signal == signal.SIGKILL else "",
         evidence=said,
     )
-
-
-def _ids_of(user: str) -> tuple[int, int] | None:
-    if not user:
-        return None
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError as error:
-        raise ToolchainError(f"workers should run as {user}, but there is no such user") from error
-    return entry.pw_uid, entry.pw_gid

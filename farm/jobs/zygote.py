@@ -142,6 +142,7 @@ class Zygote:
         Raises:
             ZygoteDiedError: the zygote died.
             HostError: the host cannot fork.
+            ProtocolError: the order is too large.
         """
         loop = asyncio.get_running_loop()
         spawned = self._spawning[order.attempt] = loop.create_future()
@@ -154,6 +155,9 @@ class Zygote:
         except TimeoutError as error:
             self._die("it did not fork in time")
             raise ZygoteDiedError("the process that forks the workers hangs; it was killed") from error
+        except (HostError, ProtocolError):
+            self.forget(order.attempt)  # there is no child whose end could come
+            raise
         finally:
             self._spawning.pop(order.attempt, None)
 

@@ -21,6 +21,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,7 @@ def _confine(order: Spawn, zygote: int, output: int) -> None:
     os.umask(0o027)
     os.chdir(order.folder)
     os.environ |= {"TMPDIR": order.folder, "HOME": order.folder}
+    tempfile.tempdir = None  # something imported may have asked for it already
 
 
 def die_with_parent(parent: int) -> None:

@@ -2,13 +2,19 @@
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from farm.core.errors import ModelError
+from farm.control.client import ControlClient
+from farm.core.errors import FarmError, ModelError
+from farm.jobs.executor import YieldedError
+
+LIMITS = ("CORE", "NOFILE", "FSIZE", "CPU", "DATA", "NPROC")
 
 
 def main(payload, daemon):
@@ -20,7 +26,9 @@ def answer(payload, daemon):
     return {
         "pid": os.getpid(), "pgid": os.getpgid(0), "sid": os.getsid(0), "cwd": str(Path.cwd()), "uid": os.getuid(),
         "tvm": "tvm" in sys.modules, "environment": sorted(os.environ),
-        "core": __import__("resource").getrlimit(__import__("resource").RLIMIT_CORE)[0],
+        "gid": os.getgid(), "groups": os.getgroups(), "temporary": tempfile.gettempdir(),
+        "oom": int(Path("/proc/self/oom_score_adj").read_text()),
+        "limits": {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in LIMITS},
     }  # fmt: skip
 
 
@@ -66,6 +74,67 @@ def leave_a_process(payload, daemon):
     return {"orphan": orphan.pid}
 
 
+def detach(payload, daemon):
+    """What leaves its group and its parent, as a daemon does; and what that starts in turn."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+            os.write(writer, f"{os.getpid()} {sleeper.pid}".encode())
+            while True:
+                time.sleep(60)
+        os._exit(0)
+    return {"strays": [int(pid) for pid in os.read(reader, 100).split()]}
+
+
+def write_without_end(payload, daemon):
+    """More than anybody wants to keep, then a result all the same."""
+    for _ in range(payload["lines"]):
+        os.write(1, b"y" * 99 + b"\n")
+    os.write(2, b"the last words\n")
+    return {"written": payload["lines"]}
+
+
+def say_things(payload, daemon):
+    daemon.progress("talking", loudly=True)
+    daemon.log("careful", "warning")
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    sys.stdout.write("no end of line")
+    return {}
+
+
+def a_result_of(payload, daemon):
+    return {"x": "y" * payload["bytes"]}
+
+
+def push_a_result_of(payload, daemon):
+    daemon._client.call("result", value={"x": "y" * payload["bytes"]})
+    time.sleep(60)
+
+
+def no_json(payload, daemon):
+    return {"x": float("nan")}
+
+
+def yield_if_wanted(payload, daemon):
+    if daemon.yield_wanted():
+        raise YieldedError
+    return {"kept": True}
+
+
+def ask(payload, daemon):
+    """What the daemon says to a request of one's own making."""
+    credentials = daemon._client._credentials | payload.get("as", {})
+    with ControlClient(Path(daemon._client.path), **credentials) as client:
+        try:
+            frames = (payload["frame"].encode(),) if "frame" in payload else ()
+            return {"answer": client.call(payload["verb"], frames=frames, **payload.get("fields", {}))}
+        except FarmError as error:
+            return {"error": error.code, "message": error.message}
+
+
 def too_many_results(payload, daemon):
     daemon.succeed({"first": True})
     daemon.succeed({"second": True})
@@ -78,5 +147,22 @@ def artifacts(payload, daemon):
 
 
 def eat_memory(payload, daemon):
-    hoard = bytearray(payload["bytes"])
-    return {"got": len(hoard)}
+    """Bit by bit, and all of it used."""
+    hoard = []
+    while True:
+        hoard.append(b"\1" * payload["bytes"])
+
+
+def fill_the_disk(payload, daemon):
+    with Path("big").open("wb") as file:
+        file.truncate(payload["bytes"])
+        return {"size": file.tell()}
+
+
+def open_files(payload, daemon):
+    return {"files": [os.open("/dev/null", os.O_RDONLY) for _ in range(10_000)]}
+
+
+def read_all(payload, daemon):
+    """Which of these can be read or written, or connected to."""
+    return {"open": [path for path in payload["paths"] if os.access(path, os.R_OK) or os.access(path, os.W_OK)]}
