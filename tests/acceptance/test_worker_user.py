@@ -1,0 +1,96 @@
+"""A farm of root whose workers are somebody else: they work, and reach nothing of the farm's own."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.worker.small_cnn import build
+from tests.support.whole_farm import phones, running_farm
+
+NOBODY = 65534
+LIMIT_S = 60.0
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+LOOK = """
+import os, sys
+for path in sys.argv[1:]:
+    if os.access(path, os.R_OK) or os.access(path, os.W_OK):
+        print(path)
+"""
+
+
+def finding(farm):
+    (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
+    return found
+
+
+def workers(farm):
+    """Living workers of the farm's daemon."""
+    daemon = psutil.Process(farm.daemon.process.pid)
+    zygotes = [child for child in daemon.children() if "farm.worker.zygote" in child.cmdline()]
+    return [worker for zygote in zygotes for worker in zygote.children()]
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("galaxy-s9", config='[jobs]\nuser = "nobody"\n', ready=False) as farm:
+        closed = finding(farm)
+        assert closed["verdict"] == "warn"
+        assert closed["fix"].endswith(f"chmod o+x {farm.folder}")
+        # The daemon's advice, taken.
+        farm.daemon.stop()
+        farm.folder.chmod(farm.folder.stat().st_mode | 0o001)
+        farm.daemon.start().close()
+        farm.wait_ready(1)  # golden kernels were run by nobody's workers
+        yield farm
+
+
+def test_doctor_says_whom_workers_are(farm):
+    assert finding(farm) == {"check": "workers", "verdict": "ok", "detail": "run as nobody", "fix": ""}
+
+
+def test_a_model_is_compiled_and_run_by_nobody(farm, tmp_path):
+    model = farm.client.put_artifact(build().SerializeToString(deterministic=True))
+    (phone,) = phones(farm)
+    spec = {"kind": "bench", "model": model, "name": "small", "on": phone.name, "repeat": 20_000, "number": 1_000_000}
+    (job,) = farm.client.call("job.submit", spec=spec)["jobs"]
+    for event in farm.client.stream("job.watch", LIMIT_S, jobs=[job["id"]]):
+        if event.get("data", {}).get("step") == "timing":
+            break
+    (worker,) = workers(farm)
+    assert set(worker.uids()) == set(worker.gids()) == {NOBODY}
+    assert Path(worker.cwd()).stat().st_mode & 0o777 == 0o700
+    farm.client.call("job.cancel", job=job["id"])
+    deadline_s = time.monotonic() + LIMIT_S
+    while workers(farm):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    done = farm.farm("bench", _written(tmp_path), "--on", phone.name, "--repeat", "3")
+    assert done.returncode == 0, done
+
+
+def _written(folder):
+    path = folder / "small.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return str(path)
+
+
+def test_nobody_reaches_nothing_of_the_farms_own(farm):
+    state, run = farm.folder / "state", farm.folder / "run"
+    named = (state, state / "adb", state / "adb" / "adbkey", state / "artifacts", state / "logs", state / "work")
+    closed = [*named, *state.glob("farm.db*"), *(state / "artifacts").iterdir(), run / "control.sock", run / "adb.sock"]
+    assert all(path.exists() for path in closed)
+    golden = [*(state / "bundles").rglob("golden/*.npz")]
+    assert golden
+    opened = [state / "work" / "worker.sock", *golden]
+    look = subprocess.run(
+        [sys.executable, "-c", LOOK, *map(str, [*closed, *opened])],
+        user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=True,
+    )  # fmt: skip
+    assert look.stdout.split() == [str(path) for path in opened]
