@@ -142,6 +142,8 @@ class LeaseSpec(JobSpec):
 
     seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
     note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
+    # Whoever has a phone in hands does not want another one in the middle of it: a lost phone ends the lease.
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 1
 
 
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}
