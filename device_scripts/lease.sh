@@ -47,6 +47,11 @@ says() {
     grep -qF -e "$3" "/proc/$1/$2" 2>/dev/null
 }
 
+# farms PID: whether a process runs from ROOT, or reads a phone's health over adb.
+farms() {
+    says "$1" cmdline "$ROOT/bin/" || says "$1" cmdline '==farm:'
+}
+
 # theirs: the shell user's living processes, without farm's, as PID:TICKS lines. Farm's own are those of our session, of the
 # RPC server's and its supervisor's, and what runs from ROOT or reads a phone's health over adb.
 theirs() {
@@ -67,8 +72,9 @@ theirs() {
         if [ -n "$FARM_BOOT_ID_FILE" ]; then
             says "$pid" environ "FARM_BOOT_ID_FILE=$FARM_BOOT_ID_FILE" || continue
         fi
-        ! says "$pid" cmdline "$ROOT/bin/" || continue
-        ! says "$pid" cmdline '==farm:' || continue
+        # Also what such a script started: the command of an adb shell leads the session of all it runs.
+        ! farms "$pid" || continue
+        ! farms "$session" || continue
         echo "$pid:$ticks"
     done
 }

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.fleet.phone_folder import LIMIT_S, PhoneFolder, alive, end, make_phone, wait_for
@@ -115,6 +116,27 @@ def test_what_people_left_running_ends_and_nothing_else(phone: PhoneFolder) -> N
     assert follower.poll() is None
     os.killpg(follower.pid, signal.SIGKILL)
     follower.communicate()
+
+
+def test_who_follows_the_server_since_after_the_note_goes_on(phone: PhoneFolder) -> None:
+    """Chaos: a daemon started anew follows anew; its `flock` was taken for a person's, and the server for dead."""
+    phone.play("session")
+    phone.start()
+    assert lease(phone, "begin") == (0, "begun")
+    identifier = phone.state()["id"]
+    follower = subprocess.Popen(
+        phone.command("follow", identifier), env=environment(phone), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == f"following {identifier}\n"
+        wait_for(lambda: psutil.Process(follower.pid).children(), "it does not wait for the lock")
+        assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
+        assert follower.poll() is None
+    finally:
+        os.killpg(follower.pid, signal.SIGKILL)
+        follower.communicate()
 
 
 def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
