@@ -24,12 +24,12 @@ from farm.control.client import ControlClient
 from farm.core.errors import DaemonUnreachableError, FarmError, HostError
 from farm.worker.small_cnn import build
 from tests.acceptance.chaos import check_log
-from tests.support.whole_farm import phones, until_ready
+from tests.support.whole_farm import phones, running_farm
 
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
 UP_LIMIT_S = 60.0  # until a restarted daemon answers, on a loaded host
 PEACE_LIMIT_S = 240.0  # for what is left when the storm ends
-READY_LIMIT_S = 120.0  # for every phone after that
+READY_LIMIT_S = 90.0  # for every phone after that
 STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
 PACE_S = 0.35  # mean time between two blows
 LOOK_S = 0.2
@@ -310,10 +310,10 @@ class Verdict:
 def judge(farm: VirtualFarm, chaos: Chaos, kept: Path) -> Verdict:
     """Look at phones, jobs and results, stop the daemon, and give its database to the independent checker.
 
-    `kept`: a folder for the database and the daemon's log, for whoever looks into a failure.
+    `kept`: a folder for the database, for whoever looks into a failure.
     """
     verdict = Verdict()
-    until_ready(farm)
+    _wait_ready(farm)
     for phone in phones(farm):
         deadline = time.monotonic() + READY_LIMIT_S
         while len(phone.programs()) != 1 and time.monotonic() < deadline:
@@ -337,7 +337,6 @@ def judge(farm: VirtualFarm, chaos: Chaos, kept: Path) -> Verdict:
     for name in ("farm.db", "farm.db-wal"):
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(farm.folder / "state" / name, kept / name)
-    shutil.copyfile(farm.daemon.log, kept / "daemon.log")
     replay, problems = check_log.check(database)
     verdict.problems += map(str, problems)
     if set(replay.jobs) != set(shown):
@@ -345,6 +344,30 @@ def judge(farm: VirtualFarm, chaos: Chaos, kept: Path) -> Verdict:
     verdict.states.update(job.state for job in replay.jobs.values())
     verdict.attempts.update(attempt.state for attempt in replay.attempts.values())
     return verdict
+
+
+def play(profiles: Sequence[str], seed: int, size: Size, kept: Path, **farm_options: Any) -> Verdict:
+    """One whole run; prints its story. `kept` gets the daemon's log and database whatever happens."""
+    print(f"CHAOS_SEED={seed}")
+    with running_farm(*profiles, **farm_options) as farm:
+        chaos = Chaos(farm, seed, size)
+        try:
+            chaos.run()
+            verdict = judge(farm, chaos, kept)
+        finally:
+            shutil.copyfile(farm.daemon.log, kept / "daemon.log")
+            print("\n".join(chaos.story))
+    print(dict(chaos.blows), dict(verdict.states), dict(verdict.attempts))
+    return verdict
+
+
+def _wait_ready(farm: VirtualFarm) -> None:
+    deadline = time.monotonic() + READY_LIMIT_S
+    while late := [row for row in farm.status()["devices"] if row["state"] != "ready"]:
+        if time.monotonic() > deadline:
+            shown = "; ".join(f"{row['name']} is {row['state']}: {row['reason']}" for row in late)
+            raise AssertionError(f"{READY_LIMIT_S:g} s after the last job {shown}")
+        time.sleep(LOOK_S)
 
 
 def _outcome(chaos: Chaos, taken: Taken, shown: Mapping[str, Any]) -> Iterator[str]:
