@@ -52,11 +52,11 @@ def shell(
         if detach or hold:
             work.print_ids([submitted], json=json)
             return
-        with work.cancelled_by_ctrl_c(farm, [submitted]):
-            if json:
+        if json:
+            with work.cancelled_by_ctrl_c(farm, [submitted]):
                 work.follow(farm, [submitted], quiet=True)
-            else:
-                _stream(farm, submitted)
+        else:
+            _stream(farm, submitted)
         outcomes = farm.wait(submitted)
     if json:
         results = [work.outcome_json(each) for each in outcomes]
@@ -85,4 +85,6 @@ def _stream(farm: Client, submitted: Submitted) -> None:
                 prefix = f"{event.data['device']}: " if several else ""
                 readers.submit(copy, str(event.data["job"]), number, prefix)
 
-        work.follow(farm, [submitted], on_event=began)
+        # Inside: the readers end with the jobs.
+        with work.cancelled_by_ctrl_c(farm, [submitted]):
+            work.follow(farm, [submitted], on_event=began)

@@ -156,7 +156,8 @@ def print_failures(outcomes: Iterable[Outcome]) -> None:
         if each.error is not None:
             failures.setdefault((each.error.message, each.error.hint), []).append(each.device or each.job.id)
     for (message, hint), devices in failures.items():
-        say(f"error: {', '.join(devices)}: {message}")
+        named = len(devices) == 1 and message.startswith(devices[0])
+        say(f"error: {message}" if named else f"error: {', '.join(devices)}: {message}")
         if hint:
             say(f"  hint: {hint}")
 

@@ -1,0 +1,302 @@
+"""`bench`, `run`, `shell`, `submit`, `job`, `logs`, `watch` as people type them, and clients over a daemon's death."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from farm import Client, ShellSpec
+from farm.core.errors import ExitCode
+from farm.core.job import JobState
+from farm.worker.small_cnn import build
+from tests.support.tvm import ROOT, environment
+from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with running_farm("galaxy-s9", "oneplus-5t") as farm:
+        yield farm
+
+
+@pytest.fixture
+def farm(whole):
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def client(farm):
+    with Client(farm.socket, on_notice=lambda _: None) as client:
+        yield client
+
+
+@pytest.fixture
+def typed(farm):
+    """Start a command as a person at a terminal does."""
+    with ExitStack() as stack:
+
+        def start(*arguments):
+            command = Typed(farm, *arguments)
+            stack.callback(command.close)
+            return command
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return path
+
+
+class Typed:
+    """A command under way, as a person at a terminal has it; stderr is read as it comes."""
+
+    def __init__(self, farm, *arguments):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "farm", *arguments], cwd=ROOT,
+            env=environment() | {"FARM_SOCKET": str(farm.socket)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.said = []
+        self.printed = []
+        self._readers = [
+            threading.Thread(target=lines.extend, args=(stream,))
+            for lines, stream in ((self.said, self._process.stderr), (self.printed, self._process.stdout))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def until_said(self, words):
+        until(lambda: any(words in line for line in self.said) or self._process.poll() is not None)
+        assert any(words in line for line in self.said), (self.said, self.printed)
+
+    def ctrl_c(self):
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self):
+        code = self._process.wait(LIMIT_S)
+        for reader in self._readers:
+            reader.join()
+        return code
+
+    def close(self):
+        self._process.kill()
+        self.end()
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+
+def test_bench_takes_every_phone_and_keeps_its_table_and_json(farm, model):
+    table = farm.farm("bench", str(model), "--on", "android", "--repeat", "5")
+    assert table.returncode == 0, table
+    assert table.stdout.split()[:4] == ["DEVICE", "SOC", "TARGET", "MIN"]
+    assert sum(phone.name in table.stdout for phone in phones(farm)) == 2
+    assert "timing" in table.stderr
+    document = answer(farm.farm("bench", str(model), "--on", "android", "--repeat", "5", "--json"))
+    assert (document["ok"], document["spec"]["repeat"]) == (True, 5)
+    assert {result["device"] for result in document["results"]} == {phone.name for phone in phones(farm)}
+    assert all(len(result["samples_s"]) == 5 and result["attempts"][0]["fence"] for result in document["results"])
+
+
+def test_run_writes_outputs_and_ranks_them(farm, model, tmp_path):
+    given, written, labels = tmp_path / "in.npz", tmp_path / "out.npz", tmp_path / "labels.txt"
+    np.savez(given, input=np.ones((1, 3, 32, 32), dtype="float32"))
+    labels.write_text("".join(f"class {n}\n" for n in range(10)))
+    done = farm.farm(
+        "run", str(model), "--on", phones(farm)[0].name, "--input", str(given), "-o", str(written), "--top-k", "2",
+        "--labels", str(labels),
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    with np.load(written, allow_pickle=False) as arrays:
+        output = arrays["output"]
+    best = int(output.argmax())
+    assert done.stdout.splitlines()[1].split() == [
+        phones(farm)[0].name, "output", "1", f"{output.max():.6g}", str(best), "class", str(best),
+    ]  # fmt: skip
+    assert len(done.stdout.splitlines()) == 3
+    every = farm.farm("run", str(model), "--on", "android", "--devices", "all", "--fill", "zeros", "-o", str(written))
+    assert every.returncode == 0, every
+    assert {path.name for path in tmp_path.glob("out.*.npz")} == {f"out.{phone.name}.npz" for phone in phones(farm)}
+
+
+def test_shell_streams_what_the_phone_says_and_tells_its_exit_code(farm):
+    done = farm.farm("shell", "--on", "android", "--", "echo out; echo oops >&2; exit 7")
+    assert (done.returncode, done.stdout) == (ExitCode.FAILED, "out\n")
+    assert "oops\n" in done.stderr
+    assert "exit code is 7" in done.stderr
+    every = farm.farm("shell", "--on", "android", "--devices", "all", "--", "getprop ro.product.model")
+    assert every.returncode == 0, every
+    assert sorted(line.partition(": ")[0] for line in every.stdout.splitlines()) == sorted(
+        phone.name for phone in phones(farm)
+    )
+    document = answer(farm.farm("shell", "--on", "android", "--json", "--", "echo hi"))
+    assert (document["results"][0]["exit_code"], document["results"][0]["stdout"]) == (0, "hi\n")
+
+
+def test_ctrl_c_cancels_the_jobs_and_says_so(farm, client, typed):
+    command = typed("shell", "--on", "android", "--devices", "all", "--", "sleep 600")
+    until(lambda: len(client.jobs(state=("running",))) == 2)
+    jobs = client.jobs(state=("running",))
+    command.until_said("running the command")
+    command.ctrl_c()
+    assert command.end() == ExitCode.FAILED
+    assert "cancelled 2 jobs\n" in command.said
+    assert {client.job(job.id).job.state for job in jobs} == {JobState.CANCELLED}
+
+
+def test_a_waiting_command_says_why(farm, client, typed):
+    name = phones(farm)[0].name
+    with client.lease(on=name, seconds=60) as lease:
+        command = typed("shell", "--on", name, "--", "echo mine")
+        command.until_said("waits: ")
+        assert name in next(line for line in command.said if "waits: " in line)
+        assert lease.device == name
+    assert command.end() == 0
+    assert command.printed == ["mine\n"]
+
+
+def test_held_and_detached_jobs_are_watched_and_logged_later(farm, client, typed):
+    held = farm.farm("shell", "--on", "android", "--hold", "--", "echo held").stdout.split()
+    later = farm.farm(
+        "shell", "--on", "android", "--detach", "--after", *held, "--", "echo later; exit 3"
+    ).stdout.split()
+    assert [client.job(job).job.state for job in (*held, *later)] == [JobState.HELD, JobState.BLOCKED]
+    listed = answer(farm.farm("job", "list", "--state", "held", "--json"))
+    assert [row["id"] for row in listed["jobs"]] == held
+    watching = typed("watch", *held, *later)
+    assert farm.farm("job", "resume", *held).returncode == 0
+    assert watching.end() == ExitCode.FAILED
+    assert "exit code is 3" in "".join(watching.said)
+    assert any("started" in line for line in watching.printed)
+    logs = farm.farm("logs", *later)
+    assert "stdout: later" in logs.stdout
+    assert answer(farm.farm("job", "show", *later, "--json"))["result"]["exit_code"] == 3
+    assert "exit code is 3" in farm.farm("job", "show", *later).stdout
+
+
+def test_logs_are_followed_while_the_job_runs(farm, typed):
+    line = "echo one; while [ ! -e /data/local/tmp/go ]; do sleep 0.1; done; rm /data/local/tmp/go; echo two"
+    phone = phones(farm)[0]
+    [job] = farm.farm("shell", "--on", phone.name, "--detach", "--", line).stdout.split()
+    following = typed("logs", "-f", job)
+    until(lambda: any("one" in line for line in following.printed))
+    phone.shell("touch /data/local/tmp/go")
+    assert following.end() == 0
+    assert [line.split()[-1] for line in following.printed if "stdout" in line] == ["one", "two"]
+
+
+def test_a_spec_file_is_tried_dry_submitted_and_waited_for(farm, client, model):
+    names = [phone.name for phone in phones(farm)]
+    file = model.parent / "jobs.toml"
+    file.write_text(
+        f'[[job]]\nkind = "shell"\ncommand = "true"\non = "android"\ndevices = "all"\nid = "first"\n'
+        f'[[job]]\nkind = "bench"\nmodel = "{model.name}"\nrepeat = 3\nafter = ["first"]\n'
+        f'[job.matrix]\non = ["{names[0]}", "{names[1]}"]\n'
+    )
+    before = len(client.jobs(limit=1000))
+    plan = answer(farm.farm("submit", str(file), "--dry-run", "--json"))
+    assert [each["spec"]["on"] for each in plan] == ["android", *names]
+    assert len(client.jobs(limit=1000)) == before
+    document = answer(farm.farm("submit", str(file), "--wait", "--key", "test", "--json"))
+    assert sorted(result["device"] for result in document["results"]) == sorted(names * 2)
+    again = farm.farm("submit", str(file), "--key", "test")
+    assert again.returncode == 0, again
+    assert again.stdout.splitlines()[0].split() == ["NAME", "KIND", "ON", "JOBS", "ID"]
+    assert len(client.jobs(limit=1000)) == before + 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["shell", "--on", "androod", "--", "id"], ExitCode.NO_PHONE, "nearest is android"),
+        (["shell", "--on", "soc==", "--", "id"], ExitCode.USAGE, "soc=="),
+        (["shell", "--on", "android", "--devices", "few", "--", "id"], ExitCode.USAGE, "'few'"),
+        (["shell", "--on", "android", "--deadline", "soon", "--", "id"], ExitCode.USAGE, "'soon'"),
+        (["shell", "--on", "android", "--after", "job-of-nobody", "--", "id"], ExitCode.USAGE, "job-of-nobody"),
+        (
+            ["bench", "MODEL", "--on", "android", "--target", "opencl", "--devices", "1"],
+            ExitCode.USAGE,
+            "its targets: cpu",
+        ),
+        (["run", "MODEL", "--on", "android", "--labels", "MODEL"], ExitCode.USAGE, "--top-k"),
+        (["run", "MODEL", "--on", "android", "-o", "/absent/x.npz"], ExitCode.USAGE, "/absent"),
+        (["job", "show", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
+        (["logs", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
+        (["watch", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
+        (["job", "cancel", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_clear_line_and_its_code(farm, model, arguments, code, said):
+    done = farm.farm(*(str(model) if word == "MODEL" else word for word in arguments))
+    refused(done, code, said)
+
+
+def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
+    """SIGKILL while a phone works: the command says so once, the job is tried again, events lack and double nothing."""
+    since = client.status().seq
+    heard = []
+
+    def listen():
+        with Client(farm.socket, on_notice=lambda _: None) as other:
+            for event in other.events(since=since):
+                heard.append(event)
+                if event.kind == "job.done":
+                    return
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    command = typed("shell", "--on", phones(farm)[0].name, "--", "sleep 1; echo done")
+    command.until_said("running the command")
+    farm.daemon.kill()
+    command.until_said("waiting up to 60 s")
+    farm.daemon.start().close()
+    assert command.end() == 0
+    listener.join(LIMIT_S)
+    assert command.printed.count("done\n") == 1
+    assert len([line for line in command.said if "waiting up to" in line]) == 1
+    numbers = [event.seq for event in heard]
+    assert numbers == sorted(set(numbers))
+    kept = {event.seq for event in client.events(since=since, follow=False) if event.seq <= numbers[-1]}
+    assert kept <= set(numbers)
+    [job] = [event.subject for event in heard if event.kind == "job.submitted"]
+    assert [attempt.state for attempt in client.job(job).attempts] == ["interrupted", "done"]
+
+
+def test_a_lease_outlives_the_daemons_death(farm, client):
+    with client.lease(on="android", seconds=120) as lease:
+        farm.daemon.kill()
+        farm.daemon.start().close()
+        assert lease.extend(60) > lease.expires_at
+        row = next(row for row in farm.status()["devices"] if row["name"] == lease.device)
+        assert row["holder"]
+    assert client.wait(lease.job)[0].raise_for_error().device == lease.device
+
+
+def test_a_daemon_of_another_release_is_told_apart(farm):
+    other = (
+        "import farm.control.messages as m; m.PROTOCOL_VERSION = 2; m.decode_request = lambda frames: None; "
+        "from farm.cli.main import main; main()"
+    )
+    for command in (["job", "list"], ["logs", "job-1"]):
+        done = subprocess.run(
+            [sys.executable, "-c", other, *command], env=environment() | {"FARM_SOCKET": str(farm.socket)}, cwd=ROOT,
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        refused(done, ExitCode.FAILED, "protocol version 2", "same farm release")
+
+
+def test_submit_prints_json_ids(farm, client):
+    submitted = client.submit(ShellSpec(on="android", command="true", hold=True))
+    shown = json.loads(farm.farm("job", "cancel", *submitted.ids, "--json").stdout)
+    assert [row["state"] for row in shown["jobs"]] == ["cancelled"]
