@@ -34,6 +34,7 @@ STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
 PACE_S = 0.35  # mean time between two blows
 LOOK_S = 0.2
 ATTEMPTS = 10  # of a job: the storm alone makes none fail
+INTERRUPTIONS = 10  # of a job, by dying daemons: more of them and it is taken for their cause
 FINAL = ("done", "failed", "cancelled")
 STEADY = {"max_attempts": ATTEMPTS, "timeout_s": 60.0}
 
@@ -111,7 +112,7 @@ class Chaos:
         self.story: list[str] = []
         self.blows: Counter[str] = Counter()
         self._begun_s = time.monotonic()
-        self._nicknames = list(farm.lab.status())
+        self.nicknames = list(farm.lab.status())
         self._model = ""
 
     # --- the course of things ---------------------------------------------------------------------------------------
@@ -184,14 +185,14 @@ class Chaos:
 
     def unplugged(self) -> None:
         """A cable is pulled and put back a little later."""
-        phone = self._random.choice(self._nicknames)
+        phone = self._random.choice(self.nicknames)
         self._tell(f"unplug {phone}")
         self._farm.lab.unplug(phone)
         self._after(self._random.uniform(0.1, 3.0), lambda: self._plug(phone))
 
     def server_killed(self) -> None:
         """The RPC server of a phone dies, and the session in it."""
-        phone = self._random.choice(self._nicknames)
+        phone = self._random.choice(self.nicknames)
         self._tell(f"crash {phone}")
         self._farm.lab.server_crash(phone)
 
@@ -328,7 +329,7 @@ def judge(farm: VirtualFarm, chaos: Chaos, kept: Path) -> Verdict:
         if len(taken.jobs) != taken.order.count:
             verdict.problems.append(f"order {taken.order.key} made {len(taken.jobs)} jobs of {taken.order.count}")
         for job in taken.jobs:
-            verdict.problems += _outcome(chaos, taken, shown[job])
+            verdict.problems += _outcome(taken, shown[job], len(chaos.nicknames))
     attempts = farm.folder / "state" / "work" / "attempts"
     if left := list(attempts.iterdir()):
         verdict.problems.append(f"folders of attempts are left: {left}")
@@ -370,7 +371,7 @@ def _wait_ready(farm: VirtualFarm) -> None:
         time.sleep(LOOK_S)
 
 
-def _outcome(chaos: Chaos, taken: Taken, shown: Mapping[str, Any]) -> Iterator[str]:
+def _outcome(taken: Taken, shown: Mapping[str, Any], phones_there: int) -> Iterator[str]:
     """What is wrong with the end of one job."""
     row, order = shown["job"], taken.order
     told = f"{row['id']} ({order.spec['kind']}) is {row['state']}: {row['error']}"
@@ -380,14 +381,22 @@ def _outcome(chaos: Chaos, taken: Taken, shown: Mapping[str, Any]) -> Iterator[s
         if not taken.cancelled and not order.follows:
             yield f"{told}; nobody cancelled it"
     elif row["state"] == "failed":
-        if not order.fails and not taken.cancelled:
-            yield f"{told}; nothing is wrong with it"
+        if not order.fails and not taken.cancelled and not _all_tried(shown["attempts"], phones_there):
+            yield f"{told}; nothing is wrong with it, and it was not tried as often as it may be: {shown['attempts']}"
     elif order.fails:
         yield f"{told}; it should have failed"
     elif order.spec["kind"] == "shell" and order.spec["command"].split("; ")[1].split()[1] not in str(shown["result"]):
         yield f"{told}; its result is {shown['result']}"
     if row["state"] == "done" and shown["result"] is None and order.spec["kind"] != "lease":
         yield f"{told}; it has no result"
+
+
+def _all_tried(attempts: Sequence[Mapping[str, Any]], phones_there: int) -> bool:
+    """Whether the storm ended so many attempts of a job that there may be no further one."""
+    failed = [attempt for attempt in attempts if attempt["state"] == "failed"]
+    interrupted = [attempt for attempt in attempts if attempt["state"] == "interrupted"]
+    unlucky = {attempt["device"] for attempt in failed if attempt["error"]["fault"] == "phone"}
+    return len(failed) >= ATTEMPTS or len(interrupted) >= INTERRUPTIONS or len(unlucky) >= phones_there
 
 
 def _cwd(process: psutil.Process) -> str:
