@@ -59,10 +59,17 @@ class Bench:
 
 
 @pytest.fixture
-def timing(farm, phone, model):
+def tries():
+    """How often the bench may try: an attempt that failed is not the end of its job."""
+    return 1
+
+
+@pytest.fixture
+def timing(farm, phone, model, tries):
     """A bench in the middle of its timing loop, and the story from before it."""
     story = Story(farm)
     command = [sys.executable, "-m", "farm", "bench", str(model), "--on", phone.name, *FOREVER]
+    command += ["--max-attempts", str(tries)]
     environment = {**os.environ, "FARM_SOCKET": str(farm.socket)}
     with Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as child:
         try:
@@ -81,11 +88,31 @@ def test_an_unplugged_phone_is_named_as_the_cause(farm, phone, timing):
     assert code == 1, said
     assert f"{name} is gone" in said
     assert "Traceback" not in said
-    assert farm.client.call("lease.list") == {"leases": [], "waiting": [], "waiting_more": 0}  # nobody waits for it to come back
+    leased = farm.client.call("lease.list")
+    assert (leased["leases"], leased["waiting"]) == ([], [])  # nobody waits for it to come back
     story.until("lease.released", device=name)
     farm.lab.plug(phone.nickname)
     story.until("device.ready", subject=name)
     story.order("device.checking", "device.ready", device=name)
+
+
+@pytest.mark.parametrize("tries", [2])
+def test_a_job_waits_for_its_unplugged_phone_and_goes_on(farm, phone, timing):
+    story, bench = timing
+    name = phone.name
+    farm.lab.unplug(phone.nickname)
+    bench.until(f"{name} waits")
+    assert f"{name} is gone" in bench.said
+    bench.said = ""
+    farm.lab.plug(phone.nickname)
+    bench.until(": timing")
+    story.until("attempt.ended", device=name)
+    job = story.until("attempt.started", device=name)["data"]["job"]
+    farm.client.call("job.cancel", job=job)
+    code, said = bench.result()
+    assert code == 1, said
+    attempts = farm.client.call("job.show", job=job)["attempts"]
+    assert [attempt["state"] for attempt in attempts] == ["failed", "cancelled"]
 
 
 def test_an_operator_ends_a_bench_and_the_next_user_gets_a_checked_phone(farm, phone, timing, model):
@@ -106,7 +133,7 @@ def test_an_operator_ends_a_bench_and_the_next_user_gets_a_checked_phone(farm, p
 def test_a_phone_that_computes_wrong_is_checked_before_anybody_gets_it(farm, phone, model):
     story, name = Story(farm), phone.name
     farm.lab.wrong_numbers(phone.nickname)
-    done = farm.farm("bench", str(model), "--on", name, "--repeat", "3")
+    done = farm.farm("bench", str(model), "--on", name, "--repeat", "3", "--max-attempts", "1")
     assert done.returncode == 1, done
     story.until("device.quarantined", subject=name)
     story.order("session.ended", "device.recovering", "device.checking", "device.quarantined", device=name)
