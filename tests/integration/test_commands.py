@@ -17,6 +17,7 @@ LOOKING = [
     ("bundle", "show", "virtual"),
     ("bundle", "verify", "virtual"),
     ("alias", "list"),
+    ("job", "list"),
     ("lease", "list"),
     ("forward", "list"),
     ("explain", "device", "{}"),

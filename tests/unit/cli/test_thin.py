@@ -24,11 +24,21 @@ def farm(*arguments, tmp_path, code=""):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_status_imports_nothing_heavy(tmp_path):
-    done = farm("status", tmp_path=tmp_path, code=PROBE)
+@pytest.mark.parametrize("command", [["status"], ["job", "list"], ["job", "cancel", "x"]], ids=" ".join)
+def test_looking_imports_nothing_heavy(tmp_path, command):
+    done = farm(*command, tmp_path=tmp_path, code=PROBE)
     code, *modules = done.stdout.split()
     assert code == "4"
     assert not HEAVY & set(modules)
+
+
+def test_the_package_itself_imports_nothing_and_its_names_are_there(tmp_path):
+    probe = (
+        "import sys, farm; before = {name for name in sys.modules if name.startswith('farm')};"
+        "assert all(getattr(farm, name) for name in farm.__all__); assert not hasattr(farm, 'Cleint'); print(*before)"
+    )
+    done = farm(tmp_path=tmp_path, code=probe)
+    assert (done.stdout, done.stderr) == ("farm\n", "")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +48,13 @@ def test_status_imports_nothing_heavy(tmp_path):
         (["device", "list"], 4, "no farm daemon listens"),
         (["bench", "absent.onnx", "--on", "android"], 2, "absent.onnx does not exist"),
         (["bench", __file__, "--on", "android", "--repeat", "0"], 2, "--repeat"),
+        (["run", "absent.onnx", "--on", "android"], 2, "absent.onnx does not exist"),
+        (["run", __file__, "--on", "android", "--fill", "sevens"], 2, "sevens"),
+        (["shell", "--on", "android", "--", ""], 2, "the line is empty"),
+        (["shell", "--on", "android", "--", "id"], 4, "no farm daemon listens"),
+        (["submit", "absent.toml"], 2, "absent.toml does not exist"),
+        (["watch", "job-1"], 4, "no farm daemon listens"),
+        (["logs", "job-1"], 4, "no farm daemon listens"),
         (["device", "set", "pixel"], 2, "give --name, --pool or --label"),
         (["uninstall"], 2, "add --yes"),
         (["statsu"], 2, "statsu"),
@@ -56,5 +73,18 @@ def test_a_mistake_is_one_clear_message_and_its_exit_code(tmp_path, arguments, c
 def test_every_command_says_what_it_does(tmp_path):
     done = farm("--help", tmp_path=tmp_path)
     assert done.returncode == 0
-    for command in ("serve", "demo", "status", "device", "bench", "bundle", "alias", "explain", "doctor"):
+    for command in (
+        "serve",
+        "demo",
+        "status",
+        "device",
+        "bench",
+        "run",
+        "shell",
+        "submit",
+        "job",
+        "logs",
+        "watch",
+        "doctor",
+    ):
         assert command in done.stdout
