@@ -196,8 +196,6 @@ class Agent:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._work = self._follow = None
 
-    # -- instructions --
-
     def _perform(self, instruction: m.Instruction) -> None:
         """Start what is asked for, unless whoever heard of the new state has already changed it again."""
         match instruction:
@@ -286,8 +284,7 @@ class Agent:
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
-        untidy = done.noted and not self._means.owner.in_hands(self)
-        return m.Provisioned(number, bundle.hash, adoptable, untidy)
+        return m.Provisioned(number, bundle.hash, adoptable, done.noted and not self._means.owner.in_hands(self))
 
     async def _check(self, number: int) -> m.Event:
         assert self._bundle is not None, "the life cycle provisions before it checks"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from farm.adb.client import AdbClient
@@ -26,7 +26,7 @@ from farm.core.selector import Selector
 from farm.fleet.agent import Agent, BundleSource, Means, find_agent, part, require_adopted
 from farm.fleet.board import Board
 from farm.fleet.checker import Checker
-from farm.fleet.links import Watcher, listed, part_from_network
+from farm.fleet.links import Watcher, alone, listed, part_from_network
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.traces import note
 from farm.fleet.vitals import READ_TIMEOUT_S
@@ -103,23 +103,11 @@ class Fleet:
         now = {device.serial: device for device in snapshot}
         for serial, agent in tuple(self._agents.items()):
             if serial not in now and agent.device is not None:
-                with self._alone(serial):
+                with alone(self._agents, serial):
                     self._unlisted(agent)
         for serial, device in now.items():
-            with self._alone(serial):
+            with alone(self._agents, serial):
                 self._listed(device)
-
-    @contextmanager
-    def _alone(self, serial: str) -> Iterator[None]:
-        """What farm itself gets wrong about one device quarantines that device; the others go on."""
-        try:
-            yield
-        except Exception as error:
-            agent = self._agents.get(serial)
-            if agent is None:
-                log.exception("%s: a bug in farm; it is not followed", serial)
-            else:
-                agent.bug_found(error)
 
     # -- looking --
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, DeviceState
 from farm.adb.errors import AdbError
 from farm.core.lifecycle_messages import Link, Listed
+from farm.fleet.agent import Agent
 
 DISCONNECT_TIMEOUT_S = 5.0
 
@@ -72,3 +74,16 @@ def listed(device: AdbDevice) -> Listed:
     if device.detail:
         reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
     return Listed(Link.OFFLINE, reason, hint)
+
+
+@contextmanager
+def alone(agents: Mapping[str, Agent], serial: str) -> Iterator[None]:
+    """What farm itself gets wrong about one device quarantines that device; the others go on."""
+    try:
+        yield
+    except Exception as error:
+        agent = agents.get(serial)
+        if agent is None:
+            log.exception("%s: a bug in farm; it is not followed", serial)
+        else:
+            agent.bug_found(error)
