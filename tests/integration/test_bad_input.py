@@ -184,7 +184,7 @@ def test_a_model_that_cannot_be_used(farm, tmp_path, model, spoil, said):
     ("arrays", "said"),
     [
         ({"input": np.zeros((1, 3, 32), np.float32)}, ("'input' has shape 1x3x32", "1x3x32x32")),
-        ({"picture": np.zeros((1, 3, 32, 32), np.float32)}, ("lacks the array 'input'",)),
+        ({"picture": np.zeros((1, 3, 32, 32), np.float32)}, ("'picture', which is no input", "inputs: input")),
         ({"input": np.zeros((1, 3, 32, 32), complex)}, ("complex128", "float32")),
     ],
     ids=["shape", "missing", "type"],
