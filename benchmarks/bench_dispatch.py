@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, percentile
 from benchmarks.whole_farm import PROFILES
 from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.control.client import ControlClient
@@ -139,12 +139,6 @@ def allocator_s(waiting: int, count: int) -> Iterator[float]:
         begun = time.perf_counter()
         allocator.apply(LeaseEnded("idle"), now_s + 0.5)
         yield seconds + time.perf_counter() - begun
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """The smallest of `values` that `percent` of them do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def _phone(name: str) -> DeviceView:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, percentile
 from tests.support.tvm import farm_door, stock_tracker
 
 PHONES = 200  # a large lab; each is granted once
@@ -101,9 +101,3 @@ def lab(folder: Path) -> Iterator[int]:
     folder.mkdir()
     with farm_door(*(f"phone-{number}:1:secret" for number in range(PHONES)), store=folder) as door:
         yield door.port
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """The smallest of `values` that `percent` of them do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import pkgutil
 import shutil
 import sys
@@ -41,6 +42,12 @@ class Context:
 
     folder: Path  # empty, its own, deleted afterwards
     say: Callable[[str], None] = field(default=lambda text: print(f"  {text}", file=sys.stderr, flush=True))
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """The smallest of `values` that `percent` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def names() -> list[str]:
