@@ -120,7 +120,8 @@ class AsyncClient:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                rows = await self._until_ended(names_of(jobs))
+                async with aclosing(watched(self._door, names_of(jobs), 0)) as told:
+                    rows = [job async for each in told if isinstance(each, tuple) for job in each]
         except TimeoutError as error:
             raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they go on") from error
         return tuple([await self.job(row.id, fetch_outputs=fetch_outputs) for row in rows])
@@ -395,11 +396,3 @@ class AsyncClient:
             if not submitting.done() or submitting.exception() is None:
                 await self.cancel(await submitting)
             raise
-
-    async def _until_ended(self, names: tuple[str, ...]) -> tuple[JobInfo, ...]:
-        rows: list[JobInfo] = []
-        async with aclosing(watched(self._door, names, 0)) as told:
-            async for each in told:
-                if isinstance(each, tuple):
-                    rows += each
-        return tuple(rows)
