@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 MAX_HEARD_BYTES = 4 << 20  # of one stream: as much as an attempt's log keeps; the rest is counted and dropped
 MAX_LINE_BYTES = 64 << 10  # a longer line is told in pieces
@@ -43,13 +43,13 @@ class Lines:
         if was_deaf:
             return
         self._rest += data
-        *lines, rest = self._rest.split(b"\n")
-        while len(rest) > MAX_LINE_BYTES:
-            lines.append(rest[:MAX_LINE_BYTES])
-            rest = rest[MAX_LINE_BYTES:]
-        self._rest = rest
-        if lines:
-            self._tell(lines)
+        end = self._rest.rfind(b"\n")
+        if end >= 0:
+            self._tell(self._rest[:end])
+            del self._rest[: end + 1]
+        while len(self._rest) > MAX_LINE_BYTES:
+            self._tell(self._rest[:MAX_LINE_BYTES])
+            del self._rest[:MAX_LINE_BYTES]
         if self.deaf:
             self._rest.clear()
             self._say(f"(more than {MAX_HEARD_BYTES >> 20} MiB: the rest is not kept)")
@@ -57,8 +57,8 @@ class Lines:
     def finish(self) -> None:
         """Tell a last line that has no end."""
         if self._rest:
-            self._tell([self._rest])
+            self._tell(self._rest)
             self._rest = bytearray()
 
-    def _tell(self, lines: Sequence[bytearray]) -> None:
-        self._say("\n".join(line.decode(errors="replace").removesuffix("\r") for line in lines))
+    def _tell(self, lines: bytearray) -> None:
+        self._say(lines.decode(errors="replace").replace("\r\n", "\n").removesuffix("\r"))

@@ -1,6 +1,7 @@
 """The logs of attempts: one file of JSON lines each, bounded, read by position while it grows and after a restart.
 
-Appending is synchronous: a line costs some 20 us in the page cache, less than handing it to a thread.
+Appending is synchronous: a line costs some 20 us in the page cache, less than handing it to a thread. Whoever has
+thousands of them appends them in portions.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class AttemptLogs:
 
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append what was said just now; each of its lines is one of the log's."""
+        if (attempt.job, attempt.number) in self._cut and not _spared(level, source):
+            return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         lines = (LogLine(now, level, source, line) for line in text.split("\n"))
         self.append(attempt.job, attempt.number, *lines)
@@ -72,8 +75,6 @@ class AttemptLogs:
     def append(self, job: str, number: int, *lines: LogLine) -> None:
         """Append to the log of the job's attempt `number`; a full log or a full disk loses lines, never the attempt."""
         path = self._path(job, number)
-        if (job, number) in self._cut and not any(map(_spared, lines)):
-            return
         try:
             try:
                 self._append(path, (job, number), lines)
@@ -133,8 +134,11 @@ class AttemptLogs:
             # A daemon that died in the middle of a line left it without an end.
             data = bytearray(b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b"")
             for line in lines:
+                spared = _spared(line.level, line.source)
+                if key in self._cut and not spared:
+                    continue
                 encoded = _encoded(line)
-                if size + len(data) + len(encoded) <= MAX_LOG_BYTES + RESERVE_BYTES * _spared(line):
+                if size + len(data) + len(encoded) <= MAX_LOG_BYTES + RESERVE_BYTES * spared:
                     data += encoded
                 elif key not in self._cut:
                     self._cut.add(key)
@@ -156,8 +160,8 @@ class AttemptLogs:
         return self._folder / job / f"{number:d}.jsonl"
 
 
-def _spared(line: LogLine) -> bool:
-    return line.source == FARM or line.level == "error"
+def _spared(level: str, source: str) -> bool:
+    return source == FARM or level == "error"
 
 
 def _encoded(line: LogLine) -> bytes:

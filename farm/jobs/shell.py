@@ -24,6 +24,7 @@ from farm.jobs.specs import ShellSpec
 
 TAIL_BYTES = 64 << 10  # of each stream, kept in the result; the log has more
 EVIDENCE_CHARS = 2000
+PORTION_BYTES = 8 << 10  # at worst 8,000 lines for the log: some 20 ms
 PAUSE_S = 0.02  # between two chunks of what is dropped: the phone is slowed down, the daemon does not notice
 
 
@@ -108,9 +109,12 @@ class ShellExecutor:
 
 
 async def _heard(lines: Lines, data: bytes) -> None:
-    lines.feed(data)
-    # Even a phone that prints as fast as its link allows lets others have their turn.
-    await asyncio.sleep(PAUSE_S if lines.deaf else 0)
+    """Take what came; even a phone that prints as fast as its link allows lets others have their turn."""
+    for start in range(0, len(data), PORTION_BYTES):
+        lines.feed(data[start : start + PORTION_BYTES])
+        await asyncio.sleep(0)
+    if lines.deaf:
+        await asyncio.sleep(PAUSE_S)
 
 
 def _evidence(stdout: Lines, stderr: Lines) -> str:
