@@ -190,6 +190,7 @@ async def next_list(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(int(await reader.readexactly(4), 16))
 
 
+@pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)  # no adb program is used
 @pytest.mark.parametrize("form", ["", "-l", "-proto-binary", "-proto-text"])
 async def test_changes_of_the_one_phone_are_told(leased: Leased, lab: LabClient, form: str, client: AdbClient) -> None:
     reader, writer = await raw(leased.adb.port, f"host:track-devices{form}".encode())
@@ -282,6 +283,7 @@ async def test_a_reverse_that_is_dialled_can_be_removed(
     assert len(usable(await client.list_devices())) == 2
 
 
+@pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)  # no adb program is used
 async def test_an_abrupt_client_leaves_nothing(leased: Leased) -> None:
     reader, writer = await raw(leased.adb.port, b"host:transport-any")
     assert await reader.readexactly(4) == b"OKAY"
