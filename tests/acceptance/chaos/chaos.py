@@ -288,9 +288,10 @@ class Chaos:
         return psutil.Process(self._farm.daemon.process.pid).children(recursive=True)
 
     def _kill(self, what: str, processes: Sequence[psutil.Process]) -> None:
+        chance = self._random.random()  # drawn in any case: what follows must not depend on who happens to be there
         if not processes:
             return
-        chosen = self._random.choice(sorted(processes, key=lambda each: each.pid))
+        chosen = sorted(processes, key=lambda each: each.pid)[int(chance * len(processes))]
         self._tell(f"kill {what} {chosen.pid}")
         with contextlib.suppress(psutil.NoSuchProcess):
             chosen.kill()
