@@ -12,31 +12,25 @@ import psutil
 import pytest
 
 from farm.control.artifacts import ArtifactFolder
-from farm.control.client import ControlClient
 from farm.control.worker_door import WorkerDoor
-from farm.core.errors import FarmError, ModelError, NotAllowedError, ProtocolError, UserError
+from farm.core.errors import FarmError, ModelError, ProtocolError, UserError
 from farm.jobs import attempt as attempt_module
 from farm.jobs import supervisor as supervisor_module
 from farm.jobs.attempt import (
     MAX_REPORT_BYTES,
-    Attempt,
     AttemptTimeoutError,
     ResultTooLargeError,
     SessionOffer,
-    StaleAttemptError,
     Task,
-    Watch,
     WorkerDiedError,
     WorkerSilentError,
 )
 from farm.jobs.executor import YieldedError
 from farm.jobs.supervisor import Supervisor, _ready
-from farm.jobs.worker_user import Workers, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
 from farm.worker import zygote as worker_zygote
 
 DEFAULT = (Toolchain("default", Path(sys.executable)),)
-NOBODY = 65534  # uid and gid
 TASK = "tests.integration.misbehaving"
 
 
@@ -97,14 +91,6 @@ async def lab_in(folder, toolchains=DEFAULT):
 async def lab(tmp_path):
     async with lab_in(tmp_path) as lab:
         yield lab
-
-
-@pytest.fixture
-def passable(tmp_path):
-    """A folder that anybody may pass on the way to; pytest closes its own to others."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == 0 and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
 
 
 async def gone(pid, within_s=5.0):
@@ -284,47 +270,6 @@ async def test_an_attempt_may_give_its_phone_to_others(lab):
         await lab.run("yield_if_wanted", Host(others_wait=True))
 
 
-@pytest.mark.parametrize(
-    ("asked", "code"),
-    [
-        ({"verb": "job.submit"}, "protocol"),
-        ({"verb": "status"}, "protocol"),
-        ({"verb": "hello", "as": {"attempt": "try-0"}}, "stale"),
-        ({"verb": "session.open", "as": {"attempt": "other"}}, "stale"),
-        ({"verb": "session.open", "as": {"attempt": "other", "fence": 7}}, "not_allowed"),
-        ({"verb": "result", "fields": {"value": {}}, "as": {"fence": 0}}, "stale"),
-        ({"verb": "session.open", "as": {"token": "x" * 32}}, "not_allowed"),
-        ({"verb": "log", "fields": {"text": "x", "level": "loud"}}, "protocol"),
-        ({"verb": "log", "fields": {"text": "x" * 5000, "level": "info"}}, "protocol"),
-        ({"verb": "progress", "fields": {"step": 7}}, "protocol"),
-        ({"verb": "result", "fields": {}}, "protocol"),
-        ({"verb": "artifact.get", "fields": {"sha256": "../../farm.db", "offset": 0}}, "bad_artifact"),
-        ({"verb": "artifact.get", "fields": {"sha256": "/etc/shadow", "offset": 0}}, "bad_artifact"),
-        ({"verb": "artifact.get", "fields": {"sha256": "partial", "offset": 0}}, "bad_artifact"),
-        ({"verb": "artifact.get", "fields": {"sha256": "a" * 64, "offset": 0}}, "no_artifact"),
-        (
-            {
-                "verb": "artifact.put", "frame": "x",
-                "fields": {"sha256": "../" + "a" * 61, "offset": 0, "total_bytes": 1},
-            },
-            "bad_artifact",
-        ),
-        (
-            {"verb": "artifact.put", "frame": "x", "fields": {"sha256": "a" * 64, "offset": 0, "total_bytes": 1}},
-            "bad_artifact",
-        ),
-        (
-            {"verb": "artifact.put", "frame": "x", "fields": {"sha256": "a" * 64, "offset": -5, "total_bytes": 9}},
-            "bad_request",
-        ),
-    ],
-)  # fmt: skip
-async def test_a_token_allows_its_own_attempt_and_nothing_else(lab, asked, code):
-    lab.door.admit("other", 7, Attempt(Task("other", 7, TASK, {}, 1), Host(), Watch(0, 0)))
-    answer = await lab.run("ask", **asked)
-    assert answer["error"] == code, answer
-
-
 async def test_a_dead_zygote_is_noticed_named_and_replaced(lab):
     zygote = await lab.zygote()
     host = Host()
@@ -378,71 +323,3 @@ async def test_a_toolchain_that_cannot_be_used_says_why(tmp_path):
                 await lab.run("answer", toolchain=f"instant-{i}")
         with pytest.raises(UserError, match="no toolchain 'other'"):
             await lab.run("answer", toolchain="other")
-
-
-async def test_the_workers_door_admits_only_the_right_token(lab):
-    class Verbs:
-        async def handle(self, verb, fields):
-            return {"verb": verb}
-
-    token = lab.door.admit("mine", 5, Verbs())
-
-    def ask(attempt, fence, shown):
-        with ControlClient(Path(lab.door.socket_path), token=shown, attempt=attempt, fence=fence) as client:
-            return client.call("hello")
-
-    assert await asyncio.to_thread(ask, "mine", 5, token) == {"verb": "hello"}
-    for attempt, fence in (("mine", 4), ("mine", 6), ("yours", 5)):
-        with pytest.raises(StaleAttemptError):
-            await asyncio.to_thread(ask, attempt, fence, token)
-    with pytest.raises(NotAllowedError):
-        await asyncio.to_thread(ask, "mine", 5, "x" + token[1:])
-    lab.door.dismiss("mine")
-    with pytest.raises(StaleAttemptError):
-        await asyncio.to_thread(ask, "mine", 5, token)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-async def test_workers_of_a_root_daemon_are_another_user(tmp_path, passable):
-    state = tmp_path / "state"
-    (state / "artifacts").mkdir(parents=True)
-    state.chmod(0o750)
-    secrets = [state / "farm.db", state / "farm.db-wal", state / "artifacts" / "x"]
-    for path in secrets:
-        path.write_text("secret")
-    access = workers_as("nobody", state, [Path(sys.executable)])
-    assert access.user == WorkerUser("nobody", NOBODY, NOBODY), access
-    door = WorkerDoor(state / "work" / "workers.sock", ArtifactFolder(state / "artifacts"), gid=NOBODY)
-    supervisor = Supervisor(DEFAULT, state / "work", door, user=access.user)
-    stale = state / "work" / "cache" / "default"
-    stale.mkdir(parents=True)
-    (stale / "locked.lock").touch()
-    await door.start()
-    await supervisor.start()
-    try:
-        answer = await supervisor.run("default", Task("a", 1, TASK, {"do": "answer"}, 30), Host())
-        reads = {"do": "read_all", "paths": [str(path) for path in (state, *secrets, door.socket_path)]}
-        readable = await supervisor.run("default", Task("b", 2, TASK, reads, 30), Host())
-        strays = await supervisor.run("default", Task("c", 3, TASK, {"do": "detach"}, 30), Host())
-        assert supervisor.cache_folder("default").stat().st_uid == NOBODY
-        assert list(stale.iterdir()) == []  # what root's workers had compiled is of no use to nobody's
-    finally:
-        await supervisor.stop()
-        await door.stop()
-    assert (answer["uid"], answer["gid"], answer["groups"]) == (NOBODY, NOBODY, [])
-    assert answer["limits"]["NPROC"] == worker_zygote.MAX_PROCESSES
-    assert readable["open"] == [door.socket_path]
-    for pid in strays["strays"]:
-        await gone(pid)
-
-
-def test_whom_workers_can_become(tmp_path, passable):
-    assert find_worker_user("no-such-user-here") is None
-    assert find_worker_user("root") is None
-    assert find_worker_user("") is None
-    assert workers_as("no-such-user-here", tmp_path, []) == Workers(None)
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    stranger = WorkerUser("stranger", 54321, 54321)
-    assert blocking_folder(stranger, [tmp_path / "python", closed / "python"]) == closed
-    assert blocking_folder(WorkerUser("me", os.getuid(), os.getgid()), [closed / "python"]) is None
