@@ -31,7 +31,7 @@ class WorkerUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class RunAs:
     """Whom workers become: `user`, or nobody else; `blocked` names the folder on whose account they cannot."""
 
     user: WorkerUser | None
@@ -43,7 +43,7 @@ class Workers:
         return self.user.name if self.user else ""
 
 
-def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> Workers:
+def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> RunAs:
     """Prepare the state folder for workers of the user `name`, when they can be that user.
 
     Args:
@@ -56,13 +56,13 @@ def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> Workers:
     """
     user = find_worker_user(name)
     if user is None:
-        return Workers(None)
+        return RunAs(None)
     let_in(user, state_dir)
     blocked = blocking_folder(user, (state_dir / "work" / "any", Path(farm.__file__), *programs))
     if blocked is not None:
         logger.warning("workers run as root: %s may not pass %s", user.name, blocked)
-        return Workers(None, blocked)
-    return Workers(user)
+        return RunAs(None, blocked)
+    return RunAs(user)
 
 
 def find_worker_user(name: str) -> WorkerUser | None:

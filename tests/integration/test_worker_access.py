@@ -13,7 +13,7 @@ from farm.control.worker_door import WorkerDoor
 from farm.core.errors import NotAllowedError
 from farm.jobs.attempt import Attempt, StaleAttemptError, Task, Watch
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.worker_user import Workers, WorkerUser, blocking_folder, find_worker_user, workers_as
+from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
 from tests.integration.test_workers import DEFAULT, TASK, Host, gone, lab_in
 
@@ -135,7 +135,7 @@ def test_whom_workers_can_become(tmp_path, passable):
     assert find_worker_user("no-such-user-here") is None
     assert find_worker_user("root") is None
     assert find_worker_user("") is None
-    assert workers_as("no-such-user-here", tmp_path, []) == Workers(None)
+    assert workers_as("no-such-user-here", tmp_path, []) == RunAs(None)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     stranger = WorkerUser("stranger", 54321, 54321)

@@ -1,0 +1,103 @@
+"""One `farm serve`: starts every part, waits, takes them down in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+from farm import __version__
+from farm.config import FarmConfig
+from farm.core.errors import HostError
+from farm.daemon.doors import open_job_door
+from farm.daemon.memory import open_memory
+from farm.daemon.phones import open_phones
+from farm.daemon.problems import Problems
+from farm.daemon.sharing import open_sharing
+from farm.daemon.workers import start_workers
+from farm.jobs.checker import FarmChecker
+from farm.leasing.clock import ClockWatch
+from farm.store.lock import StateFolderLock
+
+log = logging.getLogger("farm")
+
+
+class Daemon:
+    """One `farm serve`."""
+
+    def __init__(self, config: FarmConfig) -> None:
+        self._config = config
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            FarmError: the state folder is in use, a port is taken, the database is damaged, adb is missing.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, stop.set)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                parts = await self._build(stack)
+            except OSError as error:
+                raise HostError(
+                    f"cannot start: {error.filename or 'the host'}: {error.strerror or error}",
+                    hint="look at the daemon's state and runtime folders: farm doctor",
+                ) from error
+            log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((*parts, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            log.info("stopping")
+        for part in parts:
+            if not part.cancelled() and (failed := part.exception()) is not None:
+                raise failed
+
+    async def _build(self, stack: contextlib.AsyncExitStack) -> list[asyncio.Task[None]]:
+        """Start every part, bottom floor first; returns what runs for as long as the daemon does.
+
+        `stack` takes them down in the opposite order: first the doors, so that nobody comes in, then the fleet.
+        """
+        config = self._config
+        lock = StateFolderLock(config.state_dir)
+        stack.callback(lock.close)
+        problems = Problems(config)
+        memory = open_memory(config, stack, problems)
+        workers = await start_workers(config, stack, memory)
+
+        # Leasing follows the fleet, the fleet's checker asks leasing for keys, its workers meet the gate at the door:
+        # the checker is given ways to partners that are there before the first phone is.
+        def gate() -> tuple[str, int]:
+            return sharing.gate()
+
+        def checking_key(device: str) -> str:
+            return sharing.leasing.checking_key(device)
+
+        checker = FarmChecker(workers.supervisor, key=checking_key, gate=gate)
+        phones = await open_phones(config, stack, memory, workers.toolchains, checker, problems)
+        parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
+        stack.push_async_callback(_end, parts)
+        sharing = await open_sharing(config, stack, memory, workers, phones)
+        await open_job_door(config, stack, memory, workers, phones, sharing, problems)
+        running = {
+            "history": memory.history.run(),
+            "retention": memory.retention.run(),
+            "fleet": phones.fleet.run(),
+            "tunnels": phones.tunnels.run(),
+            "clock": ClockWatch(memory.events, sharing.clock_jumped).run(),
+            "artifacts": workers.artifacts.keep_tidy(),
+        }
+        parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
+        return parts
+
+
+async def _end(parts: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel running parts and wait for their end; what they raise is looked at later."""
+    for part in parts:
+        part.cancel()
+    await asyncio.gather(*parts, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""The job door: every verb people have, registered with the part that answers it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from farm import __version__
+from farm.adb.tools import PhoneTools
+from farm.bundle.manifest import Bundle
+from farm.config import FarmConfig
+from farm.control.bundle_verbs import BundleVerbs
+from farm.control.doctor_verbs import MB, DoctorVerbs, Host
+from farm.control.event_verbs import EventVerbs
+from farm.control.job_streams import JobStreams
+from farm.control.job_verbs import JobVerbs
+from farm.control.lease_verbs import LeaseVerbs
+from farm.control.personal_lease_verbs import PersonalLeaseVerbs
+from farm.control.server import ControlServer
+from farm.control.store_verbs import StoreVerbs
+from farm.control.tool_verbs import ToolVerbs
+from farm.control.toolchain_verbs import ToolchainVerbs
+from farm.control.tunnel_verbs import TunnelVerbs
+from farm.control.verbs import DaemonFacts, FleetVerbs
+from farm.daemon.memory import Memory
+from farm.daemon.phones import Phones
+from farm.daemon.problems import Problems
+from farm.daemon.sharing import Sharing
+from farm.daemon.workers import Workers
+
+
+async def open_job_door(
+    config: FarmConfig,
+    stack: contextlib.AsyncExitStack,
+    memory: Memory,
+    workers: Workers,
+    phones: Phones,
+    sharing: Sharing,
+    problems: Problems,
+) -> None:
+    """Register the verbs and let people in.
+
+    Raises:
+        DoorError: the socket cannot be opened.
+    """
+    store, fleet, leasing = memory.store, phones.fleet, sharing.leasing
+    control = ControlServer(config.control_socket, artifacts=workers.artifacts, gid=workers.gid)
+    adb_key = config.state_dir / "adb" / "adbkey"
+    facts = DaemonFacts(
+        __version__, os.getpid(), sharing.gate, sharing.door.summary, config.adb_socket, adb_key, problems.look
+    )
+    FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
+
+    def in_use(bundle: Bundle) -> str:
+        holders, named_by = fleet.bundles_in_use().get(bundle.hash), workers.toolchains.naming(bundle)
+        if named_by:
+            return f"toolchain {named_by[0]} names it"
+        return f"it is on {', '.join(holders)}" if holders else ""
+
+    def note_of(job_id: str) -> str:
+        job = store.jobs.get(job_id)
+        return "" if job is None else str(job.spec.get("note", ""))
+
+    BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
+    ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed).register(control)
+    EventVerbs(memory.history).register(control)
+    database = None if config.store.url else config.state_dir / "farm.db"
+    run_as = workers.run_as
+    host = Host(workers.artifacts, store, database, config.store.max_mb * MB, run_as.name, run_as.blocked)
+    DoctorVerbs(host).register(control)
+    streams = JobStreams(store, memory.events, memory.history, memory.logs, sharing.dispatcher.lives)
+    jobs = JobVerbs(sharing.dispatcher, store, streams, leasing)
+    jobs.register(control)
+    LeaseVerbs(
+        fleet,
+        leasing,
+        phones.aliases,
+        memory.events,
+        records=store.leases,
+        reservations=sharing.reservations,
+        adb_key=adb_key,
+        explain_job=jobs.explain,
+        note_of=note_of,
+    ).register(control)
+    PersonalLeaseVerbs(sharing.personal).register(control)
+    StoreVerbs(store, memory.where, memory.retention).register(control)
+    TunnelVerbs(fleet, phones.tunnels).register(control)
+    tools = PhoneTools(config.adb_socket)
+    stack.callback(tools.close)
+    ToolVerbs(fleet, tools, workers.artifacts).register(control)
+    await control.start()
+    stack.push_async_callback(control.stop)

@@ -1,0 +1,61 @@
+"""What the daemon remembers: the store, the event log over it, the attempts' logs, and how long they are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm import __version__
+from farm.config import FarmConfig
+from farm.core.events import Event, EventLog
+from farm.daemon.problems import Problems
+from farm.jobs.logs import AttemptLogs
+from farm.store.history import EventHistory
+from farm.store.retention import Retention
+from farm.store.store import Store
+
+log = logging.getLogger("farm")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The parts that remember."""
+
+    where: str | Path  # the database: a URL, or the file
+    store: Store
+    events: EventLog
+    history: EventHistory
+    logs: AttemptLogs
+    retention: Retention
+
+
+def open_memory(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Memory:
+    """Open the store and begin a new epoch.
+
+    Raises:
+        DatabaseUnusableError: the database is damaged, of a newer farm, or cannot be opened.
+    """
+    where = config.store.url or config.state_dir / "farm.db"
+    store = Store.open(where)
+    stack.callback(store.close)
+    events = EventLog(store.epoch)
+    events.subscribe(_log_event)
+    history = EventHistory(events, store.events)
+    stack.push_async_callback(history.close)
+    events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
+    store.on_problem(problems.of_store(store, events))
+    logs = AttemptLogs(config.state_dir / "logs")
+    keep = config.store
+    retention = Retention(store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, remove_logs=logs.remove)
+    return Memory(where, store, events, history, logs, retention)
+
+
+def _log_event(event: Event) -> None:
+    said: Mapping[str, Any] = event.data
+    log.info(
+        "%s %s %s", event.kind, event.subject, " ".join(f"{name}={value}" for name, value in said.items() if value)
+    )

@@ -1,0 +1,78 @@
+"""The way to the phones: adb's server and client, the watcher, the fleet over it, keys they answer to, and tunnels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.adb.client import AdbClient
+from farm.adb.errors import AdbNotInstalled
+from farm.adb.program import AdbBinary, find_adb
+from farm.adb.server import AdbServer
+from farm.adb.tunnels import TunnelLedger
+from farm.adb.watch import DeviceWatcher
+from farm.config import AdbConfig, FarmConfig
+from farm.control.runtime_folder import group_to_let_in
+from farm.core.adoption import rules_of
+from farm.daemon.memory import Memory
+from farm.daemon.problems import Problems
+from farm.fleet.aliases import Aliases
+from farm.fleet.checker import Checker
+from farm.fleet.fleet import Fleet, FleetConfig
+from farm.fleet.tunnels import TunnelKeeper
+from farm.jobs.toolchains import Toolchains
+
+
+@dataclass(frozen=True, slots=True)
+class Phones:
+    """The parts that know phones."""
+
+    client: AdbClient
+    fleet: Fleet
+    aliases: Aliases
+    tunnels: TunnelKeeper
+
+
+async def open_phones(
+    config: FarmConfig,
+    stack: contextlib.AsyncExitStack,
+    memory: Memory,
+    toolchains: Toolchains,
+    checker: Checker,
+    problems: Problems,
+) -> Phones:
+    """Build everything up to the fleet; no phone appears before the fleet runs.
+
+    Raises:
+        AdbNotInstalled: the farm should run adb, and there is none.
+    """
+    binary = await _adb_of(config.adb)
+    server = None
+    if config.adb.manage and binary is not None:
+        folder = config.state_dir / "adb"
+        server = AdbServer(binary, config.adb_socket, folder, usb=config.adb.usb, gid=group_to_let_in())
+        stack.push_async_callback(server.stop)
+    client = AdbClient(config.adb_socket)
+    watcher = DeviceWatcher(
+        client,
+        server=server,
+        own_version=binary.version if binary else 0,
+        on_news=problems.of_adb(memory.events),
+    )
+    store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt))
+    fleet = Fleet(client, watcher, toolchains, checker, store.devices, memory.events, rules)
+    aliases = Aliases(fleet, store.aliases, config.aliases)
+    tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
+    return Phones(client, fleet, aliases, tunnels)
+
+
+async def _adb_of(config: AdbConfig) -> AdbBinary | None:
+    """The adb program; a farm on somebody else's server can do without."""
+    try:
+        return await asyncio.to_thread(find_adb, Path(config.binary) if config.binary else None)
+    except AdbNotInstalled:
+        if config.manage or config.binary:
+            raise
+        return None

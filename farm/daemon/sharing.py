@@ -1,0 +1,140 @@
+"""Who gets what: leasing, the TVM door before it, reservations, and the dispatcher of jobs with its executors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from farm.config import FarmConfig, TvmConfig
+from farm.control.server import user_name
+from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
+from farm.core.errors import NotAllowedError
+from farm.daemon.memory import Memory
+from farm.daemon.phones import Phones
+from farm.daemon.workers import Workers
+from farm.jobs.bench import BenchExecutor
+from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.lease import LeaseExecutor
+from farm.jobs.phone_work import PhoneWork
+from farm.jobs.run import RunExecutor
+from farm.jobs.shell import ShellExecutor
+from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+from farm.jobs.workbench import Workbench
+from farm.leasing import LeasePolicy, Leasing
+from farm.leasing.reserving import ReservationBook
+from farm.leasing.usage import decayed_use
+from farm.tracker.door import DoorPolicy, TvmDoor
+from farm.tracker.external import ExternalPolicy
+from farm.tracker.gate import GateLimits
+from farm.tracker.sockets import owner_of
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The parts that hand phones out."""
+
+    tvm_host: str  # to dial the TVM door from this host
+    door: TvmDoor
+    leasing: Leasing
+    reservations: ReservationBook
+    personal: LeaseExecutor
+    dispatcher: Dispatcher
+
+    def gate(self) -> tuple[str, int]:
+        """Where workers of this host meet the TVM door."""
+        return self.tvm_host, self.door.port
+
+    def clock_jumped(self) -> None:
+        """The wall clock was set."""
+        self.reservations.tell()
+        self.leasing.clock_jumped()
+        self.dispatcher.clock_jumped()
+
+
+async def open_sharing(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, memory: Memory, workers: Workers, phones: Phones
+) -> Sharing:
+    """Open the TVM door, and take up the jobs that the daemon before this one left.
+
+    Raises:
+        FarmError: the TVM port is taken.
+    """
+    store, events = memory.store, memory.events
+    policy = LeasePolicy(
+        unused_s=config.lease.unused_s,
+        allocator=AllocatorPolicy(workers=config.jobs.workers),
+        quota=config.quota,
+        users=config.user,
+    )
+    leasing = Leasing(phones.fleet, events, store.epoch, store.leases, policy)
+    stack.push_async_callback(leasing.close)
+    store.on_problem(leasing.store_problem)
+    half_life_s = policy.allocator.usage_half_life_s
+    used = await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)
+    leasing.use(UsageLoaded(used))
+    reservations = ReservationBook(store.reservations, events, leasing.use)
+
+    limits = GateLimits(idle_s=config.lease.idle_s)
+    door = TvmDoor(config.tvm.host, config.tvm.port, leasing, leasing, _door_policy(config.tvm, limits))
+    await door.start()
+    stack.push_async_callback(door.stop)
+    tvm_host = _dialled(config.tvm.host)
+
+    def gate() -> tuple[str, int]:
+        return tvm_host, door.port
+
+    work = PhoneWork(keys=leasing, workers=workers.supervisor, gate=gate, toolchain_of=workers.toolchains.of_view)
+    personal = LeaseExecutor(
+        leases=leasing, phones=phones.fleet, client=phones.client, gate=gate, events=events, user_of=_user_of
+    )
+    dispatcher = Dispatcher(
+        store=store,
+        events=events,
+        leases=leasing,
+        devices=phones.fleet,
+        executors={
+            BenchSpec.kind: BenchExecutor(work),
+            RunSpec.kind: RunExecutor(work),
+            ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
+            LeaseSpec.kind: personal,
+        },
+        bench=Workbench(
+            jobs=store.jobs, events=events, keep_log=memory.logs.keep, leases=leasing, devices=phones.fleet
+        ),
+        limits=lambda user: config.user.get(user, config.quota),
+    )
+    await dispatcher.start()
+    stack.push_async_callback(dispatcher.stop)
+    return Sharing(tvm_host, door, leasing, reservations, personal, dispatcher)
+
+
+def _door_policy(config: TvmConfig, gate: GateLimits) -> DoorPolicy:
+    external = config.external
+    return DoorPolicy(
+        advertise=config.advertise,
+        external=ExternalPolicy(
+            allow=external.allow, custom_addresses=external.custom_addresses, join=frozenset(external.join)
+        ),
+        gate=gate,
+    )
+
+
+def _user_of(connection: socket.socket) -> str:
+    """Whose process of this host is at the other end, as the job door names them; "" for root and our own user.
+
+    Raises:
+        NotAllowedError: the kernel does not say.
+    """
+    uid = owner_of(connection)
+    if uid is None:
+        raise NotAllowedError("the kernel does not say who connects")
+    return "" if uid in (0, os.geteuid()) else user_name(uid)
+
+
+def _dialled(host: str) -> str:
+    """The address to dial for a server bound to `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
