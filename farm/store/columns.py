@@ -1,16 +1,45 @@
-"""Column types that mean the same on SQLite and PostgreSQL."""
+"""Column types that mean the same on SQLite and PostgreSQL.
+
+What the world says (adb's words, names in a client's request) may hold what no database keeps: half a surrogate pair,
+as Python reads foreign bytes, or a NUL, which PostgreSQL refuses. Both are written as their escapes here, so that no
+text can keep a change from being written.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Dialect, Double, Integer, String, Text, TypeDecorator
 from sqlalchemy.types import TypeEngine
 
-# Texts sort by their bytes everywhere: SQLite's own order, and what prefix ranges over ids need.
-Word = String().with_variant(String(collation="C"), "postgresql")
+_UNKEPT = re.compile("[\0\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def keepable(text: str) -> str:
+    r"""The text with lone surrogates and NULs as their escapes: `\udcff`, `\x00`."""
+    return _UNKEPT.sub(lambda found: "\\x00" if found[0] == "\0" else f"\\u{ord(found[0]):04x}", text)
+
+
+class Word(TypeDecorator[str]):
+    """Any text, kept as `keepable` writes it.
+
+    Texts sort by their bytes everywhere: SQLite's own order, and what prefix ranges over ids need.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The plain type under it."""
+        return dialect.type_descriptor(String(collation="C") if dialect.name == "postgresql" else String())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To the database."""
+        return None if value is None else keepable(value)
 
 
 def serial_number() -> TypeEngine[int]:
@@ -54,7 +83,7 @@ class StrictJson(TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return None if value is None else _as_json(value, allow_nan=False)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """From the database."""
@@ -68,4 +97,10 @@ class LooseJson(StrictJson):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else json.dumps(value, separators=(",", ":"), default=str)
+        return None if value is None else _as_json(value, default=str)
+
+
+def _as_json(value: Any, **options: Any) -> str:
+    """Compact JSON; inside it a text's escape needs its backslash escaped in turn. NUL is always an escape there."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, **options)
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)

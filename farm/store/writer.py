@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, update
-from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.core.errors import FarmError, HostError
 from farm.store.reserve import Reserve
@@ -42,7 +42,7 @@ class StoreWriteError(HostError):
 
 
 class StoreConflictError(FarmError):
-    """The database refused a write that would break one of its rules."""
+    """The database refused a write that would break one of its rules. Trying again will not help."""
 
     code = "store_conflict"
 
@@ -278,7 +278,7 @@ def _attempt(connection: Connection, statement: Statement) -> Outcome:
     try:
         with connection.begin_nested():
             return statement(connection), None
-    except IntegrityError as error:
+    except (IntegrityError, DataError) as error:  # DataError: a value that is too large or of no form it knows
         return None, StoreConflictError(f"the database refused a write: {error.orig}")
     except Exception as error:
         if trouble_of(error) is not None:
