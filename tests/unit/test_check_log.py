@@ -167,7 +167,7 @@ def test_a_log_that_goes_back_is_found():
 def test_every_rule_has_a_log_that_breaks_it():
     marks = test_what_may_not_be_is_found.pytestmark
     tried = {case[0] for mark in marks for case in mark.args[1]}
-    assert tried | {"sequence", "tables"} == set(RULES)
+    assert tried | {"sequence", "tables", "results"} == set(RULES)
 
 
 @pytest.fixture
@@ -177,6 +177,7 @@ def database(tmp_path):
     connection.execute("CREATE TABLE event (seq INTEGER, kind TEXT, subject TEXT, data TEXT)")
     connection.execute("CREATE TABLE job (id TEXT, state TEXT)")
     connection.execute("CREATE TABLE attempt (id TEXT, state TEXT, device TEXT, fence INTEGER)")
+    connection.execute("CREATE TABLE result (job TEXT, body TEXT)")
     connection.execute("CREATE TABLE lease (id TEXT, device TEXT, fence INTEGER, ended_at TEXT)")
     for event in events_of(GOOD):
         connection.execute(
@@ -191,6 +192,7 @@ def database(tmp_path):
     ]
     leases = [("L1", "p1", 11), ("L2", "p2", 12), ("L3", "p1", 21), ("L4", "p2", 22), ("L5", "p1", 23)]
     connection.executemany("INSERT INTO job VALUES (?, ?)", jobs)
+    connection.executemany("INSERT INTO result VALUES (?, '{}')", [("a",), ("b",)])
     connection.executemany("INSERT INTO attempt VALUES (?, ?, ?, ?)", attempts)
     connection.executemany("INSERT INTO lease VALUES (?, ?, ?, 'then')", leases)
     connection.commit()
@@ -215,6 +217,31 @@ def test_tables_that_differ_are_found(database, spoil):
     connection.execute(spoil)
     connection.commit()
     assert {problem.rule for problem in check_log.check(path)[1]} == {"tables"}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "DELETE FROM result WHERE job = 'a'", "INSERT INTO result VALUES ('a', '{}')",
+        "INSERT INTO result VALUES ('c', '{}')", "INSERT INTO result VALUES ('d', '{}')",
+    ],
+)  # fmt: skip
+def test_results_that_may_not_be_are_found(database, spoil):
+    path, connection = database
+    connection.execute(spoil)
+    connection.commit()
+    assert {problem.rule for problem in check_log.check(path)[1]} == {"results"}
+
+
+@pytest.mark.parametrize(("kind", "rules"), [("lease", set()), ("shell", {"results"})])
+def test_a_lease_may_be_done_without_a_result(database, kind, rules):
+    path, connection = database
+    connection.execute("DELETE FROM result WHERE job = 'a'")
+    connection.execute(
+        "UPDATE event SET data = ? WHERE kind = 'job.submitted' AND subject = 'a'", (json.dumps({"kind": kind}),)
+    )
+    connection.commit()
+    assert {problem.rule for problem in check_log.check(path)[1]} == rules
 
 
 @pytest.mark.parametrize(("log", "code"), [(GOOD, 0), (without("job.cancelled c"), 1)])

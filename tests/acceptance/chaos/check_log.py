@@ -32,7 +32,9 @@ RULES: Mapping[str, str] = {
     "phone-twice": "no phone is leased twice at any moment",
     "lease-ends-once": "every lease ends exactly once",
     "tables": "the database's tables say the same as its events",
+    "results": "a job that is done has one result, and nobody has one without an attempt that came to its end",
 }
+NO_RESULT = frozenset({"lease"})  # kinds of which nothing is kept but that they are done
 ENDS = {"job.done": "done", "job.failed": "failed", "job.cancelled": "cancelled"}
 
 
@@ -73,6 +75,7 @@ class Attempt:
 class Job:
     """A job as the log tells it."""
 
+    kind: str = ""
     state: str = ""  # how it ended
     attempts: list[str] = field(default_factory=list)
 
@@ -142,7 +145,7 @@ class Replay:
         if event.subject in self.jobs:
             self._wrong("job-ends-once", f"job {event.subject} is submitted a second time")
             return
-        self.jobs[event.subject] = Job()
+        self.jobs[event.subject] = Job(str(event.data.get("kind") or ""))
 
     def _job(self, event: Event) -> None:
         job = self.jobs.get(event.subject)
@@ -279,6 +282,21 @@ def compare_tables(connection: sqlite3.Connection, replay: Replay) -> Iterator[P
     )  # fmt: skip
 
 
+def compare_results(connection: sqlite3.Connection, replay: Replay) -> Iterator[Problem]:
+    """Results kept twice, for nothing, or not at all."""
+    kept = Counter(job for (job,) in connection.execute("SELECT job FROM result"))
+    for name, count in kept.items():
+        job = replay.jobs.get(name)
+        ends = [replay.attempts[each].state for each in job.attempts] if job is not None else []
+        if count > 1:
+            yield Problem("results", 0, f"job {name} has {count} results")
+        if job is None or not job.state or not {"done", "failed"} & set(ends[-1:]):
+            yield Problem("results", 0, f"job {name} has a result, but is {job}, its attempts ended {ends}")
+    for name, job in replay.jobs.items():
+        if job.state == "done" and name not in kept and job.kind not in NO_RESULT:
+            yield Problem("results", 0, f"job {name} is done and has no result")
+
+
 def check(path: Path) -> tuple[Replay, list[Problem]]:
     """Play a log; returns what it told, and every broken rule."""
     replay = Replay()
@@ -290,7 +308,9 @@ def check(path: Path) -> tuple[Replay, list[Problem]]:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         replay.play(read_database(connection))
-        return replay, [*replay.problems, *compare_tables(connection, replay)]
+        return replay, [
+            *replay.problems, *compare_tables(connection, replay), *compare_results(connection, replay)
+        ]  # fmt: skip
     finally:
         connection.close()
 
