@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Double, Select, insert, select, type_coerce, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    Select,
+    and_,
+    insert,
+    literal_column,
+    select,
+    type_coerce,
+    union_all,
+    update,
+)
 
 from farm.core.events import Event
 from farm.core.job import FINAL, Attempt, AttemptState, Job, JobState
@@ -16,6 +28,7 @@ from farm.store.rows import (
     attempt_end,
     attempt_of,
     attempt_values,
+    in_parts,
     job_changes,
     job_of,
     job_values,
@@ -44,6 +57,18 @@ class JobTable:
         found = self._jobs(select_jobs().where(job.c.id == job_id))
         return found[0] if found else None
 
+    def several(self, job_ids: Sequence[str]) -> tuple[Job, ...]:
+        """The jobs of these ids, in their order; those that are not there are left out."""
+        parts = in_parts(job_ids)
+        found = {each.id: each for some in parts for each in self._jobs(select_jobs().where(job.c.id.in_(some)))}
+        return tuple(found[job_id] for job_id in job_ids if job_id in found)
+
+    def states(self, array: str) -> frozenset[JobState]:
+        """The states that an array's jobs are in; none when there is no such array."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(job.c.state).where(_of_array(array)).distinct()).scalars()
+            return frozenset(map(JobState, found))
+
     def find(self, prefix: str, limit: int = 10) -> tuple[Job, ...]:
         """Jobs whose id begins with `prefix`, at most `limit`, by id."""
         beyond = prefix + "\U0010ffff"  # sorts behind whatever continues it
@@ -57,21 +82,47 @@ class JobTable:
         user: str = "",
         kind: str = "",
         array: str = "",
+        jobs: Collection[str] = (),
         before: str = "",
         limit: int = PAGE,
     ) -> tuple[Job, ...]:
-        """Jobs, newest first; those submitted before the job `before` if it is given."""
-        wanted = select_jobs().order_by(job.c.seq.desc()).limit(limit)
-        if state:
-            wanted = wanted.where(job.c.state.in_(sorted(each.value for each in state)))
-            if not FINAL.intersection(state):
-                wanted = wanted.where(job.c.ended_at.is_(None))  # the index of live jobs, however long the history
-        for column, value in ((job.c.user, user), (job.c.kind, kind), (job.c.array, array)):
-            if value:
-                wanted = wanted.where(column == value)
-        if before:
-            wanted = wanted.where(job.c.seq < select(job.c.seq).where(job.c.id == before).scalar_subquery())
-        return self._jobs(wanted)
+        """Jobs, newest first; those submitted before the job `before` if it is given.
+
+        `jobs`: only these, by their ids or their arrays'.
+        """
+        conditions: list[ColumnElement[bool]] = []
+        if user:
+            conditions.append(job.c.user == user)
+        if kind:
+            conditions.append(job.c.kind == kind)
+        if array:
+            conditions.append(_of_array(array))
+        if jobs:
+            meant = union_all(
+                select(job.c.seq).where(job.c.id.in_(jobs)),
+                select(job.c.seq).where(job.c.array.in_(jobs), _IN_ARRAY),
+            )
+            conditions.append(job.c.seq.in_(meant))
+        older = [job.c.seq < select(job.c.seq).where(job.c.id == before).scalar_subquery()] if before else []
+        newest = select_jobs().where(*conditions, *older).order_by(job.c.seq.desc()).limit(limit)
+        if not state:
+            return self._jobs(newest)
+        if conditions:
+            if not (array or jobs or FINAL.intersection(state)):
+                newest = newest.where(job.c.ended_at.is_(None))  # the index of live jobs, however long the history
+            # An expression, lest the index of states is taken, out of which several states would have to be sorted.
+            return self._jobs(newest.where(job.c.state.concat("").in_(sorted(state))))
+        # Each state's newest come in order out of the index.
+        each_newest = [
+            select(
+                select(job.c.seq).where(job.c.state == each.value, *older)
+                .order_by(job.c.seq.desc()).limit(limit).subquery().c.seq
+            )
+            for each in sorted(state)
+        ]  # fmt: skip
+        return self._jobs(
+            select_jobs().where(job.c.seq.in_(union_all(*each_newest))).order_by(job.c.seq.desc()).limit(limit)
+        )
 
     def attempts(self, job_id: str) -> tuple[Attempt, ...]:
         """Every attempt of a job, first to last."""
@@ -79,8 +130,13 @@ class JobTable:
 
     def latest_attempts(self, job_ids: Iterable[str]) -> dict[str, Attempt]:
         """The latest attempt of each of these jobs that has one."""
-        wanted = select(attempt).where(attempt.c.job.in_(list(job_ids))).order_by(attempt.c.number)
-        return {each.job: each for each in self._attempts(wanted)}
+        return {each.job: each for each in self.attempts_of(job_ids)}
+
+    def attempts_of(self, job_ids: Iterable[str]) -> tuple[Attempt, ...]:
+        """Every attempt of these jobs; of each job first to last."""
+        wanted = select(attempt).order_by(attempt.c.number)
+        parts = in_parts(job_ids)
+        return tuple(each for some in parts for each in self._attempts(wanted.where(attempt.c.job.in_(some))))
 
     def submitted(self, user: str, key: str) -> tuple[str, ...]:
         """The jobs that this user submitted with this key, in their order; none when it was not used."""
@@ -95,7 +151,8 @@ class JobTable:
 
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that have not ended."""
-        return self._attempts(select(attempt).where(attempt.c.ended_at.is_(None)).order_by(attempt.c.fence))
+        found = self._attempts(select(attempt).where(attempt.c.ended_at.is_(None)))
+        return tuple(sorted(found, key=lambda each: each.fence))  # here: in SQL, the index of all fences were taken
 
     def result(self, job_id: str) -> Mapping[str, Any] | None:
         """What a job came to, None when it has no result."""
@@ -229,6 +286,13 @@ class _SubmittedBeforeError(Exception):
     def __init__(self, ids: tuple[str, ...]) -> None:
         super().__init__(ids)
         self.ids = ids
+
+
+_IN_ARRAY = job.c.array != literal_column("''")  # word for word what the index of arrays is for
+
+
+def _of_array(array: str) -> ColumnElement[bool]:
+    return and_(job.c.array == array, _IN_ARRAY)
 
 
 def _submission(connection: Connection, user: str, key: str) -> tuple[int, tuple[str, ...]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, insert, select
@@ -14,7 +15,16 @@ from farm.core.requests import Door, LeaseClass
 from farm.store import schema
 from farm.store.records import LeaseRecord
 
+MOST_NAMED = 1000  # names in one statement: databases bound its parameters (PostgreSQL by 65,535)
+
 _JOB_FIELDS = tuple(field.name for field in fields(Job))
+
+
+def in_parts(names: Iterable[str]) -> Iterator[list[str]]:
+    """Names in lists that one statement may have."""
+    rest = iter(names)
+    while part := list(islice(rest, MOST_NAMED)):
+        yield part
 
 
 def select_jobs() -> Select[Any]:

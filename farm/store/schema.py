@@ -122,7 +122,8 @@ job = Table(
 Index("job_live", job.c.seq, sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"))
 Index("job_of_user", job.c.user, job.c.seq)
 Index("job_of_state", job.c.state, job.c.seq)
-Index("job_of_array", job.c.array, sqlite_where=sql("array <> ''"), postgresql_where=sql("\"array\" <> ''"))
+Index("job_of_kind", job.c.kind, job.c.seq)
+Index("job_of_array", job.c.array, job.c.seq, sqlite_where=sql("array <> ''"), postgresql_where=sql("\"array\" <> ''"))
 Index("job_of_submission", job.c.submission)
 Index("job_ended", job.c.ended_at)
 

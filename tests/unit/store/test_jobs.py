@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from farm.core.events import EventLog
-from farm.core.job import AttemptState, JobState
+from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import LeaseClass
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError
@@ -179,6 +179,27 @@ async def test_pages_newest_first(store):
     assert ids(state={JobState.FAILED}) == "4"
     assert ids(state={JobState.QUEUED}, user="ann") == "8620"
     assert ids(state={JobState.QUEUED, JobState.FAILED}, user="ann") == "86420"
+
+
+async def test_pages_of_some_jobs_and_arrays_and_of_several_states(store):
+    jobs = [job(f"j{number}", array="a" if number in (2, 5) else "", user="bob") for number in range(6)]
+    await store.jobs.add(jobs)
+    for each, state in zip(jobs[:4], (JobState.DONE, JobState.FAILED, JobState.DONE, JobState.CANCELLED), strict=True):
+        assert await store.jobs.save(ended(each, state), expected=(JobState.QUEUED,))
+
+    def ids(**asked):
+        return [each.id for each in store.jobs.page(**asked)]
+
+    assert ids(jobs=("j0", "a", "nobody", "")) == ["j5", "j2", "j0"]
+    assert ids(jobs=("j0", "a"), state=(JobState.QUEUED,)) == ["j5"]
+    assert ids(jobs=("j0", "a"), before="j5", limit=1) == ["j2"]
+    assert ids(state=tuple(FINAL)) == ["j3", "j2", "j1", "j0"]
+    assert ids(state=tuple(FINAL), limit=2, before="j3") == ["j2", "j1"]
+    assert ids(state=tuple(FINAL), user="bob", limit=3) == ["j3", "j2", "j1"]
+    assert ids(state=(JobState.QUEUED, JobState.HELD), user="bob") == ["j5", "j4"]
+    assert store.jobs.states("a") == {JobState.DONE, JobState.QUEUED}
+    assert store.jobs.states("") == store.jobs.states("b") == frozenset()
+    assert [each.id for each in store.jobs.several(("j4", "nobody", "j0"))] == ["j4", "j0"]
 
 
 async def test_ids_by_their_beginning(store):

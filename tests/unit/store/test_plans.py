@@ -1,0 +1,86 @@
+"""Whatever is asked per request finds its rows by an index: 100,000 jobs cost a request no more than a hundred."""
+
+import pytest
+from sqlalchemy import event, text
+
+from farm.core.job import FINAL, JobState
+from farm.store.store import Store
+from tests.unit.store.values import NOW
+
+LIVE = tuple(state for state in JobState if state not in FINAL)
+ASKED = {
+    "get": lambda store: store.jobs.get("j"),
+    "several": lambda store: store.jobs.several(("j", "k")),
+    "find": lambda store: store.jobs.find("j"),
+    "states": lambda store: store.jobs.states("a"),
+    "attempts": lambda store: store.jobs.attempts("j"),
+    "latest attempts": lambda store: store.jobs.latest_attempts(("j", "k")),
+    "submitted": lambda store: store.jobs.submitted("ann", "key"),
+    "result": lambda store: store.jobs.result("j"),
+    "page by array": lambda store: store.jobs.page(array="a"),
+    "page by array and state": lambda store: store.jobs.page(array="a", state=LIVE),
+    "page by user": lambda store: store.jobs.page(user="ann"),
+    "page by kind": lambda store: store.jobs.page(kind="shell"),
+    "page by user before one": lambda store: store.jobs.page(user="ann", before="j"),
+    "page by one state": lambda store: store.jobs.page(state=(JobState.DONE,)),
+    "page by final states": lambda store: store.jobs.page(state=tuple(FINAL)),
+    "page by live states": lambda store: store.jobs.page(state=LIVE),
+    "page by kind and final states": lambda store: store.jobs.page(state=tuple(FINAL), kind="shell"),
+    "page by user and live states": lambda store: store.jobs.page(state=LIVE, user="ann"),
+    "page of some": lambda store: store.jobs.page(jobs=("j", "a")),
+    "page of some live": lambda store: store.jobs.page(jobs=("j", "a"), state=LIVE, before="j"),
+    "events by subject": lambda store: store.events.since(5, subject="j"),
+    "events of subjects": lambda store: store.events.about(("j", "k"), 5, 10),
+    "latest events": lambda store: store.events.latest(("j", "k"), ("job.done",)),
+    "lease": lambda store: store.leases.get("l"),
+    "open leases": lambda store: store.leases.open(),
+    "usage": lambda store: store.leases.usage(NOW, NOW),
+    "jobs of usage": lambda store: store.leases.jobs(NOW, NOW, "user"),
+}
+UNSORTED = [name for name in ASKED if name.startswith("page") and "live" not in name]  # few jobs live
+
+
+@pytest.fixture
+def plan_of(tmp_path):
+    """The plan (SQLite's words) of every statement that a call asks."""
+    store = Store.open(tmp_path / "farm.db")
+
+    def plan_of(ask):
+        asked = []
+
+        def hear(_connection, _cursor, statement, parameters, _context, _many):
+            asked.append((statement, parameters))
+
+        event.listen(store.database.engine, "before_cursor_execute", hear)
+        try:
+            ask(store)
+        finally:
+            event.remove(store.database.engine, "before_cursor_execute", hear)
+        assert asked
+        with store.database.reading() as connection:
+            return [
+                row[-1]
+                for statement, parameters in asked
+                if statement.startswith(("SELECT", "WITH"))
+                for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            ]
+
+    yield plan_of
+    store.close()
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_no_table_is_read_through(plan_of, name):
+    plan = plan_of(ASKED[name])
+    tables = ("job", "attempt", "lease", "event", "result", "submission")
+    assert not [step for step in plan if step.startswith("SCAN") and step.split()[1] in tables], plan
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_a_page_comes_in_order_out_of_its_index(plan_of, name):
+    assert not [step for step in plan_of(ASKED[name]) if "TEMP B-TREE" in step]
+
+
+def test_the_plans_are_told_as_expected(plan_of):
+    """SQLite still says SCAN for what these tests forbid."""
+    assert "SCAN lease" in plan_of(lambda store: store.database.engine.connect().execute(text("SELECT * FROM lease")))
