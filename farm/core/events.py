@@ -17,6 +17,8 @@ from typing import overload
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
 KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are read from the store.
 
+Told = tuple[str, str, Mapping[str, object]]  # an event to be: kind, subject, data
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -101,7 +103,7 @@ class EventLog:
         return event
 
     @contextmanager
-    def drafted(self, *told: tuple[str, str, Mapping[str, object]]) -> Iterator[Drafts]:
+    def drafted(self, *told: Told) -> Iterator[Drafts]:
         """Number events (kind, subject, data) of a change that the block commits: `store....(events=drafts)`."""
         drafts = Drafts([self._next(kind, subject, data, drafted=True) for kind, subject, data in told])
         place = _Place(tuple(drafts), settled=False)

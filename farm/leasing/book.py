@@ -1,7 +1,7 @@
-"""What leasing writes down: grants, extensions and ends; in order per device, again and again until the store has them.
+"""What leasing writes down: grants, extensions and ends; in order per device, as long as the store cannot write.
 
-Nothing waits for it: whoever adds an entry is called back once it is committed. An event tells its change, so each try
-drafts its own: while the store cannot write, nothing is held back.
+Nothing waits for it: whoever adds an entry is called back once it is committed, or once the store has refused it. What
+it refuses is given up, and the device's next entry follows.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from farm.core.errors import HostError
-from farm.core.events import Event, EventLog
+from farm.core.events import Event, EventLog, Told
 from farm.core.requests import Lease
 from farm.leasing.model import LeaseKeeper
+from farm.store.patience import Patience
+from farm.store.records import LeaseRecord
 
-RETRY_S = 1.0  # a store that says when it can write again is asked at once; this is for one that does not
 FLUSH_LIMIT_S = 5.0  # a stopping daemon's last entries: a commit takes milliseconds, or the disk is full for long
-
-Told = tuple[str, str, Mapping[str, object]]  # kind, subject, data of an event
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +29,36 @@ log = logging.getLogger(__name__)
 def told(kind: str, lease: Lease, **data: object) -> Told:
     """An event about a lease, as every one of them begins."""
     request = lease.request
-    facts = {"device": lease.device, "user": request.user, "key": request.key, "fence": lease.fence}
-    return kind, lease.id, facts | data
+    return kind, lease.id, {**_facts(lease.device, request.user, request.key, lease.fence), **data}
+
+
+def released(lease: LeaseRecord, reason: str, held_s: float) -> Told:
+    """The event that ends every lease."""
+    facts = _facts(lease.device, lease.user, lease.key, lease.fence)
+    return "lease.released", lease.id, {**facts, "reason": reason, "held_s": round(held_s, 3)}
+
+
+def _facts(device: str, user: str, key: str, fence: int) -> dict[str, object]:
+    return {"device": device, "user": user, "key": key, "fence": fence}
+
+
+def record_of(lease: Lease, granted_at: datetime) -> LeaseRecord:
+    """A lease as the store keeps it."""
+    request = lease.request
+    longest_s = request.longest_s
+    return LeaseRecord(
+        id=lease.id,
+        device=lease.device,
+        user=request.user,
+        door=request.door,
+        job=request.job,
+        lease_class=request.lease_class,
+        selector=str(request.selector),
+        key=request.key,
+        fence=lease.fence,
+        granted_at=granted_at,
+        expires_at=None if longest_s is None else granted_at + timedelta(seconds=longest_s),
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +68,7 @@ class Entry:
     write: Callable[[Sequence[Event]], Awaitable[object]]
     told: Told | None
     done: Callable[[Any], None] = lambda _: None  # called with what `write` returned
+    refused: Callable[[], None] = lambda: None  # called when the store will never have it
     writing: bool = False
     dropped: bool = False
 
@@ -53,8 +81,8 @@ class LeaseBook:
         self._events = events
         self._lines: dict[str, deque[Entry]] = {}  # by device
         self._tasks: set[asyncio.Task[None]] = set()
-        self._better = asyncio.Event()  # something was written, or the store says that it can write
-        self._problem = False
+        self._refused: set[str] = set()  # devices whose last entry was refused
+        self._patience = Patience()
 
     def add(self, device: str, entry: Entry) -> None:
         """Write `entry` after what was added for this device before."""
@@ -78,8 +106,7 @@ class LeaseBook:
         def write(events: Sequence[Event]) -> Awaitable[bool]:
             return keeper.end(lease.id, ended_at=ended_at, reason=reason, held_s=held_s, events=events)
 
-        event = told("lease.released", lease, reason=reason, held_s=round(held_s, 3))
-        self.add(lease.device, Entry(write, event))
+        self.add(lease.device, Entry(write, released(record_of(lease, granted_at), reason, held_s)))
 
     def drop(self, entry: Entry) -> bool:
         """Take an entry back; False when it is being written or has been."""
@@ -87,9 +114,9 @@ class LeaseBook:
             entry.dropped = True
         return entry.dropped
 
-    def try_again(self) -> None:
-        """The store can write again."""
-        self._better.set()
+    def store_problem(self, failing: bool) -> None:
+        """The store cannot write, or can again."""
+        self._patience.store_problem(failing)
 
     async def flush(self) -> None:
         """Wait until everything is written, FLUSH_LIMIT_S at most; what is left is given up."""
@@ -105,43 +132,35 @@ class LeaseBook:
 
     async def _write(self, device: str, line: deque[Entry]) -> None:
         while line:
-            entry = line[0]
-            if not entry.dropped:
-                entry.writing = True
-                written = await self._try(device, entry)
-                entry.writing = False
-                if not written:
-                    await self._until_better()
-                    continue
+            try:
+                await self._settle(device, line[0])
+            except Exception:
+                log.exception("what follows a written lease of %s failed", device)
             line.popleft()
         del self._lines[device]
 
-    async def _try(self, device: str, entry: Entry) -> bool:
-        """Write an entry once, and tell its owner; False when it must be tried again."""
+    async def _settle(self, device: str, entry: Entry) -> None:
+        """Write an entry, unless it was taken back by then, and tell its owner what became of it."""
+        try:
+            value = await self._patience.write(partial(self._try, entry), f"leases of {device}")
+        except Exception as error:
+            # The first refusal is news, repeats are noise.
+            level = logging.DEBUG if device in self._refused else logging.ERROR
+            log.log(level, "a lease of %s cannot be written and is given up: %s", device, error, exc_info=error)
+            self._refused.add(device)
+            entry.refused()
+            return
+        if not entry.dropped:
+            self._refused.discard(device)
+            entry.done(value)
+
+    async def _try(self, entry: Entry) -> object:
+        """Write an entry once. Between two tries it may be taken back."""
+        if entry.dropped:
+            return None
+        entry.writing = True
         try:
             with self._events.drafted(*(() if entry.told is None else (entry.told,))) as drafts:
-                value = await entry.write(drafts)
-        except Exception as error:
-            # The first failure is news, repeats are noise. A full disk is no bug, anything else has its trace.
-            bug = not isinstance(error, HostError)
-            level = logging.DEBUG if self._problem else logging.ERROR
-            log.log(level, "the leases of %s cannot be written: %s", device, error, exc_info=error if bug else None)
-            self._problem = True
-            return False
-        if self._problem:
-            self._problem = False
-            self._better.set()
-            log.warning("leases are written again")
-        try:
-            entry.done(value)
-        except Exception:
-            log.exception("what follows a written lease of %s failed", device)
-        return True
-
-    async def _until_better(self) -> None:
-        self._better.clear()
-        try:
-            async with asyncio.timeout(RETRY_S):
-                await self._better.wait()
-        except TimeoutError:
-            return
+                return await entry.write(drafts)
+        finally:
+            entry.writing = False

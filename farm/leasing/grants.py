@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 from farm.core.allocator import Allocator
@@ -33,12 +33,12 @@ from farm.core.device import DeviceView, Life
 from farm.core.events import Event
 from farm.core.requests import Lease, LeaseRequest
 from farm.core.selector import Selector
-from farm.leasing.book import Entry, LeaseBook, told
+from farm.leasing.book import Entry, LeaseBook, record_of, told
 from farm.leasing.model import LeaseKeeper, LeasePolicy, WaitingRequest, share_of
 from farm.leasing.status import asked_for
-from farm.store.records import LeaseRecord
 
 FENCE_BITS = 32  # a fence is the host's epoch above a counter: 4 billion grants per start of the daemon
+REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, its wish decided anew
 
 T = TypeVar("T")
 
@@ -65,6 +65,7 @@ class Decided:
     granted_at: datetime
     entry: Entry | None = None
     spoilt: str = ""  # why it will not be delivered
+    pause: asyncio.TimerHandle | None = None  # the store has refused it: until it is undone
 
 
 class Grants:
@@ -196,13 +197,13 @@ class Grants:
         self._leave(wish)
         lease, granted_at = self.new_lease(grant.device, wish.request), self._wall()
         decided = wish.decided = self._decided[grant.device] = Decided(wish, lease, granted_at)
-        record = _record(lease, granted_at)
+        record = record_of(lease, granted_at)
 
         def keep(events: Sequence[Event]) -> Awaitable[None]:
             return self._keeper.grant(record, events)
 
         event = told("lease.granted", lease, job=wish.request.job, waited_s=round(self._clock() - wish.since, 3))
-        decided.entry = Entry(keep, event, lambda _: self._kept(decided))
+        decided.entry = Entry(keep, event, lambda _: self._kept(decided), lambda: self._refused(decided))
         self._book.add(lease.device, decided.entry)
 
     def _kept(self, decided: Decided) -> None:
@@ -214,6 +215,13 @@ class Grants:
         del self._decided[lease.device], self._wishes[decided.wish.id]
         self._delivered(lease, decided.granted_at)
         decided.wish.granted(lease)
+
+    def _refused(self, decided: Decided) -> None:
+        """The store will not have it: device and wish sit out a little, so that a bug cannot spin, and begin anew."""
+        if decided.spoilt:
+            self._undo(decided)
+        else:
+            decided.pause = self._loop.call_later(REFUSED_PAUSE_S, self._undo, decided)
 
     def _spoil(self, decided: Decided, reason: str) -> None:
         """The lease will not be delivered: nothing is written if there is time, else its end is, right after it."""
@@ -227,6 +235,8 @@ class Grants:
         """The device is free again, and who still wishes waits on."""
         wish = decided.wish
         wish.decided = None
+        if decided.pause is not None:
+            decided.pause.cancel()
         del self._decided[decided.lease.device]
         self.apply(LeaseEnded(decided.lease.device))
         if wish.id in self._wishes:
@@ -262,21 +272,3 @@ def _take_one(counter: Counter[T], name: T) -> None:
     counter[name] -= 1
     if not counter[name]:
         del counter[name]
-
-
-def _record(lease: Lease, granted_at: datetime) -> LeaseRecord:
-    request = lease.request
-    longest_s = request.longest_s
-    return LeaseRecord(
-        id=lease.id,
-        device=lease.device,
-        user=request.user,
-        door=request.door,
-        job=request.job,
-        lease_class=request.lease_class,
-        selector=str(request.selector),
-        key=request.key,
-        fence=lease.fence,
-        granted_at=granted_at,
-        expires_at=None if longest_s is None else granted_at + timedelta(seconds=longest_s),
-    )

@@ -15,9 +15,9 @@ from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.events import Event, EventLog
 from farm.core.requests import Lease
 from farm.leasing.book import Entry, LeaseBook, told
+from farm.leasing.fate import Fate, fate
 from farm.leasing.model import Devices, Holder, LeaseKeeper, LeasePolicy, NoSuchLeaseError, PhoneLostError
 from farm.leasing.sessions import Held, Sessions
-from farm.leasing.status import MENDING
 
 
 class Holdings:
@@ -126,9 +126,8 @@ class Holdings:
                 self._apply(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
             kept(lasts)
 
-        self._book.add(
-            lease.device, Entry(write, told("lease.extended", lease, expires_at=expires_at.isoformat()), done)
-        )
+        event = told("lease.extended", lease, expires_at=expires_at.isoformat())
+        self._book.add(lease.device, Entry(write, event, done, lambda: kept(False)))
         return expires_at
 
     def clock_jumped(self) -> None:
@@ -139,7 +138,7 @@ class Holdings:
                 self._book.add(held.lease.device, Entry(_moved(self._keeper, held.lease.id, expires_at), None))
 
     def device_changed(self, view: DeviceView) -> None:
-        """Decide what a holder's lease is worth now that its device has changed."""
+        """A device has changed: do what that makes of its holder's lease."""
         if view.life is not Life.CHECKING:
             self._end_check(view.name, f"the check is over: {view.life}")
         held = self.by_device.get(view.name)
@@ -147,20 +146,20 @@ class Holdings:
             return
         reason = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
         lost = PhoneLostError(reason)
-        keeps = not held.ends_with_session and view.life in MENDING
-        if view.life is Life.READY:
-            held.awaited = False
-            if not held.ends_with_session:
-                held.stop_timer()
-        elif held.awaited and view.life is not Life.QUARANTINED:
-            return  # adb finds phones one by one after a restart; the timer ends the patience
-        elif not keeps:
-            self.revoke(held, lost, reason)
-        else:
-            if held.session is not None and not held.session.waits:
-                held.session.cut(reason)
-            if held.timer is None:
-                held.timer = self._loop.call_later(self._policy.recovery_s, self.revoke, held, lost, reason)
+        match fate(view.life, awaited=held.awaited, ends_with_session=held.ends_with_session):
+            case Fate.FIT:
+                held.awaited = False
+                if not held.ends_with_session:
+                    held.stop_timer()
+            case Fate.MENDS:
+                if held.session is not None and not held.session.waits:
+                    held.session.cut(reason)
+                if held.timer is None:
+                    held.timer = self._loop.call_later(self._policy.recovery_s, self.revoke, held, lost, reason)
+            case Fate.LOST:
+                self.revoke(held, lost, reason)
+            case Fate.AWAITED:
+                pass
 
     def stop(self, reason: str) -> None:
         """End every lease but people's: those go on after the restart, and only their sessions end."""

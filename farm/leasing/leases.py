@@ -97,10 +97,10 @@ class Leasing:
 
     def store_problem(self, failing: bool) -> None:
         """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
+        self._book.store_problem(failing)
         if failing:
             self._grants.pause(NOT_WRITABLE)
         else:
-            self._book.try_again()
             self._grants.resume()
 
     def clock_jumped(self) -> None:

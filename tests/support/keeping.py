@@ -1,4 +1,4 @@
-"""A store of leases in memory, that can be slow or full."""
+"""A store of leases in memory, that can be slow, full or refuse."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class MemoryKeeper:
         self.rows: dict[str, LeaseRecord] = {}
         self.events: list[Event] = []
         self.full = False
+        self.refuses: dict[str, Exception] = {}  # by device
         self.gate = asyncio.Event()
         self.gate.set()
         self.tries = 0
@@ -27,7 +28,7 @@ class MemoryKeeper:
         return tuple(row for row in self.rows.values() if row.ended_at is None)
 
     async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
-        await self._commit()
+        await self._commit(record.device)
         if any(row.device == record.device for row in self.open()):
             raise StoreConflictError(f"{record.device} has an open lease")
         self._keep(record, events)
@@ -35,19 +36,21 @@ class MemoryKeeper:
     async def end(
         self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
     ) -> bool:
-        await self._commit()
+        await self._commit(self.rows[lease_id].device if lease_id in self.rows else "")
         return self._change(lease_id, events, ended_at=ended_at, reason=reason, held_s=held_s)
 
     async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
-        await self._commit()
+        await self._commit(self.rows[lease_id].device if lease_id in self.rows else "")
         return self._change(lease_id, events, expires_at=expires_at)
 
-    async def _commit(self) -> None:
+    async def _commit(self, device: str) -> None:
         self.tries += 1
         await asyncio.sleep(0)
         await self.gate.wait()
         if self.full:
             raise StoreWriteError("no space left on device")
+        if device in self.refuses:
+            raise self.refuses[device]
 
     def _change(self, lease_id: str, events: Sequence[Event], **changes: object) -> bool:
         row = self.rows.get(lease_id)

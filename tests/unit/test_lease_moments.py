@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,11 @@ from farm.core.selector import Selector
 from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError
 from farm.leasing import book as book_module
+from farm.leasing import grants as grants_module
 from farm.leasing.sessions import digest
+from farm.store import patience as patience_module
 from farm.store.store import Store
+from farm.store.writer import StoreConflictError
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import until
 from tests.support.tvm import FakeDevices
@@ -54,7 +58,7 @@ async def settle():
 
 @pytest.fixture
 def quick_retry(monkeypatch):
-    monkeypatch.setattr(book_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(patience_module, "RETRY_S", 0.01)
     monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
 
 
@@ -227,13 +231,58 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(quick_retry):
     assert lab.leasing.holders() == ()
 
 
-async def test_a_store_that_refuses_for_another_reason_is_asked_again(quick_retry, caplog):
+@pytest.mark.parametrize("error", [StoreConflictError("it has an open lease"), ValueError("a bug")])
+async def test_a_grant_that_the_store_refuses_is_decided_anew(monkeypatch, caplog, error):
+    monkeypatch.setattr(grants_module, "REFUSED_PAUSE_S", 0.01)
+    lab = Lab("a", "b")
+    lab.keeper.refuses = {"a": error}
+    only_a = replace(ANDROID, device="a")
+    lab.ask(only_a)
+    await until(lambda: lab.keeper.tries > 2)
+    assert lab.got == []
+    assert (await lab.lease(replace(ANDROID, device="b"))).device == "b"
+    assert lab.told() == ["lease.granted"]
+    assert caplog.text.count("cannot be written and is given up") == 1  # the others' success makes it no news again
+    lab.keeper.refuses = {}
+    await until(lambda: len(lab.got) == 1)
+    assert lab.got[0].device == "a"
+
+
+async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn():
     lab = Lab("a")
-    lab.keeper.rows["old"] = None
-    lab.ask()
-    await until(lambda: "cannot be written" in caplog.text)
-    del lab.keeper.rows["old"]
-    await until(lambda: lab.got)
+    lab.keeper.refuses = {"a": StoreConflictError("it has an open lease")}
+    request = lab.ask()
+    await settle()
+    assert lab.keeper.tries == 1
+    assert lab.leasing.waiting_count == 0  # until the pause is over
+    lab.leasing.withdraw(request)
+    lab.keeper.refuses = {}
+    assert (await lab.lease()).device == "a"
+    assert lab.got == []
+
+
+async def test_what_the_store_refuses_of_a_lease_keeps_nobody_waiting():
+    lab = Lab("a")
+    lease = await lab.lease()
+    lab.keeper.refuses = {"a": ValueError("a bug")}
+    with pytest.raises(NoSuchLeaseError):
+        await lab.leasing.extend(lease.id, 60.0)
+    lab.keeper.refuses = {}
+    assert await lab.leasing.extend(lease.id, 60.0)
+
+
+async def test_foreign_words_in_a_reason_do_not_keep_a_phone(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    devices = FakeDevices()
+    devices.add("a", "android")
+    leasing = Leasing(devices, EventLog(store.epoch), store.epoch, store.leases)
+    first = await leasing.acquire(ANDROID)
+    leasing.release(first.id, "adb said \udcff")
+    second = await leasing.acquire(ANDROID)
+    assert store.leases.get(first.id).reason == "adb said \\udcff"
+    leasing.release(second.id)
+    await leasing.close()
+    store.close()
 
 
 # --- restarts -------------------------------------------------------------------------------------------------------
