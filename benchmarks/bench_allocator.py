@@ -1,4 +1,7 @@
-"""What one event costs the allocator: a phone freed, or a request coming, with 200 devices and thousands waiting."""
+"""What one event costs the allocator: a phone freed, or a request coming, with 200 devices and thousands waiting.
+
+The goal is for a phone freed while 1,000 wait; the others say where it goes from there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, percentile
 from farm.core.allocator import Allocator
 from farm.core.allocator_events import (
     AllocatorEvent,
@@ -31,16 +34,17 @@ USERS = 50
 EVENTS = 2000
 HOLD_S = 1.5  # between events: each lease lasts some 300 s, so that with 10,000 waiting most lines come to starve
 GOAL_MS = 0.5
+GOAL_WAITING = 1_000
 SEED = 20
 
 
 def run(context: Context) -> list[Figure]:
     """Median and 99th percentile of `Allocator.apply`."""
     figures = []
-    for waiting in (1_000, 10_000):
+    for waiting in (GOAL_WAITING, 10_000):
         context.say(f"{waiting} requests of {USERS} users wait for {DEVICES} devices")
         lab = _Lab(waiting, reserved=False)
-        figures += _figures(f"a phone freed, {waiting} waiting", lab.freed(EVENTS))
+        figures += _figures(f"a phone freed, {waiting} waiting", lab.freed(EVENTS), goal=waiting == GOAL_WAITING)
         figures += _figures(f"a request comes, {waiting} waiting", lab.coming(EVENTS))
     context.say("the same with starved lines, few worker places, and reservations")
     figures += _figures("a phone freed, 10000 waiting for 8 places", _Lab(10_000, workers=8).freed(EVENTS))
@@ -50,12 +54,13 @@ def run(context: Context) -> list[Figure]:
     return figures
 
 
-def _figures(title: str, seconds: Iterable[float]) -> list[Figure]:
-    ms = sorted(1e3 * each for each in seconds)
-    median, slow = statistics.median(ms), ms[len(ms) * 99 // 100]
+def _figures(title: str, seconds: Iterable[float], *, goal: bool = False) -> list[Figure]:
+    ms = [1e3 * each for each in seconds]
+    median = statistics.median(ms)
+    promised = f"under {GOAL_MS:g} ms" if goal else ""
     return [
-        Figure(title, median, "ms", goal=f"under {GOAL_MS:g} ms", ok=median < GOAL_MS),
-        Figure(f"{title}: 99th percentile", slow, "ms"),
+        Figure(f"{title}: median", median, "ms", goal=promised, ok=not goal or median < GOAL_MS),
+        Figure(f"{title}: 99th percentile", percentile(ms, 99), "ms"),
     ]
 
 

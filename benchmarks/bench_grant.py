@@ -2,6 +2,9 @@
 
 Both are asked by the stock client's own functions, over one connection that waits for each answer; ours also by several
 connections at once. Ours decides, writes lease and event, and answers; the stock tracker pops a list.
+
+Both are measured in turns, so that whatever else the host does falls on both. The goal is about grants per second,
+which is totals; the medians beside it say what a grant costs when nothing comes between.
 """
 
 # ruff: noqa: SLF001 (the stock client offers no other way to its socket)
@@ -19,34 +22,41 @@ from benchmarks.harness import Context, Figure, percentile
 from tests.support.tvm import farm_door, stock_tracker
 
 PHONES = 200  # a large lab; each is granted once
-LABS = 3  # one after the other
-STOCK_SERVERS = 15  # each costs the stock tracker 88 ms twice
+ROUNDS = 5  # stock and farm, one after the other
+STOCK_SERVERS = 15  # of a round; each costs the stock tracker 88 ms twice
 CLIENTS = 8
 GOAL_FACTOR = 50
 
 
 def run(context: Context) -> list[Figure]:
-    """All figures; the stock tracker first."""
-    context.say(f"stock tracker: {STOCK_SERVERS} servers register, each is asked for")
-    with stock_tracker() as port, offered(port, STOCK_SERVERS):
-        stock_ms = granted_ms(port, "board", STOCK_SERVERS)
+    """All figures."""
+    stock_ms: list[float] = []
     ours_ms: list[float] = []
+    factors: list[float] = []  # of each round's medians
     together_s = 0.0
-    for number in range(LABS):
-        context.say(f"farm: {PHONES} phones, one connection, then {CLIENTS} at once")
+    for number in range(ROUNDS):
+        context.say(f"round {number + 1}: stock tracker, {STOCK_SERVERS} servers register, each is asked for")
+        with stock_tracker() as port, offered(port, STOCK_SERVERS):
+            stock = granted_ms(port, "board", STOCK_SERVERS)
+        context.say(f"round {number + 1}: farm, {PHONES} phones, one connection, then {CLIENTS} at once")
         with lab(context.folder / f"alone-{number}") as port:
-            ours_ms += granted_ms(port, "android", PHONES)
+            ours = granted_ms(port, "android", PHONES)
         with lab(context.folder / f"together-{number}") as port:
             together_s += granted_together_s(port, "android", PHONES, CLIENTS)
+        factors.append(statistics.median(stock) / statistics.median(ours))
+        stock_ms += stock
+        ours_ms += ours
     per_s, stock_per_s = 1e3 / statistics.mean(ours_ms), 1e3 / statistics.mean(stock_ms)
     factor = per_s / stock_per_s
     goal, kept = f"at least {GOAL_FACTOR}", factor >= GOAL_FACTOR
     return [
-        Figure("grants, one connection", per_s, "1/s", stock_per_s),
-        Figure("times the stock tracker", factor, "", None, goal, kept),
+        Figure("grants, one connection, all rounds", per_s, "1/s", stock_per_s),
+        Figure("times the stock tracker, grants per second", factor, "", None, goal, kept),
+        Figure("times the stock tracker, medians of a round, median of rounds", statistics.median(factors), ""),
+        Figure("times the stock tracker, medians of a round, worst round", min(factors), ""),
         Figure("one grant, median", statistics.median(ours_ms), "ms", statistics.median(stock_ms)),
-        Figure("one grant, 99th percentile", percentile(ours_ms, 99), "ms"),
-        Figure(f"grants, {CLIENTS} connections at once", LABS * PHONES / together_s, "1/s"),
+        Figure("one grant, 99th percentile", percentile(ours_ms, 99), "ms", percentile(stock_ms, 99)),
+        Figure(f"grants, {CLIENTS} connections at once", ROUNDS * PHONES / together_s, "1/s"),
     ]
 
 
