@@ -154,12 +154,11 @@ class Lines:
             if may(line.user):
                 yield line
         for priority in sorted(self._tiers, reverse=True):
-            claims = self._tiers[priority]
+            tier = self._tiers[priority].items()
+            claims = {user: claim for user, claim in tier if not groups.isdisjoint(claim.lines) and may(user)}
             turn = turns(claims, now_s)
             for user in sorted(claims, key=lambda user: (turn[user], _oldest(claims[user]))):
                 claim = claims[user]
-                if groups.isdisjoint(claim.lines) or not may(user):
-                    continue
                 lines = [claim.lines[group] for group in claim.lines.keys() & groups]
                 lines.sort(key=lambda line: line.first.arrival)
                 yield from lines
