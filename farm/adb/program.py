@@ -43,6 +43,7 @@ class ServerProcess:
     pid: int | None  # None: another user's, and we may not look
     user: str
     command: str
+    usb: bool = True  # whether it may hold USB phones
 
     def __str__(self) -> str:
         who = f"pid {self.pid}" if self.pid is not None else "an unknown pid"
@@ -113,7 +114,7 @@ def other_servers(socket: str, *, port: int = DEFAULT_PORT) -> list[ServerProces
     found = {process.pid: process for process in _server_processes()}
     listener = port_holder(port)
     if listener is not None:
-        found.setdefault(listener.pid, listener)
+        found[listener.pid] = listener
     return [process for process in found.values() if f" {socket} " not in f" {process.command} "]
 
 
@@ -161,16 +162,27 @@ def _server_processes() -> Iterable[ServerProcess]:
         words = info["cmdline"] or []
         running = info["status"] != psutil.STATUS_ZOMBIE
         if running and info["name"] == "adb" and any(word in words for word in _SERVER_WORDS):
-            yield ServerProcess(info["pid"], info["username"] or "?", " ".join(words))
+            # One on a socket of its own that we may not look into is somebody's experiment far more often than a thief.
+            usb = _takes_usb(process, unknown=False)
+            yield ServerProcess(info["pid"], info["username"] or "?", " ".join(words), usb)
 
 
 def _describe(pid: int) -> ServerProcess | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            return ServerProcess(pid, process.username(), " ".join(process.cmdline()))
+            command = " ".join(process.cmdline())
+            return ServerProcess(pid, process.username(), command, _takes_usb(process, unknown=True))
     except psutil.Error:
         return None  # it ended while we looked
+
+
+def _takes_usb(process: psutil.Process, *, unknown: bool) -> bool:
+    """Whether an adb server looks for USB phones: it does unless it was started with ADB_USB=0 (adb's main.cpp)."""
+    try:
+        return str(process.environ().get("ADB_USB", "")) != "0"
+    except psutil.Error:
+        return unknown
 
 
 def _listener_user(port: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,13 @@ def write_file(path: Path, data: bytes) -> None:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """One JSON document as one line of a stream."""
+    sys.stdout.write(json.dumps(value, default=_plain) + "\n")
+    sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -74,11 +81,17 @@ def say(text: str) -> None:
 def report(error: FarmError) -> int:
     """Print an error as one line and its hint as another; returns the exit code."""
     say(f"error: {error.message}")
-    if error.evidence:
-        say(f"  said: {error.evidence.strip().splitlines()[0][:300]}")
+    if said := error.evidence.strip().splitlines():
+        line = said[-1] if said[0].startswith("Traceback ") else said[0]  # what a traceback comes to is its last line
+        say(f"  said: {line.strip()[:300]}")
     if error.hint:
         say(f"  hint: {error.hint}")
     return error.exit_code
+
+
+def _plain(value: object) -> str:
+    """What JSON has no form for: times as ISO 8601, paths and the like as their text."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def step_of(event: Mapping[str, Any]) -> str:

@@ -132,12 +132,13 @@ def _daemon(config: FarmConfig) -> Iterator[Finding]:
 
 
 def _other_adb(socket: str) -> Iterator[Finding]:
-    """Adb servers besides the farm's, which listens on `socket`."""
+    """Adb servers besides the farm's, which listens on `socket`, that may take USB phones: one finding for all."""
     from farm.adb.program import other_servers
 
-    for server in other_servers(socket):
-        fix = f"stop it (kill {server.pid}), or let people use the farm's: export ADB_SERVER_SOCKET={socket}"
-        yield Finding("other adb server", Verdict.WARN, f"{server} may hold USB phones", fix)
+    rivals = [server for server in other_servers(socket) if server.usb]
+    if rivals:
+        fix = f"ask whoever runs them to stop, or to use the farm's: export ADB_SERVER_SOCKET={socket}"
+        yield Finding("other adb servers", Verdict.WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
 
 
 CHECKS: tuple[Callable[[FarmConfig], Iterator[Finding]], ...] = (

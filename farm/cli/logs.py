@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag
+from farm.cli.context import JsonFlag, print_json_line
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +26,7 @@ def logs(
     with work.client() as farm:
         for line in farm.logs(job, attempt=attempt, follow=follow):
             if json:
-                typer.echo(json_module.dumps(asdict(line), default=str))
+                print_json_line(asdict(line))
             else:
                 level = "" if line.level == "info" else f"{line.level}: "
                 typer.echo(f"{line.at.astimezone():%H:%M:%S} {line.source}: {level}{line.text}")

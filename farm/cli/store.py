@@ -115,7 +115,10 @@ def _alone(
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
     if not loaded.state_dir.is_dir():
-        raise NoDatabaseError(f"there is no state folder {loaded.state_dir}", hint=unreachable.hint)
+        raise NoDatabaseError(
+            f"there is no state folder {loaded.state_dir}; {unreachable.message}",
+            hint="--state-dir names the daemon's state folder, --config its configuration",
+        )
     lock = StateFolderLock(loaded.state_dir)
     try:
         yield loaded, loaded.store.url or loaded.state_dir / "farm.db"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_module
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag
+from farm.cli.context import JsonFlag, print_json_line
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +30,7 @@ def watch(
             if event is None:
                 continue
             if json:
-                typer.echo(json_module.dumps(asdict(event), default=str))
+                print_json_line(event.to_wire())
             else:
                 line = names.line(event)
                 if line:

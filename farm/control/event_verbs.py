@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass as checked
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
-from farm.core.events import Event
 from farm.store.history import EventHistory
 
 
@@ -41,19 +40,8 @@ class EventVerbs:
         try:
             async with aclosing(self._history.follow(seq, asked.subject, wait=asked.follow)) as events:
                 async for event in events:
-                    await call.progress(**event_to_wire(event))
+                    await call.progress(**event.to_wire())
                     seq = event.seq
         except CallerGoneError:
             return {}
         return {"seq": seq}
-
-
-def event_to_wire(event: Event) -> dict[str, Any]:
-    """An event as JSON."""
-    return {
-        "seq": event.seq,
-        "at": event.at.isoformat(),
-        "kind": event.kind,
-        "subject": event.subject,
-        "data": dict(event.data),
-    }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import overload
+from typing import Any, overload
 
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
 KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are read from the store.
@@ -30,6 +30,16 @@ class Event:
     subject: str  # device name, lease id, job id ...
     data: Mapping[str, object] = field(default_factory=dict)
     drafted: bool = field(default=False, compare=False)  # the store got it with the change it tells
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as JSON, for the wire and for people's programs."""
+        return {
+            "seq": self.seq,
+            "at": self.at.isoformat(),
+            "kind": self.kind,
+            "subject": self.subject,
+            "data": dict(self.data),
+        }
 
 
 class Drafts(Sequence[Event]):

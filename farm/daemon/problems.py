@@ -23,7 +23,7 @@ class Problems:
         """One line for each problem."""
         found = list(self._news.values())
         if self._usb:
-            found.extend(f"{other} may hold USB phones" for other in await self._neighbours.look())
+            found.extend(f"{other} may hold USB phones" for other in await self._neighbours.look() if other.usb)
         return found
 
     def of_adb(self, events: EventLog) -> Callable[[WatchNews], None]:

@@ -65,10 +65,12 @@ def plan(
             raise error
         warnings.append(f"{error.message}; the job waits for one")
     elif len(matching) < len(places):
-        text = f"{len(matching)} phones match {selector}: {len(places) - len(matching)} of the jobs wait for more"
+        many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
         if must_match:
-            raise NoPhoneError(text, hint="--devices all takes those that there are")
-        warnings.append(text)
+            raise NoPhoneError(
+                f"{many}, not {len(places)}: nothing was submitted", hint="--devices all takes those that there are"
+            )
+        warnings.append(f"{many}: {len(places) - len(matching)} of the jobs wait for more")
     fresh = iter(ids)
     array = next(fresh) if spec.devices != 1 else ""
     wire = spec.to_wire()

@@ -174,13 +174,15 @@ async def test_another_server_is_seen_without_a_word_to_it(own_server: AdbServer
     assert len(foreign) == 1
     assert foreign[0].user in str(foreign[0])
     assert str(own_server.pid) in str(foreign[0])
+    assert not foreign[0].usb  # started with ADB_USB=0: it holds nobody's phone
 
 
 async def test_whoever_listens_on_the_usual_port_counts(tmp_path: Path) -> None:
     stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with stranger:
         port = stranger.sockets[0].getsockname()[1]
-        assert [p.pid for p in other_servers("tcp:1", port=port) if p.pid == os.getpid()] == [os.getpid()]
+        found = [p for p in other_servers("tcp:1", port=port) if p.pid == os.getpid()]
+        assert [(p.pid, p.usb) for p in found] == [(os.getpid(), True)]
 
 
 async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
