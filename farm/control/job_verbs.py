@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from farm.control.event_verbs import event_to_wire
 from farm.control.job_rows import attempt_row, job_row
 from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
@@ -155,7 +154,7 @@ class JobVerbs:
         try:
             async with aclosing(self._streams.events(jobs, asked.since)) as events:
                 async for event in events:
-                    await call.progress(**event_to_wire(event))
+                    await call.progress(**event.to_wire())
         except CallerGoneError:
             return {}
         return {"jobs": self._rows(filter(None, map(self._store.jobs.get, jobs)))}

@@ -219,6 +219,8 @@ class LeaseVerbs:
         """Device-seconds, leases and jobs; running leases count up to now."""
         now = datetime.now(UTC)
         until = now if asked.until is None else min(asked.until, now)
+        if asked.until is not None and asked.since >= asked.until:
+            raise UserError("usage: since lies after until", hint="farm usage --since 2h --until 1h")
         if asked.since >= until:
             raise UserError("usage: that time has not begun", hint=DEFAULT_USAGE)
         rows = self._records.usage(asked.since, until)
