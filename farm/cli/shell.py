@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,14 +77,17 @@ def _stream(farm: Client, submitted: Submitted) -> None:
                 out.write(f"{prefix}{line.text}\n")
                 out.flush()
 
-    with ThreadPoolExecutor(len(submitted.jobs)) as readers:
+    # Not a pool: it waits for its threads whatever happened, and they end only when the jobs do.
+    readers: list[Thread] = []
 
-        def began(event: Event) -> None:
-            if event.kind == "attempt.started":
-                number = int(event.subject.rpartition(".")[2])
-                prefix = f"{event.data['device']}: " if several else ""
-                readers.submit(copy, str(event.data["job"]), number, prefix)
+    def began(event: Event) -> None:
+        if event.kind == "attempt.started":
+            number = int(event.subject.rpartition(".")[2])
+            prefix = f"{event.data['device']}: " if several else ""
+            readers.append(Thread(target=copy, args=(str(event.data["job"]), number, prefix), daemon=True))
+            readers[-1].start()
 
-        # Inside: the readers end with the jobs.
-        with work.cancelled_by_ctrl_c(farm, [submitted]):
-            work.follow(farm, [submitted], on_event=began)
+    with work.cancelled_by_ctrl_c(farm, [submitted]):
+        work.follow(farm, [submitted], on_event=began)
+        for reader in readers:
+            reader.join()

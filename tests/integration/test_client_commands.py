@@ -1,9 +1,12 @@
 """`bench`, `run`, `shell`, `submit`, `job`, `logs`, `watch` as people type them, and clients over a daemon's death."""
 
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from contextlib import ExitStack
 
@@ -152,6 +155,25 @@ def test_ctrl_c_cancels_the_jobs_and_says_so(farm, client, typed):
     assert command.end() == ExitCode.FAILED
     assert "cancelled 2 jobs\n" in command.said
     assert {client.job(job.id).job.state for job in jobs} == {JobState.CANCELLED}
+
+
+def test_ctrl_c_at_a_terminal_cancels_a_command_that_talks(farm, client):
+    arguments = ["shell", "--on", phones(farm)[0].name, "--", "while true; do echo talk; sleep 1; done"]
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", 0) as terminal:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "farm", *arguments], cwd=ROOT,
+            env=environment() | {"FARM_SOCKET": str(farm.socket)},
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(theirs)
+        said = b""
+        while said.count(b"talk\r\n") < 2:
+            said += terminal.read(4096)
+        os.write(terminal.fileno(), b"\x03")
+        assert process.wait(LIMIT_S) == ExitCode.FAILED
+    assert client.jobs(limit=1)[0].state == JobState.CANCELLED
 
 
 def test_a_waiting_command_says_why(farm, client, typed):
