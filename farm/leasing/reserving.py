@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from farm.core.allocator_events import ReservationsChanged
@@ -18,6 +18,7 @@ from farm.store.records import ReservationRecord
 ID_BYTES = 4  # a farm has dozens of reservations, not millions
 MAX_USER_LENGTH = 64
 MAX_NOTE_LENGTH = 200
+MAX_DAYS = 366  # a window lies within so many days of now: further away is a mistake in the date, or no date at all
 
 
 class NoSuchReservationError(UserError):
@@ -91,6 +92,11 @@ class ReservationBook:
             raise UserError("the reservation ends before it begins", hint="--from TIME --for DURATION")
         if ends_at <= self._wall():
             raise UserError("the reservation is over already", hint="name a time in the future: +30m, 14:00")
+        now, reach = self._wall(), timedelta(days=MAX_DAYS)
+        if not (now - reach <= starts_at and ends_at <= now + reach):
+            raise UserError(
+                f"the reservation reaches further than {MAX_DAYS} days from now", hint="a shorter or nearer window"
+            )
         record = ReservationRecord(
             secrets.token_hex(ID_BYTES), str(parsed), user.strip(), starts_at, ends_at, note.strip()
         )

@@ -12,6 +12,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import DatabaseError
 
 from farm.store import schema
+from farm.store.settings import read_reservations
 
 MOST_FINDINGS = 20  # one damaged page can break thousands of rows
 
@@ -71,10 +72,13 @@ def check(engine: Engine) -> CheckReport:
             for rule, count in _RULES.items():
                 if broken := connection.execute(sql(count)).scalar_one():
                     findings.append(f"{broken} {rule}")
+            findings += read_reservations(connection)[1]
             first = select(schema.job.c.submitted_at).order_by(schema.job.c.seq).limit(1)
             oldest = connection.execute(first).scalar_one_or_none()
         except DatabaseError as error:
             findings.append(str(error.orig))
+        except (ValueError, OverflowError) as error:
+            findings.append(f"a value cannot be read: {error}")
     return CheckReport(tuple(findings[:MOST_FINDINGS]), rows, size_bytes, oldest)
 
 

@@ -42,6 +42,15 @@ class Word(TypeDecorator[str]):
         return None if value is None else keepable(value)
 
 
+def utc_time(seconds: float) -> datetime:
+    """The time kept as seconds since 1970.
+
+    Raises:
+        ValueError: no calendar has it (OverflowError, OSError: nor the host's C library; TypeError: it is no number).
+    """
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def serial_number() -> TypeEngine[int]:
     """A 64-bit number; `INTEGER` on SQLite, where only that spelling makes the primary key the row's own address."""
     return BigInteger().with_variant(Integer, "sqlite")
@@ -72,7 +81,7 @@ class UtcTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: float | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         """From the database."""
-        return None if value is None else datetime.fromtimestamp(value, UTC)
+        return None if value is None else utc_time(value)
 
 
 class StrictJson(TypeDecorator[Any]):

@@ -1,8 +1,9 @@
 """Reservations, clock jumps and use: people's times against the farm's clock."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from sqlalchemy import Double, literal, update
 
 from farm.core.errors import UserError
 from farm.core.events import EventLog
@@ -12,7 +13,9 @@ from farm.leasing import LeasePolicy, Leasing
 from farm.leasing.clock import ClockWatch
 from farm.leasing.reserving import NoSuchReservationError, ReservationBook
 from farm.leasing.usage import By, decayed_use, summed
+from farm.store.check import check
 from farm.store.records import UsageRow
+from farm.store.schema import reservation, selector
 from farm.store.store import Store
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import until
@@ -57,6 +60,10 @@ class Lab:
         self.watch = ClockWatch(self.events, self.jumped, self.clocks.monotonic, self.clocks.wall)
         self.got = []
 
+    def why_first(self):
+        (waiting,) = self.leasing.waiting(1)
+        return self.leasing.why([waiting.id])[waiting.id]
+
     def new_book(self):
         return ReservationBook(
             self.store.reservations, self.events, self.leasing.use, self.clocks.monotonic, self.clocks.wall
@@ -86,7 +93,7 @@ async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     lab.ask("ci", longest_s=60)
     await until(lambda: lab.got)
     assert [lease.request.user for lease in lab.got] == ["ci"]
-    assert "reserved" in lab.leasing.why(lab.leasing.waiting()[0].id)
+    assert "reserved" in lab.why_first()
     lab.leasing.release(lab.got[0].id)
     assert [each.id for each in lab.book.all()] == [record.id]
     lab.clocks.pass_(3601)
@@ -135,7 +142,33 @@ async def test_what_is_no_reservation_is_refused(lab):
             await lab.book.add(*arguments)
     with pytest.raises(SelectorError):
         await lab.book.add("=", "ci", now, now + HOUR)
+    west, east = timezone(-14 * HOUR), timezone(14 * HOUR)
+    for window in (
+        (now, datetime(9999, 12, 31, 23, 59, tzinfo=west)),  # the year 10000 in UTC
+        (datetime(1, 1, 1, tzinfo=east), now + HOUR),
+        (now, now + timedelta(days=367)),
+    ):
+        with pytest.raises(UserError, match="366 days"):
+            await lab.book.add("android", "ci", *window)
     assert lab.book.all() == ()
+
+
+async def test_a_reservation_that_cannot_be_read_costs_no_other_and_no_start(lab, caplog):
+    now = lab.clocks.at
+    kept = await lab.book.add("android", "ci", now, now + HOUR)
+    late = await lab.book.add("android", "late", now, now + HOUR)
+    odd = await lab.book.add("soc=sm8750", "odd", now, now + HOUR)
+
+    def damage(connection):
+        connection.execute(update(reservation).where(reservation.c.id == late.id).values(ends_at=literal(1e12, Double)))
+        connection.execute(update(selector).where(selector.c.text == odd.selector).values(text="="))
+
+    await lab.store.database.writer.write(damage)
+    assert lab.new_book().all() == (kept,)
+    findings = check(lab.store.database.engine).findings
+    for record in (late, odd):
+        assert f"reservation {record.id} cannot be read" in caplog.text
+        assert any(record.id in finding for finding in findings)
 
 
 @pytest.mark.parametrize("jump_s", [-86400, 86400])
@@ -163,7 +196,7 @@ async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
     wanted_s = 30 * 3600 - jump_s  # of the window's start, from now
     lab.clocks.pass_(wanted_s + 60)
     lab.ask("bob", longest_s=60)
-    assert "reserved" in lab.leasing.why(lab.leasing.waiting()[0].id)
+    assert "reserved" in lab.why_first()
 
 
 async def test_slewing_is_no_jump(lab):
