@@ -26,8 +26,8 @@ _NLM_F_REQUEST = 1  # linux/netlink.h
 _NETLINK_SOCK_DIAG = 4
 _NLMSG_HEADER = struct.Struct("=IHHII")  # length, type, flags, seq, pid
 _DIAG_REQUEST = struct.Struct("=BBBBI2s2s16s16sIII")  # linux/inet_diag.h: inet_diag_req_v2
-_DIAG_UID = struct.Struct("=I")
-_DIAG_UID_OFFSET = _NLMSG_HEADER.size + 4 + 48 + 12  # family..retrans, sockid, expires/rqueue/wqueue
+_DIAG_ANSWER = struct.Struct("=BBBB48s12sII")  # inet_diag_msg: family, state, .., sockid, .., uid, inode
+_ESTABLISHED = 1  # include/net/tcp_states.h
 _ANY_STATE = 0xFFFFFFFF
 _NO_COOKIE = 0xFFFFFFFF
 
@@ -80,7 +80,9 @@ def identify_peer(sock: socket.socket) -> Peer:
 
 
 def owner_of(sock: socket.socket) -> int | None:
-    """The uid of the process of this host at the other end; None for one elsewhere, or when the kernel does not say.
+    """The uid of the process of this host that holds the other end open; None for one elsewhere or not to be known.
+
+    An end that is closing is nobody's: a socket that no process has any more is reported as root's.
 
     Raises:
         OSError: the connection is already gone.
@@ -108,12 +110,12 @@ def _owner(address: str, port: int, local_address: str, local_port: int) -> int 
             answer = netlink.recv(4096)
     except OSError:
         return None  # no netlink in this sandbox, or no descriptor left: the address has to do
-    if len(answer) < _DIAG_UID_OFFSET + _DIAG_UID.size:
+    if len(answer) < _NLMSG_HEADER.size + _DIAG_ANSWER.size:
         return None
     if _NLMSG_HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
-    uid: int = _DIAG_UID.unpack_from(answer, _DIAG_UID_OFFSET)[0]
-    return uid
+    _, state, _, _, _, _, uid, inode = _DIAG_ANSWER.unpack_from(answer, _NLMSG_HEADER.size)
+    return int(uid) if state == _ESTABLISHED and inode else None
 
 
 @lru_cache(maxsize=1024)

@@ -4,14 +4,16 @@ import asyncio
 import os
 import pwd
 import socket
+import struct
 
 import pytest
 
 from farm.config import UserConfig
 from farm.core.events import EventLog
 from farm.leasing import LeasePolicy, Leasing
-from farm.tracker import wire
+from farm.tracker import sockets, wire
 from farm.tracker.door import TvmDoor
+from farm.tracker.sockets import identify_peer, owner_of
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, until
 from tests.support.tvm import FakeDevices
@@ -90,6 +92,42 @@ async def test_another_users_socket_is_that_user(family, dialled):
         client = await lab.client(family, dialled, sock)
         await client.send(wire.encode_message(wire.Request("android", "root", 1)))
         await until(lambda: lab.users() == ["nobody"])
+
+
+@pytest.mark.parametrize("how", ["closed", "half-closed", "reset"])
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_socket_that_is_closing_proves_nobody(family, address, how):
+    """The kernel says uid 0 of a socket that no process has any more."""
+    with socket.create_server((address, 0), family=family) as listener:
+        dialler = socket.create_connection(listener.getsockname()[:2])
+        accepted, _ = listener.accept()
+        with accepted, dialler:
+            assert owner_of(accepted) == os.getuid()
+            if how == "half-closed":
+                dialler.shutdown(socket.SHUT_WR)
+            else:
+                if how == "reset":
+                    dialler.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                dialler.close()
+            if how == "reset":
+                with pytest.raises(OSError, match="not connected"):
+                    owner_of(accepted)
+            else:
+                assert owner_of(accepted) is None
+                assert identify_peer(accepted).user == address
+
+
+def test_a_socket_in_time_wait_proves_nobody():
+    """Whoever dials from the port of such a socket is asked about before the kernel has forgotten it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        dialler = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = listener.accept()
+        dialled_from = dialler.getsockname()[1]
+        dialler.close()
+        accepted.close()
+        assert sockets._owner("127.0.0.1", dialled_from, "127.0.0.1", port) is None
+        assert sockets._owner("127.0.0.1", port, "127.0.0.1", 1) is None  # a listener is no peer either
 
 
 async def test_a_stock_client_holds_no_more_than_its_users_quota():
