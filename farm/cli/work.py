@@ -18,7 +18,7 @@ from farm.core.errors import ExitCode, UserError
 from farm.core.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_ATTEMPTS, MAX_PRIORITY, MAX_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from farm.client import Client, Event, JobInfo, Submitted
+    from farm.client import AsyncClient, Client, Event, JobInfo, Submitted
     from farm.client.outcomes import Outcome
     from farm.jobs.specs import AnySpec
 
@@ -70,6 +70,13 @@ def client() -> Client:
     from farm.client import Client
 
     return Client(on_notice=say)
+
+
+def async_client() -> AsyncClient:
+    """As `client`, for a command with a loop of its own."""
+    from farm.client import AsyncClient
+
+    return AsyncClient(on_notice=say)
 
 
 def submit(farm: Client, spec: AnySpec) -> Submitted:

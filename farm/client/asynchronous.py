@@ -6,31 +6,16 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from farm.client.door import RESTART_S, Door, OnNotice, logger
-from farm.client.files import OnBytes, checked_file, download, fetch, upload
+from farm.client.door import OnNotice
+from farm.client.farm import AsyncFarm
+from farm.client.files import fetch
 from farm.client.lease import AsyncLease, granted
-from farm.client.model import (
-    DeviceInfo,
-    FarmStatus,
-    JobInfo,
-    JobRefs,
-    LogLine,
-    Submitted,
-    Usage,
-    job_from,
-    names_of,
-    status_from,
-    submitted_from,
-    usage_from,
-)
-from farm.client.streams import events, log_lines, watched, with_idle
-from farm.control.exchange import default_socket
-from farm.core.errors import FarmError
+from farm.client.model import JobInfo, JobRefs, LogLine, Submitted, job_from, names_of, submitted_from
+from farm.client.streams import log_lines, watched, with_idle
+from farm.core.errors import DaemonUnreachableError, FarmError
 from farm.core.events import Event
 
 if TYPE_CHECKING:
@@ -41,40 +26,11 @@ if TYPE_CHECKING:
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 
 
-class AsyncClient:
+class AsyncClient(AsyncFarm):
     """The farm's daemon. For one event loop; any number of its tasks may use it at once.
 
     A daemon that restarts is waited for; jobs go on without their clients and are asked for again.
     """
-
-    def __init__(
-        self,
-        socket: Path | str | None = None,
-        *,
-        restart_s: float = RESTART_S,
-        on_notice: OnNotice = logger.warning,
-    ) -> None:
-        """No connection is made yet.
-
-        Args:
-            socket: the daemon's control socket; None means `$FARM_SOCKET`, then the default place.
-            restart_s: how long a daemon that went away is waited for, seconds.
-            on_notice: hears that it is being waited for, once each time.
-        """
-        path = Path(socket) if socket is not None else default_socket()
-        self._door = Door(path, restart_s=restart_s, on_notice=on_notice)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Leave. Jobs go on; `wait` for them with another client."""
-        self._door.close()
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
@@ -129,12 +85,12 @@ class AsyncClient:
     async def watch(
         self, jobs: JobRefs, *, since: int = 0, idle_s: float | None = None
     ) -> AsyncGenerator[Event | None, None]:
-        """Events of these jobs until all have ended; None whenever none came for `idle_s`. Restarts are waited out.
+        """Events of these jobs until all have ended; None when none came for `idle_s`. Restarts are waited out.
 
         Args:
             jobs: ids, arrays, or what `submit` returned.
             since: events after this number; 0: all that is known of these jobs.
-            idle_s: None: wait as long as it takes.
+            idle_s: None: wait as long as it takes. In a longer silence the next None takes longer, up to 10 s.
         """
         source = watched(self._door, names_of(jobs), since)
         async with aclosing(source if idle_s is None else with_idle(source, idle_s)) as told:
@@ -295,11 +251,23 @@ class AsyncClient:
         spec = ShellSpec.from_wire({"on": on, "command": command, **options})
         return tuple(each for each in await self._work(spec) if isinstance(each, ShellOutcome))
 
-    @asynccontextmanager
-    async def lease(
-        self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Unpack[JobOptions]
-    ) -> AsyncIterator[AsyncLease]:
-        """A phone of one's own for the length of a `with` block, at most `seconds` from the grant.
+    async def acquire(
+        self,
+        *,
+        on: str,
+        seconds: float = 1800.0,
+        note: str = "",
+        on_wait: OnNotice | None = None,
+        **options: Unpack[JobOptions],
+    ) -> AsyncLease:
+        """A phone of one's own until it is released, at most `seconds` from the grant. Cancelled when given up.
+
+        Args:
+            on: which phone (a selector).
+            seconds: how long.
+            note: what for; others see it.
+            on_wait: hears why there is none yet.
+            options: `priority`, `deadline_s` ... (docs/clients.md).
 
         Raises:
             NoPhoneError: no phone matches.
@@ -310,69 +278,37 @@ class AsyncClient:
         spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, **options})
         async with self._own(spec) as submitted:
             [job] = submitted.ids
-            lease = await granted(self._door, job)
+            lease = await granted(self._door, job, on_wait)
             if lease is None:
                 (await self.job(job)).raise_for_error()
                 raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")
+            return lease
+
+    @asynccontextmanager
+    async def lease(
+        self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Unpack[JobOptions]
+    ) -> AsyncIterator[AsyncLease]:
+        """As `acquire`, for the length of a `with` block; that its time is soon over is told to `on_notice`.
+
+        Raises:
+            FarmError: as `acquire`.
+        """
+        lease = await self.acquire(on=on, seconds=seconds, note=note, **options)
+        ended = asyncio.ensure_future(lease.ended())
         try:
             yield lease
         finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
             await lease.release()
 
-    # -- the farm ------------------------------------------------------------------------------------------------------
-
-    async def events(
-        self, *, since: int | None = None, subject: str = "", follow: bool = True
-    ) -> AsyncGenerator[Event, None]:
-        """What happens in the farm, in order, each event once, over restarts of the daemon too.
-
-        Args:
-            since: events after this number (of an event, or `status().seq`); None: from now on.
-            subject: only about this device, job or lease.
-            follow: wait for more; otherwise it ends with what is known now.
-        """
-        seq = (await self.status()).seq if since is None else since
-        async with aclosing(events(self._door, seq, subject, follow=follow)) as told:
-            async for event in told:
-                yield event
-
-    async def status(self) -> FarmStatus:
-        """Phones, keys, and what is wrong with the host."""
-        return status_from(await self._door.call("status"))
-
-    async def devices(self) -> tuple[DeviceInfo, ...]:
-        """Every phone that adb lists or the farm knows."""
-        return (await self.status()).devices
-
-    async def explain(self, what: str, name: str) -> tuple[str, ...]:
-        """Why a `job`, `device` or `key` waits, in sentences."""
-        return tuple((await self._door.call("explain", what=what, name=name))["lines"])
-
-    async def usage(
-        self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "door"] = "user"
-    ) -> tuple[Usage, ...]:
-        """Who used phones for how long in a window of time (until now); times need a zone."""
-        end = until.isoformat() if until else None
-        answer = await self._door.call("usage", since=since.isoformat(), until=end, by=by)
-        return tuple(map(usage_from, answer["usage"]))
-
-    # -- files ---------------------------------------------------------------------------------------------------------
-
-    async def put_file(self, source: Path | str | bytes, *, on_bytes: OnBytes | None = None) -> str:
-        """Upload a file or bytes; returns the SHA-256 it is known by. What the farm has is not sent again.
+    async def lease_show(self, lease: str) -> AsyncLease:
+        """A lease of one's own that was acquired elsewhere, by its id, its job's, or its device's name.
 
         Raises:
-            UserError: the file cannot be read.
+            UserError: nobody has such a lease now.
         """
-        return await upload(self._door, source if isinstance(source, bytes) else checked_file(source), on_bytes)
-
-    async def get_file(self, sha256: str, target: Path | str, *, on_bytes: OnBytes | None = None) -> int:
-        """Download an artifact into a file, hash checked; returns its size in bytes.
-
-        Raises:
-            UserError: there is no such artifact, or the file cannot be written.
-        """
-        return await download(self._door, sha256, Path(target), on_bytes)
+        return await AsyncLease.of(self._door, lease)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -394,5 +330,10 @@ class AsyncClient:
             yield await asyncio.shield(submitting)
         except BaseException:
             if not submitting.done() or submitting.exception() is None:
-                await self.cancel(await submitting)
+                submitted = await submitting
+                try:
+                    await self.cancel(submitted)
+                except DaemonUnreachableError as error:
+                    hint = f"once it is back: farm job cancel {' '.join(names_of(submitted))}"
+                    raise DaemonUnreachableError(f"{error.message}; jobs stay queued", hint=hint) from error
             raise

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from farm.client.asynchronous import AsyncClient
 from farm.client.door import RESTART_S, OnNotice, logger
-from farm.client.files import OnBytes
 from farm.client.lease import AsyncLease, HeldPhone
-from farm.client.model import DeviceInfo, FarmStatus, JobInfo, JobRefs, LogLine, Submitted, Usage
-from farm.core.events import Event
 
 if TYPE_CHECKING:
-    from farm.client.outcomes import BenchOutcome, Outcome, RunOutcome, ShellOutcome
-    from farm.client.specs import BenchOptions, InputSource, JobOptions, LabelSource, ModelSource, RunOptions
-    from farm.jobs.specs import AnySpec, BenchSpec, RunSpec
+    from farm.client.specs import JobOptions
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -99,9 +96,49 @@ class Lease(HeldPhone):
         """As `AsyncLease.extend`."""
         return self.loop.run(self.inner.extend(seconds))
 
+    def ended(self) -> None:
+        """As `AsyncLease.ended`."""
+        self.loop.run(self.inner.ended())
+
     def release(self) -> None:
         """As `AsyncLease.release`."""
         self.loop.run(self.inner.release())
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """The same method, without `await`."""
+
+    @wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Client, P], Generator[T, None, None]]:
+    """The same method, for a plain `for`."""
+
+    @wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        return self._loop.iterate(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _holding(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, AsyncLease]],
+) -> Callable[Concatenate[Client, P], Lease]:
+    """The same method; so is the lease it returns."""
+
+    @wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Lease:
+        return Lease.of(self._loop.run(method(self._client, *args, **kwargs)), self._loop)
+
+    return call
 
 
 class Client:
@@ -136,98 +173,29 @@ class Client:
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: AnySpec, *, key: str = "", must_match: bool = False) -> Submitted:
-        """As `AsyncClient.submit`."""
-        return self._loop.run(self._client.submit(spec, key=key, must_match=must_match))
-
-    def submit_file(self, path: Path | str, *, key: str = "", must_match: bool = False) -> tuple[Submitted, ...]:
-        """As `AsyncClient.submit_file`."""
-        return self._loop.run(self._client.submit_file(path, key=key, must_match=must_match))
-
-    def wait(self, jobs: JobRefs, *, timeout_s: float | None = None, fetch_outputs: bool = True) -> tuple[Outcome, ...]:
-        """As `AsyncClient.wait`."""
-        return self._loop.run(self._client.wait(jobs, timeout_s=timeout_s, fetch_outputs=fetch_outputs))
-
-    def watch(self, jobs: JobRefs, *, since: int = 0, idle_s: float | None = None) -> Iterator[Event | None]:
-        """As `AsyncClient.watch`."""
-        return self._loop.iterate(self._client.watch(jobs, since=since, idle_s=idle_s))
-
-    def jobs(
-        self,
-        *,
-        state: tuple[str, ...] = (),
-        user: str = "",
-        kind: str = "",
-        array: str = "",
-        before: str = "",
-        limit: int = 50,
-    ) -> tuple[JobInfo, ...]:
-        """As `AsyncClient.jobs`."""
-        return self._loop.run(
-            self._client.jobs(state=state, user=user, kind=kind, array=array, before=before, limit=limit)
-        )
-
-    def job(self, job: str, *, fetch_outputs: bool = True) -> Outcome:
-        """As `AsyncClient.job`."""
-        return self._loop.run(self._client.job(job, fetch_outputs=fetch_outputs))
-
-    def cancel(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
-        """As `AsyncClient.cancel`."""
-        return self._loop.run(self._client.cancel(jobs))
-
-    def hold(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
-        """As `AsyncClient.hold`."""
-        return self._loop.run(self._client.hold(jobs))
-
-    def resume(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
-        """As `AsyncClient.resume`."""
-        return self._loop.run(self._client.resume(jobs))
-
-    def logs(self, job: str, *, attempt: int | None = None, follow: bool = False) -> Iterator[LogLine]:
-        """As `AsyncClient.logs`."""
-        return self._loop.iterate(self._client.logs(job, attempt=attempt, follow=follow))
+    submit = _blocking(AsyncClient.submit)
+    submit_file = _blocking(AsyncClient.submit_file)
+    wait = _blocking(AsyncClient.wait)
+    watch = _iterating(AsyncClient.watch)
+    jobs = _blocking(AsyncClient.jobs)
+    job = _blocking(AsyncClient.job)
+    cancel = _blocking(AsyncClient.cancel)
+    hold = _blocking(AsyncClient.hold)
+    resume = _blocking(AsyncClient.resume)
+    logs = _iterating(AsyncClient.logs)
 
     # -- work: submit, wait, results -----------------------------------------------------------------------------------
 
-    def bench_spec(
-        self, model: ModelSource, *, on: str, inputs: InputSource | None = None, **options: Unpack[BenchOptions]
-    ) -> BenchSpec:
-        """As `AsyncClient.bench_spec`."""
-        return self._loop.run(self._client.bench_spec(model, on=on, inputs=inputs, **options))
+    bench_spec = _blocking(AsyncClient.bench_spec)
+    run_spec = _blocking(AsyncClient.run_spec)
+    bench = _blocking(AsyncClient.bench)
+    run = _blocking(AsyncClient.run)
+    shell = _blocking(AsyncClient.shell)
 
-    def run_spec(
-        self,
-        model: ModelSource,
-        *,
-        on: str,
-        inputs: InputSource | None = None,
-        labels: LabelSource | None = None,
-        **options: Unpack[RunOptions],
-    ) -> RunSpec:
-        """As `AsyncClient.run_spec`."""
-        return self._loop.run(self._client.run_spec(model, on=on, inputs=inputs, labels=labels, **options))
+    # -- phones of one's own -------------------------------------------------------------------------------------------
 
-    def bench(
-        self, model: ModelSource, *, on: str, inputs: InputSource | None = None, **options: Unpack[BenchOptions]
-    ) -> tuple[BenchOutcome, ...]:
-        """As `AsyncClient.bench`."""
-        return self._loop.run(self._client.bench(model, on=on, inputs=inputs, **options))
-
-    def run(
-        self,
-        model: ModelSource,
-        *,
-        on: str,
-        inputs: InputSource | None = None,
-        labels: LabelSource | None = None,
-        **options: Unpack[RunOptions],
-    ) -> tuple[RunOutcome, ...]:
-        """As `AsyncClient.run`."""
-        return self._loop.run(self._client.run(model, on=on, inputs=inputs, labels=labels, **options))
-
-    def shell(self, command: str, *, on: str, **options: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
-        """As `AsyncClient.shell`."""
-        return self._loop.run(self._client.shell(command, on=on, **options))
+    acquire = _holding(AsyncClient.acquire)
+    lease_show = _holding(AsyncClient.lease_show)
 
     @contextmanager
     def lease(
@@ -235,45 +203,24 @@ class Client:
     ) -> Iterator[Lease]:
         """As `AsyncClient.lease`."""
         held = self._client.lease(on=on, seconds=seconds, note=note, **options)
-        inner = self._loop.run(held.__aenter__())
+        lease = Lease.of(self._loop.run(held.__aenter__()), self._loop)
         try:
-            yield Lease.of(inner, self._loop)
+            yield lease
         finally:
             self._loop.run(_leave(held))
 
     # -- the farm ------------------------------------------------------------------------------------------------------
 
-    def events(self, *, since: int | None = None, subject: str = "", follow: bool = True) -> Iterator[Event]:
-        """As `AsyncClient.events`."""
-        return self._loop.iterate(self._client.events(since=since, subject=subject, follow=follow))
+    events = _iterating(AsyncClient.events)
+    status = _blocking(AsyncClient.status)
+    devices = _blocking(AsyncClient.devices)
+    explain = _blocking(AsyncClient.explain)
+    usage = _blocking(AsyncClient.usage)
 
-    def status(self) -> FarmStatus:
-        """As `AsyncClient.status`."""
-        return self._loop.run(self._client.status())
+    # -- files: `on_bytes` is called from another thread ---------------------------------------------------------------
 
-    def devices(self) -> tuple[DeviceInfo, ...]:
-        """As `AsyncClient.devices`."""
-        return self._loop.run(self._client.devices())
-
-    def explain(self, what: str, name: str) -> tuple[str, ...]:
-        """As `AsyncClient.explain`."""
-        return self._loop.run(self._client.explain(what, name))
-
-    def usage(
-        self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "door"] = "user"
-    ) -> tuple[Usage, ...]:
-        """As `AsyncClient.usage`."""
-        return self._loop.run(self._client.usage(since, until, by=by))
-
-    # -- files ---------------------------------------------------------------------------------------------------------
-
-    def put_file(self, source: Path | str | bytes, *, on_bytes: OnBytes | None = None) -> str:
-        """As `AsyncClient.put_file`; `on_bytes` is called from another thread."""
-        return self._loop.run(self._client.put_file(source, on_bytes=on_bytes))
-
-    def get_file(self, sha256: str, target: Path | str, *, on_bytes: OnBytes | None = None) -> int:
-        """As `AsyncClient.get_file`; `on_bytes` is called from another thread."""
-        return self._loop.run(self._client.get_file(sha256, target, on_bytes=on_bytes))
+    put_file = _blocking(AsyncClient.put_file)
+    get_file = _blocking(AsyncClient.get_file)
 
 
 async def _next(items: AsyncGenerator[T, None], end: object) -> T | object:

@@ -29,10 +29,10 @@ class Door:
     """
 
     def __init__(self, path: Path, *, restart_s: float = RESTART_S, on_notice: OnNotice = logger.warning) -> None:
-        """`restart_s` is how long a restarting daemon is waited for; `on_notice` hears that, once each time."""
+        """`restart_s` is how long a restarting daemon is waited for; `on_notice` hears what people should know."""
         self._links = Links(path)
         self._restart_s = restart_s
-        self._on_notice = on_notice
+        self.on_notice = on_notice
         self._met = False
         self._gone = False
 
@@ -77,7 +77,7 @@ class Door:
             raise error
         if not self._gone:
             self._gone = True
-            self._on_notice(f"{error.message}; waiting up to {self._restart_s:.0f} s for it to come back")
+            self.on_notice(f"{error.message}; waiting up to {self._restart_s:.0f} s for it to come back")
         deadline = time.monotonic() + self._restart_s
         while time.monotonic() < deadline:
             try:
@@ -88,6 +88,6 @@ class Door:
             else:
                 if self._gone:
                     self._gone = False
-                    self._on_notice("the farm daemon is back")
+                    self.on_notice("the farm daemon is back")
                 return
         raise error

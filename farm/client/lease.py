@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
-from farm.client.door import Door
+from farm.client.door import Door, OnNotice
 from farm.client.streams import watched, with_idle
+from farm.client.waiting import Reasons
+from farm.core.durations import format_duration
 from farm.core.errors import ProtocolError, UserError
 
 GRANTED = "granted"  # step of job.progress when the phone is the user's
-LOOK_S = 2.0
+EXPIRING = "lease.expiring"
+LOOK_S = 2.0  # of silence: then it is looked whether the grant was missed, and why it waits
 NOT_HELD = "lease_not_ready"  # code of the error when nobody has such a lease
 
 
@@ -38,21 +41,17 @@ class AsyncLease(HeldPhone):
     door: Door = field(repr=False)
 
     @classmethod
-    async def of(cls, door: Door, job: str) -> Self | None:
-        """The lease of a job; None when nobody holds a phone for it (yet, or any more).
+    async def of(cls, door: Door, name: str) -> Self:
+        """A lease by its id, its job's, or its device.
 
         Raises:
+            UserError: nobody holds a phone by that name (yet, or any more): its code is NOT_HELD.
             ProtocolError: the daemon tells of it in another form.
         """
-        try:
-            facts = await door.call("lease.show", lease=job)
-        except UserError as error:
-            if error.code == NOT_HELD:
-                return None
-            raise
+        facts = await door.call("lease.show", lease=name)
         try:
             return cls(
-                job=job,
+                job=facts["job"],
                 lease=facts["lease"],
                 device=facts["device"],
                 serial=facts["serial"],
@@ -79,6 +78,16 @@ class AsyncLease(HeldPhone):
         answer = await self.door.call("lease.extend", lease=self.lease, seconds=seconds)
         return datetime.fromisoformat(answer["expires_at"])
 
+    async def ended(self) -> None:
+        """Return when it is over, whichever way. That it soon will be is told to the client's `on_notice`."""
+        async with aclosing(watched(self.door, (self.job,), 0)) as told:
+            async for each in told:
+                if not isinstance(each, tuple) and each.kind == EXPIRING:
+                    left_s = (datetime.fromisoformat(str(each.data["expires_at"])) - datetime.now(UTC)).total_seconds()
+                    if left_s > 0:  # else it was extended since
+                        left = format_duration(left_s)
+                        self.door.on_notice(f"the lease on {self.device} ends in {left}, unless it is extended")
+
     async def release(self) -> None:
         """Give it back, if it has not ended already; it is cleaned for the next one. Leaving `with` does it."""
         try:
@@ -86,17 +95,29 @@ class AsyncLease(HeldPhone):
         except UserError as error:
             if error.code != NOT_HELD:
                 raise
+            # A daemon just started may not have resumed it yet. A job that has ended stays as it is.
+            await self.door.call("job.cancel", job=self.job)
 
 
-async def granted(door: Door, job: str) -> AsyncLease | None:
-    """The lease of a job as soon as there is one; None when the job ended without."""
+async def granted(door: Door, job: str, on_wait: OnNotice | None = None) -> AsyncLease | None:
+    """The lease of a job as soon as there is one; None when the job ended without.
+
+    `on_wait` hears why there is none yet, when that is news.
+    """
+    reasons = Reasons()
     async with aclosing(with_idle(watched(door, (job,), 0), LOOK_S)) as told:
         async for each in told:
             if isinstance(each, tuple):
                 break
             # Progress is not kept: over a restart it may be missed, so silence is a reason to look too.
             if each is None or (each.kind == "job.progress" and each.data.get("step") == GRANTED):
-                lease = await AsyncLease.of(door, job)
-                if lease is not None:
-                    return lease
+                try:
+                    return await AsyncLease.of(door, job)
+                except UserError as error:
+                    if error.code != NOT_HELD:
+                        raise
+            if each is None and on_wait is not None:
+                waits = (await door.call("job.show", job=job))["job"]["waits"]
+                if reasons.is_news(job, waits):
+                    on_wait(waits)
     return None

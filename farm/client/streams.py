@@ -13,6 +13,7 @@ from farm.core.errors import DaemonUnreachableError
 from farm.core.events import Event
 
 WATCHED_JOBS = 1000  # ids and arrays in one question
+LONGEST_IDLE_S = 10.0  # whoever looks whenever nothing happens looks less and less often
 
 Watched = AsyncGenerator[Event | tuple[JobInfo, ...], None]
 
@@ -89,17 +90,19 @@ async def log_lines(door: Door, job: str, attempt: int | None, *, follow: bool) 
 
 
 async def with_idle(items: AsyncGenerator[Any, None], idle_s: float) -> AsyncGenerator[Any, None]:
-    """`items`, and None whenever none came for `idle_s`."""
+    """`items`, and None when none came for `idle_s`; in a longer silence again, less and less often."""
     end = object()
     pending: asyncio.Task[Any] | None = None
+    wait_s = idle_s
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(items, end))
-            done, _ = await asyncio.wait((pending,), timeout=idle_s)
+            done, _ = await asyncio.wait((pending,), timeout=wait_s)
             if not done:
                 yield None
+                wait_s = max(idle_s, min(2 * wait_s, LONGEST_IDLE_S))
                 continue
-            item, pending = pending.result(), None
+            item, pending, wait_s = pending.result(), None, idle_s
             if item is end:
                 return
             yield item

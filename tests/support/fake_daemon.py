@@ -39,6 +39,7 @@ class FakeDaemon:
         self.keys: dict[str, Json] = {}
         self.events: list[Json] = []
         self.lines: list[Json] = []
+        self.held: dict[str, Json] = {}  # id of a job -> what lease.show answers
         self.epoch = 0
         self._artifacts = folder / "artifacts"
         self._changed = asyncio.Condition()
@@ -120,6 +121,17 @@ class FakeDaemon:
             await self._tell("attempt.started", f"{job}.{number}", {"job": job, "device": device})
 
         self.run(begin())
+
+    def grant(self, job: str, device: str, *, tell: bool = True) -> None:
+        """The phone is in the hands of whoever leases it; without `tell` nobody hears of it."""
+        self.begin(job, device)
+        told = {
+            "lease": f"lease-of-{job}", "job": job, "device": device, "serial": "S1", "tvm_host": "127.0.0.1",
+            "tvm_port": 9190, "adb_port": 5999, "expires_at": "2999-11-20T13:00:00+00:00",
+        }  # fmt: skip
+        self.held[job] = told | {"tvm_key": "secret"}
+        if tell:
+            self.tell("job.progress", job, step="granted", **told)
 
     def end(self, job: str, result: Json | None = None, error: FarmError | None = None, state: str = "") -> None:
         """A job ends."""
@@ -257,10 +269,7 @@ class FakeDaemon:
 
     async def on_lease__show(self, call: Any) -> Json:
         await self._called("lease.show")
-        granted = [e for e in self.events if e["kind"] == "job.progress" and e["subject"] == call.fields["lease"]]
-        if not granted:
-            raise NotHeldError("there is no such lease")
-        return {**granted[-1]["data"], "tvm_key": "secret"}
+        return self._held(call.fields["lease"])
 
     async def on_lease__extend(self, call: Any) -> Json:
         await self._called("lease.extend")
@@ -268,9 +277,17 @@ class FakeDaemon:
 
     async def on_lease__release(self, call: Any) -> Json:
         await self._called("lease.release")
-        return {}
+        held = self._held(call.fields["lease"])
+        await self._end(held["job"], {"ended": "released"}, None, "")
+        return {"lease": held["lease"], "job": held["job"]}
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _held(self, name: str) -> Json:
+        for held in self.held.values():
+            if name in (held["lease"], held["job"], held["device"]):
+                return held
+        raise NotHeldError("there is no such lease")
 
     def _seq(self) -> int:
         return self.events[-1]["seq"] if self.events else 0
@@ -293,6 +310,7 @@ class FakeDaemon:
         wire = error_to_wire(error) if error else None
         shown["job"] |= {"state": state, "ended_at": NOW.isoformat(), "error": wire, "waits": ""}
         shown["result"] = result
+        self.held.pop(job, None)
         await self._tell(f"job.{state}", job, {"error": wire} if wire else {})
 
     def _add(self, spec: Json, device: str, array: str) -> Json:

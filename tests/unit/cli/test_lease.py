@@ -1,0 +1,139 @@
+"""`farm lease acquire` and `farm lease run` against made-up answers: what survives, and what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from farm import Client
+from farm.cli.lease import _give_back
+from farm.client import AsyncClient
+from farm.core.errors import ExitCode
+from farm.core.job import JobState
+from tests.support.fake_daemon import FakeDaemon
+
+LIMIT_S = 60
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    with FakeDaemon(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def typed(daemon):
+    started = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "farm", "lease", *arguments], env=os.environ | {"FARM_SOCKET": str(daemon.socket)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until_said(process, words):
+    for line in process.stderr:
+        if words in line:
+            return
+    pytest.fail(f"it ended without saying {words!r}")
+
+
+def test_acquiring_outlives_the_daemon_and_finds_a_grant_that_nobody_heard_of(daemon, typed):
+    command = typed("acquire", "--on", "android")
+    until_said(command, "waits: pixel is held by bob")
+    daemon.kill()
+    until_said(command, "waiting up to 60 s")
+    daemon.start()
+    daemon.grant("job-0001", "pixel", tell=False)
+    assert command.wait(LIMIT_S) == 0
+    assert command.stdout.readline() == "device  pixel (S1)\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_gives_up_waiting_leaves_no_job(daemon, typed, number):
+    command = typed("acquire", "--on", "android", "--json")
+    daemon.until_called("job.watch")
+    command.send_signal(number)
+    assert command.wait(LIMIT_S) == ExitCode.FAILED
+    assert "cancelled 1 job\n" in command.stderr.read()
+    with Client(daemon.socket) as client:
+        assert client.job("job-0001").job.state is JobState.CANCELLED
+
+
+def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
+    command = typed("acquire", "--on", "android", "--json")
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel", tell=False)
+    del daemon.held["job-0001"]["serial"]
+    daemon.tell("job.progress", "job-0001", step="granted")
+    assert command.wait(LIMIT_S) == ExitCode.FAILED
+    assert "in a form this version does not know" in command.stderr.read()
+    assert daemon.jobs["job-0001"]["job"]["state"] == "cancelled"
+
+
+def test_a_commands_exit_code_outlives_the_daemon_and_its_lease_is_given_back(daemon, typed):
+    command = typed("run", "--on", "android", "--", "sh", "-c", "read line; exit $line")
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    until_said(command, "pixel is yours")
+    daemon.kill()
+    until_said(command, "waiting up to 60 s")
+    command.stdin.write("7\n")
+    command.stdin.flush()
+    daemon.start()
+    assert command.wait(LIMIT_S) == 7
+    assert daemon.jobs["job-0001"]["job"]["state"] == "done"
+
+
+async def test_a_daemon_that_stays_away_is_said_when_a_lease_is_given_back(daemon, capsys):
+    async with AsyncClient(daemon.socket, restart_s=0.1, on_notice=lambda _: None) as client:
+        await client.status()
+        daemon.held["x"] = dict.fromkeys(("job", "lease", "device", "serial", "tvm_host", "tvm_key"), "pixel") | {
+            "tvm_port": 1, "adb_port": 2, "expires_at": "2999-01-01T00:00:00+00:00",
+        }  # fmt: skip
+        held = await client.lease_show("pixel")
+        daemon.kill()
+        await _give_back(held)
+    assert "pixel is not given back: no farm daemon listens" in capsys.readouterr().err
+
+
+def test_a_command_hears_that_its_lease_ends_soon_and_ends_with_it(daemon, typed):
+    command = typed("run", "--on", "android", "--", "sleep", "600")
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2999-01-01T00:00:00+00:00")
+    until_said(command, "the lease on pixel ends in ")
+    daemon.end("job-0001", {"ended": "its time is over"})
+    until_said(command, "sleep is ended too")
+    assert command.wait(LIMIT_S) == 128 + signal.SIGTERM
+
+
+def test_a_signal_is_the_commands(daemon, typed):
+    command = typed("run", "--on", "android", "--", "sh", "-c", "trap 'exit 9' TERM; echo ready; read line")
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    assert command.stdout.readline() == "ready\n"
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(LIMIT_S) == 9
+    assert daemon.jobs["job-0001"]["job"]["state"] == "done"
+
+
+def test_showing_prints_what_acquiring_did(daemon, typed):
+    acquired = typed("acquire", "--on", "android", "--json")
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    assert acquired.wait(LIMIT_S) == 0
+    shown = typed("show", "pixel", "--json")
+    assert shown.wait(LIMIT_S) == 0
+    assert json.load(acquired.stdout) == json.load(shown.stdout) == daemon.held["job-0001"]
