@@ -196,6 +196,9 @@ _SERVED = frozenset({
     "shell", "exec", "sync", "tcp", "localabstract", "localreserved", "localfilesystem", "local", "dev", "dev-raw",
     "jdwp", "track-jdwp", "track-app", "abb", "abb_exec", "framebuffer", "log", "backup", "sink", "source",
 })  # fmt: skip
+# A forward's service is asked of the phone as it stands: any other would be a way around what is judged above.
+_SOCKETS = frozenset({"tcp", "localabstract", "localreserved", "localfilesystem", "local"})
+_FORWARDED = _SOCKETS | {"dev", "dev-raw", "jdwp"}
 _SERVICE_NAME = re.compile(r"[a-z_-]+")
 
 
@@ -298,6 +301,8 @@ def _forward(rest: str) -> Decision:
             f"not on a leased adb: the host's port {port} (choose tcp:0, or one from {FIRST_UNPRIVILEGED_PORT} up "
             f"outside {EMULATOR_PORTS[0]}-{EMULATOR_PORTS[-1]})"
         )
+    if not _is_one_of(remote, _FORWARDED):
+        return Refuse(f"not on a leased adb: a forward to {remote[:40]!r}; it leads to a socket of the phone")
     return AddForward(local, remote, rebind)
 
 
@@ -317,6 +322,8 @@ def _reverse(asked: str) -> Decision:
                 return Refuse(f"bad reverse: {rest}")
             if not _port(local):
                 return Refuse(f"not on a leased adb: the host's side of a reverse is tcp:PORT, not {local}")
+            if not _is_one_of(remote, _SOCKETS):
+                return Refuse(f"not on a leased adb: a reverse from {remote[:40]!r}; the phone listens on a socket")
             return AddReverse(remote, local, rebind)
     return Refuse("unknown reverse service")
 
@@ -327,6 +334,12 @@ def _no_such_phone(named: str, serial: str) -> Refuse:
 
 def _transport_id(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def _is_one_of(spec: str, kinds: frozenset[str]) -> bool:
+    """Whether `KIND:REST` is of one of these kinds."""
+    kind, _, rest = spec.partition(":")
+    return kind in kinds and bool(rest)
 
 
 def _port(spec: str) -> int | None:

@@ -151,12 +151,35 @@ def test_refused_of_the_server(request_: str) -> None:
     [
         "reboot:", "reboot:bootloader", "root:", "unroot:", "remount:", "disable-verity:", "enable-verity:",
         "tcpip:5555",
-        "usb:", "reconnect", "sideload:1", "sideload-host:1:2", "rescue-install:1:2", "restore:", "spin", "", ":", "☃",
+        "usb:", "reconnect", "sideload:1", "sideload-host:1:2", "rescue-install:1:2", "rescue-getprop:x",
+        "rescue-wipe:x:1", "restore:", "spin", "", ":", "☃",
         "SHELL:", "reverse:", "reverse:x", "shellx:",
     ],
 )  # fmt: skip
 def test_refused_of_the_phone(service: str) -> None:
     assert isinstance(verdict(service, selected=True).decision, r.Refuse)
+    for way in ("host:forward:tcp:0;", "host:forward:norebind:tcp:9000;", f"host-serial:{MINE}:forward:tcp:0;"):
+        assert isinstance(verdict(way + service).decision, r.Refuse)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        "host:kill", f"host:transport:{THEIRS}", "reverse:forward:tcp:1;tcp:5037", "shell:reboot", "shell,v2,raw:id",
+        "exec:id", "sync:", "abb_exec:x", "tcp:", "jdwp", "acceptfd:3", " reboot:",
+    ],
+)  # fmt: skip
+def test_a_forward_leads_to_a_socket_and_to_nothing_else(service: str) -> None:
+    assert isinstance(verdict(f"host:forward:tcp:0;{service}").decision, r.Refuse)
+    assert isinstance(verdict(f"reverse:forward:{service};tcp:7000", selected=True).decision, r.Refuse)
+
+
+@pytest.mark.parametrize(
+    "remote",
+    ["tcp:1", "localabstract:a", "localreserved:a", "localfilesystem:/a", "local:a", "dev:/dev/a", "jdwp:1"],
+)
+def test_every_socket_of_the_phone_may_be_forwarded(remote: str) -> None:
+    assert verdict(f"host:forward:tcp:0;{remote}").decision == r.AddForward("tcp:0", remote, rebind=True)
 
 
 def test_served_on_the_phone_only_after_it_was_chosen() -> None:
