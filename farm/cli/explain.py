@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from farm.cli.context import JsonFlag, call, print_json
+from farm.core.errors import ExitCode
 
 
 class What(StrEnum):
@@ -28,10 +29,15 @@ def explain(
     name: Annotated[str, typer.Argument(help="A device's name, a key or selector, or a job's id.")],
     json: JsonFlag = False,
 ) -> None:
-    """Say why a phone is not handed out, why a request for a key waits, or why a job does not run."""
+    """Say why a phone is not handed out, why a request for a key waits, or why a job does not run.
+
+    Exit code 3 for a key that no phone answers to.
+    """
     answer = call("explain", what=what.value, name=name)
     if json:
         print_json(answer)
-        return
-    for line in answer["lines"]:
-        typer.echo(line)
+    else:
+        for line in answer["lines"]:
+            typer.echo(line)
+    if not answer.get("matches", True):
+        raise typer.Exit(ExitCode.NO_PHONE)

@@ -17,7 +17,7 @@ from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 from farm.core.events import EventLog
-from farm.core.selector import Selector
+from farm.core.selector import Selector, nearest
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
 from farm.leasing import Explanation, Leasing, NoSuchLeaseError
@@ -164,7 +164,9 @@ class LeaseVerbs:
         held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
         lease = held.get(asked.device)
         if lease is None:
-            raise NoSuchLeaseError(f"nobody holds {asked.device}", hint="`farm lease list` shows who holds what")
+            close = nearest(asked.device, held)
+            hint = f"did you mean {close[0]}?" if close else "`farm lease list` shows who holds what"
+            raise NoSuchLeaseError(f"nobody holds {asked.device}", hint=hint)
         await self._leasing.revoke(lease.id, "ended by an operator")
         return {"id": lease.id, "device": lease.device}
 
@@ -195,14 +197,15 @@ class LeaseVerbs:
     def _explain_key(self, key: str) -> Mapping[str, Any]:
         explanation = self._leasing.explain(key)
         lines = _lines(explanation)
-        if not any(reason.matches for reason in explanation.devices):
+        matches = any(reason.matches for reason in explanation.devices)
+        if not matches:
             # Keys set by hand that no phone has now are known too: each counts as a phone without labels.
             known: list[tuple[Mapping[str, str], Sequence[str]]] = [
                 (view.labels, view.aliases) for view in self._fleet.views()
             ]
             error = Selector.parse(key).no_match(known + [({}, (alias,)) for alias in self._aliases.selectors()])
             lines.insert(0, f"{error.message}" + (f" ({error.hint})" if error.hint else ""))
-        return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s}
+        return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s, "matches": matches}
 
     def _lately(self, name: str) -> list[str]:
         steps = [

@@ -64,6 +64,12 @@ class NotAllowedError(UserError):
     exit_code = ExitCode.NOT_ALLOWED
 
 
+class NoSuchDeviceError(UserError):
+    """There is no device of that name."""
+
+    code = "no_such_device"
+
+
 class NoPhoneError(UserError):
     """No phone matches, or none is available now."""
 

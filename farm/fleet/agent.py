@@ -22,7 +22,7 @@ from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.errors import FarmError, Fault, NoPhoneError, PhoneError, UserError
+from farm.core.errors import FarmError, Fault, NoSuchDeviceError, PhoneError, UserError
 from farm.core.identity import DeviceIdentity
 from farm.core.labels import normalise
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
@@ -343,14 +343,14 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     """One of `agents` (by serial) by its name or serial.
 
     Raises:
-        NoPhoneError: there is none; the hint names the nearest.
+        NoSuchDeviceError: there is none; the hint names the nearest.
     """
     by_name = {agent.name: agent for agent in agents.values()}
     found = by_name.get(name) or agents.get(name) or by_name.get(normalise(name))
     if found is None:
         close = nearest(name, by_name)
         hint = f"did you mean {close[0]}?" if close else "see `farm device list`"
-        raise NoPhoneError(f"there is no device {name!r}", hint=hint)
+        raise NoSuchDeviceError(f"there is no device {name!r}", hint=hint)
     return found
 
 

@@ -18,7 +18,7 @@ from farm.adb.devices import AdbDevice
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import NoPhoneError, PhoneError
+from farm.core.errors import NoSuchDeviceError, PhoneError
 from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import LINK_DOWN, DeviceState
@@ -119,7 +119,7 @@ class Fleet:
         """One device by name or serial.
 
         Raises:
-            NoPhoneError: there is none; the hint names the nearest.
+            NoSuchDeviceError: there is none; the hint names the nearest.
         """
         return self._board.view(self._find(name).serial)
 
@@ -144,7 +144,7 @@ class Fleet:
         """A non-blocking socket to the device's RPC server, and that server's key.
 
         Raises:
-            NoPhoneError: there is no such device.
+            NoSuchDeviceError: there is no such device.
             ServerGoneError: it has no server now.
             AdbError: the phone did not connect.
         """
@@ -152,14 +152,14 @@ class Fleet:
 
     def report_broken_session(self, name: str, reason: str) -> None:
         """A session left the device in doubt: it leaves READY at once, is cleaned and checked again."""
-        with suppress(NoPhoneError):  # forgotten meanwhile: nothing to clean
+        with suppress(NoSuchDeviceError):  # forgotten meanwhile: nothing to clean
             self._find(name).tell(m.SessionBroke(reason))
 
     async def note_before_lease(self, name: str) -> None:
         """A person gets the device: note what is on it, so that `clean_and_check` knows what they left.
 
         Raises:
-            NoPhoneError, PhoneError: there is no such device, or it could not be done.
+            NoSuchDeviceError, PhoneError: there is no such device, or it could not be done.
         """
         self.still_in_hands(name)
         await note(self._client, self._find(name).serial)
@@ -171,7 +171,7 @@ class Fleet:
     def clean_and_check(self, name: str, reason: str) -> None:
         """A person has left the device: it leaves READY at once, is cleaned and checked; one that is away, later."""
         self._in_hands.discard(name)
-        with suppress(NoPhoneError):
+        with suppress(NoSuchDeviceError):
             self._find(name).tell(m.LeftByPerson(reason))
 
     def bundles_changed(self) -> None:
@@ -185,7 +185,7 @@ class Fleet:
         """Take a device into the farm; its provisioning begins.
 
         Raises:
-            NoPhoneError, UserError: there is none, or the new name is taken or no name.
+            NoSuchDeviceError, UserError: there is none, or the new name is taken or no name.
         """
         async with self._order(name) as agent:
             record = replace(self._record_of(agent), name=agent.name, adopted=True)
@@ -200,7 +200,7 @@ class Fleet:
         """Change a device's name, pool or hand-set labels (an empty value removes a label).
 
         Raises:
-            NoPhoneError, UserError: there is none, or the new name is taken or no name, or a label is not for people.
+            NoSuchDeviceError, UserError: there is none, the new name is taken or no name, or a label is not for people.
         """
         async with self._order(name) as agent:
             record, taken = self._record_of(agent), self._board.taken(agent.serial)
@@ -211,7 +211,7 @@ class Fleet:
         """Drain, maintain or put back into service; the last also releases a quarantined device.
 
         Raises:
-            NoPhoneError, UserError: there is none, or it is not adopted.
+            NoSuchDeviceError, UserError: there is none, or it is not adopted.
         """
         async with self._order(name) as agent:
             require_adopted(agent)
@@ -361,7 +361,7 @@ class Fleet:
         agent = self._find(name)
         async with agent.orders:
             if self._agents.get(agent.serial) is not agent:
-                raise NoPhoneError(f"{agent.name} was forgotten meanwhile", hint="see `farm device list`")
+                raise NoSuchDeviceError(f"{agent.name} was forgotten meanwhile", hint="see `farm device list`")
             yield agent
 
     async def _keep(self, agent: Agent, record: DeviceRecord) -> None:

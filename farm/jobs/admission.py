@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from farm.config import UserConfig
-from farm.core.errors import HostError, NotAllowedError, UserError
+from farm.core.errors import ExitCode, HostError, NotAllowedError, UserError
 from farm.core.job import FINAL, JobState
 from farm.core.queue_model import NoSuchJobError
 from farm.store.jobs import JobTable
@@ -20,6 +20,7 @@ class QuotaError(UserError):
     """The user has as many jobs as they may."""
 
     code = "quota"
+    exit_code = ExitCode.NOT_ALLOWED
 
 
 class StoreTroubleError(HostError):

@@ -23,7 +23,7 @@ from farm.adb.filter import LeasedAdb
 from farm.adb.filter_streams import Admits
 from farm.adb.tunnels import Tunnel
 from farm.core.device import DeviceView, Life
-from farm.core.errors import ExitCode, FarmError, UserError
+from farm.core.errors import FarmError, UserError
 from farm.core.events import EventLog
 from farm.core.limits import MAX_LEASE_S
 from farm.core.requests import Lease
@@ -41,10 +41,9 @@ FACTS_VERSION = 1
 
 
 class LeaseUnusableError(UserError):
-    """The lease cannot be used now."""
+    """Nobody has such a lease now."""
 
     code = "lease_not_ready"
-    exit_code = ExitCode.NO_PHONE
 
 
 class Leases(Protocol):

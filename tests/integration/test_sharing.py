@@ -64,8 +64,10 @@ def test_a_reservation_of_nothing_warns_with_what_is_near(farm):
 
 
 def test_a_key_of_no_phone_is_explained_with_what_is_near(farm):
-    assert "no phone matches andriod: nearest is android" in farm.farm("explain", "key", "andriod").stdout
-    assert "no phone matches pool=lba" in farm.farm("explain", "key", "pool=lba").stdout
+    for key, said in (("andriod", "andriod: nearest is android"), ("pool=lba", "pool=lba")):
+        explained = farm.farm("explain", "key", key)
+        assert explained.returncode == ExitCode.NO_PHONE
+        assert f"no phone matches {said}" in explained.stdout
 
 
 def test_use_is_shown_by_user_and_device(farm):

@@ -11,7 +11,7 @@ import pytest
 
 from farm.bundle.manifest import Bundle
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import FarmError, NoPhoneError, PhoneError, UserError
+from farm.core.errors import FarmError, NoSuchDeviceError, PhoneError, UserError
 from farm.core.selector import Selector
 from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
@@ -283,7 +283,7 @@ async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
         assert r.fleet.view(view.name).adopted
         await r.fleet.forget(view.name)
         assert r.fleet.views() == ()
-        with pytest.raises(NoPhoneError):
+        with pytest.raises(NoSuchDeviceError):
             r.fleet.view(view.name)
 
 
@@ -334,7 +334,7 @@ async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> 
         assert "fast" in r.fleet.view("bench-1").aliases
         drained = await r.fleet.set_service("bench-1", Service.DRAINING)
         assert not drained.leasable
-        with pytest.raises(NoPhoneError) as caught:
+        with pytest.raises(NoSuchDeviceError) as caught:
             r.fleet.view("bench-2")
         assert "bench-1" in caught.value.hint
 

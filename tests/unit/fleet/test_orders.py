@@ -14,7 +14,7 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
 from farm.bundle.manifest import Bundle
 from farm.core.device import Service
-from farm.core.errors import FarmError, HostError, NoPhoneError, UserError
+from farm.core.errors import FarmError, HostError, NoSuchDeviceError, UserError
 from farm.core.events import EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.checker import CheckReport
@@ -125,7 +125,7 @@ async def test_what_the_store_refuses_is_shown_no_more(tmp_path: Path, monkeypat
 async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
         results = await outcomes(fleet.forget("one"), fleet.adopt("one"))
-        assert isinstance(results[1], NoPhoneError)
+        assert isinstance(results[1], NoSuchDeviceError)
         assert [record.name for record in store.devices.all()] == ["two"]
         assert [view.name for view in fleet.views()] == ["two"]
 
