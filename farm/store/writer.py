@@ -78,8 +78,7 @@ class Writer:
             reserve: space for the last writes, made now.
         """
         self._engine = engine
-        self._file = file
-        self._identity = _identity(file) if file else None
+        self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
         self._reserve = reserve
         self._trouble: Trouble | None = None
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]] = []
@@ -206,9 +205,16 @@ class Writer:
         return True
 
     def _still_there(self) -> None:
-        """On Linux a removed file can be written for ever, and all of it is lost: look before each commit."""
-        if self._file is not None and _identity(self._file) != self._identity:
-            raise FileGoneError(f"{self._file} is not the file that was opened")
+        """On Linux a removed file can be written for ever, and all of it is lost: look before each commit.
+
+        SQLite makes the write-ahead log anew in a moment of its own: it is known from when it is first seen.
+        """
+        for file, known in self._files.items():
+            found = _identity(file)
+            if known is None:
+                self._files[file] = found
+            elif found != known:
+                raise FileGoneError(f"{file} is not the file that was opened")
 
     def _falter(self, trouble: Trouble) -> None:
         self._next_probe_s = time.monotonic() + PROBE_S
@@ -305,6 +311,11 @@ def _not_written(evidence: str) -> StoreWriteError:
         hint="the daemon's log has more; see `farm doctor`",
         evidence=evidence,
     )
+
+
+def write_ahead_log(file: Path) -> Path:
+    """Where SQLite keeps what is not in the database's file yet."""
+    return file.with_name(f"{file.name}-wal")
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

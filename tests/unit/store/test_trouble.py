@@ -172,6 +172,30 @@ async def test_a_file_taken_away_is_noticed_and_may_come_back(here, tmp_path, ho
     assert [each.id for each in here.jobs.live()] == ["j1", "kept"]
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
+async def test_a_write_ahead_log_taken_away_is_noticed_and_costs_nothing_written_before(here, tmp_path, how):
+    heard = []
+    here.on_problem(heard.append)
+    await here.jobs.add((job(),))
+    path, aside = tmp_path / "farm.db-wal", tmp_path / "aside"
+    path.rename(aside)
+    if how == "removed":
+        aside.unlink()
+    elif how == "replaced":
+        path.write_bytes(b"")
+    with pytest.raises(StoreWriteError, match="removed or replaced") as caught:
+        await here.jobs.add((job("lost"),))
+    assert str(path) in caught.value.evidence
+    if how == "moved":
+        aside.rename(path)
+        await until(lambda: heard == [True, False])
+        await here.jobs.add((job("kept"),))
+    here.close()
+    again = Store.open(tmp_path / "farm.db")
+    assert [each.id for each in again.jobs.live()] == (["j1", "kept"] if how == "moved" else ["j1"])
+    again.close()
+
+
 async def test_a_lock_held_by_another_program(here, tmp_path, monkeypatch):
     heard = []
     here.on_problem(heard.append)
