@@ -13,6 +13,7 @@ from farm.jobs.logs import AttemptLogs, LogPage
 from farm.store.history import EventHistory
 from farm.store.store import Store
 
+MOST_BY_SUBJECT = 5_000  # jobs; of more, the farm's whole history is read sooner
 ENDS = frozenset(f"job.{state.value}" for state in FINAL)
 
 
@@ -31,29 +32,43 @@ class JobStreams:
 
     async def events(self, jobs: Collection[str], since: int) -> AsyncGenerator[Event, None]:
         """Events of these jobs after `since`, until all have ended. 0: all that is known of them."""
-        pending = set(jobs)
-        wanted = frozenset(jobs)
-        since = max(since, self._before_first(jobs))
-        for wait in (False, True):
-            if wait:
-                pending = {job for job in pending if self._lives(job)}
-                if not pending:
-                    return
-            async with aclosing(self._history.follow(since, wait=wait)) as told:
-                async for event in told:
-                    since = event.seq
-                    if event.subject not in wanted and event.data.get("job") not in wanted:
-                        continue
-                    yield event
-                    if event.kind in ENDS:
-                        pending.discard(event.subject)
-                        if wait and not pending:
-                            return
+        since = min(since, self._events.seq)
+        remembered = self._events.oldest  # before the store is asked: whatever comes after that is in memory
+        pending = await asyncio.to_thread(self._ends_to_tell, jobs, since)
+        if not pending:
+            return
+        async with aclosing(self._told(frozenset(jobs), since, remembered)) as told:
+            async for event in told:
+                yield event
+                if event.kind in ENDS:
+                    pending.discard(event.subject)
+                    if not pending:
+                        return
 
-    def _before_first(self, jobs: Collection[str]) -> int:
-        """The number before the first event of any of them: there is no need to read what is older."""
-        firsts = [self._store.events.since(0, limit=1, subject=job) for job in jobs]
-        return min((first[0].seq - 1 for first in firsts if first), default=0)
+    async def _told(self, jobs: frozenset[str], since: int, remembered: int) -> AsyncGenerator[Event, None]:
+        """Events of these jobs: what memory has forgotten by their subjects, for the farm's history is long."""
+        if since + 1 < remembered and len(jobs) <= MOST_BY_SUBJECT:
+            subjects = await asyncio.to_thread(self._subjects, jobs)
+            async with aclosing(self._history.past(subjects, since, remembered)) as past:
+                async for event in past:
+                    if not jobs.isdisjoint(_concerned(event)):
+                        yield event
+            since = remembered - 1
+        async with aclosing(self._history.follow(since)) as news:
+            async for event in news:
+                if not jobs.isdisjoint(_concerned(event)):
+                    yield event
+
+    def _ends_to_tell(self, jobs: Collection[str], since: int) -> set[str]:
+        """Those of the jobs whose end is told after `since`."""
+        # First who lives: what ends meanwhile is told later than everything that has been told.
+        live = {job.id for job in self._store.jobs.several(tuple(jobs)) if job.ended_at is None}
+        return live | {job for job, seq in self._store.events.latest(jobs, ENDS).items() if seq > since}
+
+    def _subjects(self, jobs: Collection[str]) -> frozenset[str]:
+        """What events of these jobs are about: they, their attempts and those's leases."""
+        attempts = self._store.jobs.attempts_of(jobs)
+        return frozenset(jobs).union(*((attempt.id, attempt.lease) for attempt in attempts))
 
     async def log(
         self, job: str, number: int | None, after: int, *, follow: bool

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -49,12 +50,16 @@ class Submit:
 
 @checked(frozen=True, slots=True, config=STRICT)
 class ListJobs:
-    """`job.list`: newest first. `of_kind` is not called `kind` because that is the request's own."""
+    """`job.list`: newest first. `of_kind` is not called `kind` because that is the request's own.
+
+    `jobs`: only these, by their ids or their arrays'.
+    """
 
     state: tuple[JobState, ...] = ()
     user: str = ""
     of_kind: str = ""
     array: str = ""
+    jobs: Annotated[tuple[str, ...], Field(max_length=MAX_WATCHED)] = ()
     before: str = ""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
@@ -110,28 +115,34 @@ class JobVerbs:
         submitted = await self._dispatcher.submit(
             spec_from_wire(asked.spec), call.caller.user, key=asked.key, must_match=asked.must_match
         )
-        jobs = filter(None, map(self._store.jobs.get, submitted.jobs))
-        return {"jobs": self._rows(jobs), "array": submitted.array, "warnings": list(submitted.warnings)}
+        if submitted.taken:
+            rows = [job_row(job, on="", waits="") for job in submitted.taken]
+        else:
+            rows = await self._rows(await asyncio.to_thread(self._store.jobs.several, submitted.jobs))
+        return {"jobs": rows, "array": submitted.array, "warnings": list(submitted.warnings)}
 
     async def list_jobs(self, call: ControlCall) -> Mapping[str, Any]:
         """A page of jobs."""
         asked = read_fields(call, ListJobs)
-        page = self._store.jobs.page(
-            state=asked.state, user=asked.user, kind=asked.of_kind, array=asked.array, before=asked.before,
-            limit=asked.limit + 1,
+        page = await asyncio.to_thread(
+            self._store.jobs.page,
+            state=asked.state, user=asked.user, kind=asked.of_kind, array=asked.array, jobs=asked.jobs,
+            before=asked.before, limit=asked.limit + 1,
         )  # fmt: skip
-        return {"jobs": self._rows(page[: asked.limit]), "more": len(page) > asked.limit}
+        return {"jobs": await self._rows(page[: asked.limit]), "more": len(page) > asked.limit}
 
     async def show(self, call: ControlCall) -> Mapping[str, Any]:
         """One job, whole."""
-        job = self._one(read_fields(call, OneJob).job)
+        job = await asyncio.to_thread(self._one, read_fields(call, OneJob).job)
+        attempts = await asyncio.to_thread(self._store.jobs.attempts, job.id)
         mine = _may_act(call.caller, job)
+        (row,) = await self._rows((job,))
         return {
-            "job": {**self._row(job), "error": job.error},
+            "job": {**row, "error": job.error},
             "spec": dict(job.spec),
             "after": list(job.after),
-            "attempts": [attempt_row(each, with_facts=mine) for each in self._store.jobs.attempts(job.id)],
-            "result": self._store.jobs.result(job.id),
+            "attempts": [attempt_row(each, with_facts=mine) for each in attempts],
+            "result": await asyncio.to_thread(self._store.jobs.result, job.id),
         }
 
     async def cancel(self, call: ControlCall) -> Mapping[str, Any]:
@@ -150,19 +161,19 @@ class JobVerbs:
     async def watch(self, call: ControlCall) -> Mapping[str, Any]:
         """Stream the events of jobs; answers with them when all have ended."""
         asked = read_fields(call, Watch)
-        jobs = list(dict.fromkeys(job.id for name in asked.jobs for job in self._meant(name)))
+        jobs = await asyncio.to_thread(self._all_meant, asked.jobs)
         try:
             async with aclosing(self._streams.events(jobs, asked.since)) as events:
                 async for event in events:
                     await call.progress(**event.to_wire())
         except CallerGoneError:
             return {}
-        return {"jobs": self._rows(filter(None, map(self._store.jobs.get, jobs)))}
+        return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, jobs))}
 
     async def logs(self, call: ControlCall) -> Mapping[str, Any]:
         """Stream an attempt's log."""
         asked = read_fields(call, Logs)
-        job = self._one(asked.job)
+        job = await asyncio.to_thread(self._one, asked.job)
         answer: dict[str, Any] = {"lines": [], "next": asked.after}
         try:
             pages = self._streams.log(job.id, asked.number, asked.after, follow=asked.follow)
@@ -175,20 +186,21 @@ class JobVerbs:
             return {}
         return answer
 
-    def explain(self, name: str) -> Mapping[str, Any]:
+    async def explain(self, name: str) -> Mapping[str, Any]:
         """Why a job does not run, in sentences; the verb `explain job`.
 
         Raises:
             NoSuchJobError: there is no such job.
         """
-        job = self._one(name)
+        job = await asyncio.to_thread(self._one, name)
+        attempts = await asyncio.to_thread(self._store.jobs.attempts, job.id)
         lines = [f"{job.id} ({job.kind} of {job.user}, priority {job.priority}) is {job.state}"]
-        waits = self._dispatcher.waits(job.id)
+        waits = self._dispatcher.waits((job.id,))[job.id]
         if waits:
             lines.append(waits)
         if job.error is not None:
             lines.append(f"last error: {job.error.get('message')}")
-        for attempt in self._store.jobs.attempts(job.id):
+        for attempt in attempts:
             failed = f": {attempt.error.get('message')}" if attempt.error else ""
             lines.append(f"attempt {attempt.number} on {attempt.device} is {attempt.state}{failed}")
         request = self._dispatcher.request_of(job.id)
@@ -205,7 +217,7 @@ class JobVerbs:
         self, call: ControlCall, give: Callable[[Job], None], *, spare: JobState | None = None
     ) -> Mapping[str, Any]:
         """Give an order about the jobs meant that have not ended; answers with all of them as they are then."""
-        jobs = self._meant(read_fields(call, OneJob).job)
+        jobs = await asyncio.to_thread(self._meant, read_fields(call, OneJob).job)
         for job in jobs:
             if not _may_act(call.caller, job):
                 raise NotAllowedError(f"job {job.id} is {job.user}'s", hint="its owner or an operator may do that")
@@ -213,7 +225,8 @@ class JobVerbs:
             if self._dispatcher.lives(job.id) and not (len(jobs) > 1 and job.state is spare):
                 give(job)
         await self._settled(jobs)
-        return {"jobs": self._rows(filter(None, (self._store.jobs.get(job.id) for job in jobs)))}
+        now = await asyncio.to_thread(self._store.jobs.several, [job.id for job in jobs])
+        return {"jobs": await self._rows(now)}
 
     async def _settled(self, jobs: Iterable[Job]) -> None:
         waits = [asyncio.ensure_future(self._dispatcher.settled(job.id)) for job in jobs]
@@ -225,13 +238,22 @@ class JobVerbs:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _meant(self, name: str) -> tuple[Job, ...]:
-        """The jobs of an array, else the one job.
+        """The one job, or the jobs of an array.
 
         Raises:
             NoSuchJobError: there is neither.
             UserError: several jobs begin so.
         """
+        job = self._store.jobs.get(name)
+        if job is not None:
+            return (job,)
         return self._store.jobs.page(array=name, limit=MAX_JOBS_AT_ONCE)[::-1] or (self._one(name),)
+
+    def _all_meant(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The ids of all jobs that these names mean, each once."""
+        known = {job.id for job in self._store.jobs.several(names)}
+        meant = ([name] if name in known else [job.id for job in self._meant(name)] for name in names)
+        return tuple(dict.fromkeys(chain.from_iterable(meant)))
 
     def _one(self, name: str) -> Job:
         found = self._store.jobs.get(name)
@@ -242,24 +264,17 @@ class JobVerbs:
             raise UserError(f"several jobs begin with {name!r}: {several[0].id}, {several[1].id}", hint="write more")
         if several:
             return several[0]
-        array = self._store.jobs.page(array=name, limit=1)
-        if array:
+        if self._store.jobs.states(name):
             raise UserError(f"{name} is an array of jobs", hint=f"farm job list --array {name} shows them")
         raise NoSuchJobError(f"there is no job {name!r}", hint="farm job list shows them")
 
-    def _row(self, job: Job) -> dict[str, Any]:
-        return self._rows((job,))[0]
-
-    def _rows(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
-        known = tuple(jobs)
-        latest = self._store.jobs.latest_attempts(job.id for job in known if job.attempts)
+    async def _rows(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        tried = [job.id for job in jobs if job.attempts]
+        latest = await asyncio.to_thread(self._store.jobs.latest_attempts, tried) if tried else {}
+        waits = self._dispatcher.waits(job.id for job in jobs if job.state not in FINAL)
         return [
-            job_row(
-                job,
-                latest[job.id].device if job.id in latest else "",
-                "" if job.state in FINAL else self._dispatcher.waits(job.id),
-            )
-            for job in known
+            job_row(job, on=latest[job.id].device if job.id in latest else "", waits=waits.get(job.id, ""))
+            for job in jobs
         ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,8 +90,8 @@ class LeaseVerbs:
         records: LeaseRecords,
         reservations: ReservationBook,
         adb_key: Path,
-        explain_job: Callable[[str], Mapping[str, Any]],
-        note_of: Callable[[str], str],
+        explain_job: Callable[[str], Awaitable[Mapping[str, Any]]],
+        notes_of: Callable[[Sequence[str]], Mapping[str, str]],
     ) -> None:
         """Prepare.
 
@@ -103,7 +104,7 @@ class LeaseVerbs:
             reservations: windows kept for somebody.
             adb_key: farm's private key; a phone's owner accepts its public half.
             explain_job: why a job, by id or prefix, does not run.
-            note_of: what its owner wrote about a job; empty when nothing.
+            notes_of: what their owners wrote about jobs; reads the store.
         """
         self._fleet = fleet
         self._leasing = leasing
@@ -113,7 +114,7 @@ class LeaseVerbs:
         self._reservations = reservations
         self._adb_key = adb_key
         self._explain_job = explain_job
-        self._note_of = note_of
+        self._notes_of = notes_of
 
     def register(self, server: ControlServer) -> None:
         """Add every verb to the door, each with the role it needs."""
@@ -127,6 +128,9 @@ class LeaseVerbs:
 
     async def leases(self, _: Nothing) -> Mapping[str, Any]:
         """Who holds what, and who waits."""
+        notes = await asyncio.to_thread(
+            self._notes_of, [holder.lease.request.job for holder in self._leasing.holders() if holder.lease.request.job]
+        )
         waiting = self._leasing.waiting(WAITING_LISTED)
         return {
             "leases": [
@@ -138,7 +142,7 @@ class LeaseVerbs:
                     "lease_class": holder.lease.request.lease_class.value,
                     "key": holder.lease.request.key,
                     "job": holder.lease.request.job,
-                    "note": self._note_of(holder.lease.request.job) if holder.lease.request.job else "",
+                    "note": notes.get(holder.lease.request.job, ""),
                     "held_s": round(holder.held_s, 3),
                     "expires_at": None if holder.expires_at is None else holder.expires_at.isoformat(),
                     "session": holder.session,
@@ -180,7 +184,7 @@ class LeaseVerbs:
             case "key":
                 return self._explain_key(asked.name)
             case "job":
-                return {"estimate_s": None, **self._explain_job(asked.name)}
+                return {"estimate_s": None, **await self._explain_job(asked.name)}
         raise UserError(f"explain does not know {asked.what!r}", hint="device, key or job")
 
     def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
@@ -226,8 +230,8 @@ class LeaseVerbs:
             raise UserError("usage: since lies after until", hint="farm usage --since 2h --until 1h")
         if asked.since >= until:
             raise UserError("usage: that time has not begun", hint=DEFAULT_USAGE)
-        rows = self._records.usage(asked.since, until)
-        jobs = self._records.jobs(asked.since, until, asked.by.value)
+        rows = await asyncio.to_thread(self._records.usage, asked.since, until)
+        jobs = await asyncio.to_thread(self._records.jobs, asked.since, until, asked.by.value)
         return {
             "since": asked.since.isoformat(),
             "until": until.isoformat(),

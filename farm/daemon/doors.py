@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping, Sequence
 
 from farm import __version__
 from farm.adb.tools import PhoneTools
@@ -57,9 +58,8 @@ async def open_job_door(
             return f"toolchain {named_by[0]} names it"
         return f"it is on {', '.join(holders)}" if holders else ""
 
-    def note_of(job_id: str) -> str:
-        job = store.jobs.get(job_id)
-        return "" if job is None else str(job.spec.get("note", ""))
+    def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
+        return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
 
     BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
     ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed).register(control)
@@ -80,7 +80,7 @@ async def open_job_door(
         reservations=sharing.reservations,
         adb_key=adb_key,
         explain_job=jobs.explain,
-        note_of=note_of,
+        notes_of=notes_of,
     ).register(control)
     PersonalLeaseVerbs(sharing.personal).register(control)
     StoreVerbs(store, memory.where, memory.retention).register(control)

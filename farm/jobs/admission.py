@@ -6,14 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from farm.config import UserConfig
 from farm.core.errors import ExitCode, HostError, NotAllowedError, UserError
-from farm.core.job import FINAL, JobState
+from farm.core.job import FINAL, Job, JobState
 from farm.core.queue_model import NoSuchJobError
 from farm.store.jobs import JobTable
 
 Limits = Callable[[str], UserConfig]  # what a user may have
-
-FAILED = (JobState.FAILED, JobState.CANCELLED)
-LIVE = tuple(state for state in JobState if state not in FINAL)
 
 
 class QuotaError(UserError):
@@ -76,15 +73,23 @@ def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobStat
         if job is not None:
             if job.state in FINAL:
                 ended[name] = job.state
-        elif failed := jobs.page(array=name, state=FAILED, limit=1):
-            ended[name] = failed[0].state
-        elif not jobs.page(array=name, state=LIVE, limit=1):
-            ended[name] = JobState.DONE if jobs.page(array=name, limit=1) else None
+            continue
+        states = jobs.states(name)
+        if unfinished := [state for state in (JobState.FAILED, JobState.CANCELLED) if state in states]:
+            ended[name] = unfinished[0]
+        elif states <= FINAL:
+            ended[name] = JobState.DONE if states else None
     return ended
 
 
+def ended_before_start(jobs: JobTable, live: Collection[Job]) -> Mapping[str, JobState | None]:
+    """`ended_before` of whatever jobs that never ran wait for; `live`: every job that has not ended."""
+    waited_for = {name for job in live if job.attempts == 0 for name in job.after}
+    return ended_before(jobs, waited_for - {job.id for job in live})
+
+
 def _resolve(jobs: JobTable, name: str) -> str:
-    if jobs.get(name) is not None or jobs.page(array=name, limit=1):
+    if jobs.get(name) is not None or jobs.states(name):
         return name
     found = jobs.find(name, limit=2)
     if len(found) > 1:

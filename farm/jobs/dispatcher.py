@@ -11,8 +11,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -50,7 +50,7 @@ from farm.core.queue_messages import (
 )
 from farm.core.queue_model import Phase
 from farm.core.requests import Lease
-from farm.jobs.admission import Limits, check_quota, check_store, ended_before, resolve_after
+from farm.jobs.admission import Limits, check_quota, check_store, ended_before, ended_before_start, resolve_after
 from farm.jobs.attempt_run import AttemptRun
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
@@ -88,6 +88,7 @@ class Submitted:
     jobs: tuple[str, ...]
     array: str = ""
     warnings: tuple[str, ...] = ()
+    taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
 
 
 class Dispatcher:
@@ -139,8 +140,10 @@ class Dispatcher:
             run = AttemptRun(survivor.job, survivor.attempt, survivor.lease, self._leases, self._devices)
             self._runs[survivor.job.id] = run
             self._spawn(self._work(run), f"attempt {run.attempt.id}")
+        ended = ended_before_start(self._store.jobs, live)
         for job in live:
-            self._tell(JobAdded(job, ended_before(self._store.jobs, job.after) if job.attempts == 0 else {}))
+            after = job.after if job.attempts == 0 else ()
+            self._tell(JobAdded(job, {name: ended[name] for name in after if name in ended}))
         self._usable = {view.name: usable(view) for view in self._devices.views()}
         self._unsubscribe = self._devices.subscribe(self._device_changed)
 
@@ -202,9 +205,10 @@ class Dispatcher:
         if ids != tuple(job.id for job in planned.jobs):
             return self._earlier(ids)
         if not self._stopping:
+            ended = ended_before(self._store.jobs, spec.after)
             for job in planned.jobs:
-                self._tell(JobAdded(job, ended_before(self._store.jobs, job.after)))
-        return Submitted(ids, planned.array, planned.warnings)
+                self._tell(JobAdded(job, ended))
+        return Submitted(ids, planned.array, planned.warnings, planned.jobs)
 
     def _earlier(self, ids: tuple[str, ...]) -> Submitted:
         first = self._store.jobs.get(ids[0])
@@ -246,11 +250,13 @@ class Dispatcher:
         """Whether a job has not ended."""
         return job_id in self._queue
 
-    def waits(self, job_id: str) -> str:
-        """Why a job does not run, one sentence; empty when it does or has ended."""
-        said = self._queue.why(job_id, self._clock())
-        request = self._asked.get(job_id)
-        return self._leases.why(request) if request is not None and not said else said
+    def waits(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Why each of these jobs does not run, one sentence; empty when it does or has ended."""
+        now = self._clock()
+        said = {job_id: self._queue.why(job_id, now) for job_id in job_ids}
+        asked = {job_id: self._asked[job_id] for job_id, why in said.items() if not why and job_id in self._asked}
+        reasons = self._leases.why(asked.values())
+        return said | {job_id: reasons[request] for job_id, request in asked.items()}
 
     def request_of(self, job_id: str) -> str | None:
         """The lease request of a job that waits for a phone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from farm.core.device import DeviceView
@@ -30,8 +30,8 @@ class Leases(Protocol):
         """A lease of the daemon before this one goes on."""
         ...
 
-    def why(self, request_id: str) -> str:
-        """Why that request waits, one short sentence."""
+    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
+        """Why each of these requests waits, one short sentence; empty when it does not."""
         ...
 
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:

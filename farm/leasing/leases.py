@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -309,10 +309,21 @@ class Leasing:
         """Why this request waits; None: it does not."""
         return explain_waiting(self._allocator, self._grants.wish(request_id), self._clock())
 
-    def why(self, request_id: str) -> str:
-        """What keeps this request's devices, in one short sentence; empty when it does not wait."""
-        waiting = self._grants.wish(request_id)
-        return "" if waiting is None else shortly(self._allocator, waiting.request, self._clock())
+    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
+        """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
+        now_s = self._clock()
+        reasons: dict[LeaseRequest, str] = {}  # a thousand jobs of one user mean the same phones: look at them once
+        said = {}
+        for request_id in request_ids:
+            waiting = self._grants.wish(request_id)
+            if waiting is None:
+                said[request_id] = ""
+                continue
+            alike = replace(waiting.request, job="")
+            if alike not in reasons:
+                reasons[alike] = shortly(self._allocator, alike, now_s)
+            said[request_id] = reasons[alike]
+        return said
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -28,6 +28,9 @@ class EventBook(Protocol):
 
     def since(self, seq: int, limit: int = 1000, subject: str = "") -> Sequence[Event]:
         """Kept events after `seq`, oldest first."""
+
+    def about(self, subjects: Collection[str], seq: int, before: int, limit: int = 1000) -> Sequence[Event]:
+        """Kept events about any of these subjects after `seq` and before `before`, oldest first."""
 
     async def add(self, events: Sequence[Event]) -> None:
         """Keep events."""
@@ -70,15 +73,20 @@ class EventHistory:
     async def read(self, since: int, subject: str = "") -> Sequence[Event]:
         """Some events after `since`, oldest first; none when there is none yet."""
         while since + 1 < (oldest := self._log.oldest):
-            # Everything before the oldest in memory has been told, so it is in the store or on its way there.
-            if self._waiting and self._waiting[0].seq < oldest:
-                with contextlib.suppress(FarmError):  # a full disk: what does not fit in memory either is lost
-                    await self._keep()
+            await self._keep_before(oldest)
             kept = await asyncio.to_thread(self._book.since, since, MOST_AT_ONCE, subject)
             if older := [event for event in kept if event.seq < oldest]:
                 return older
             since = oldest - 1
         return [event for event in self._log.since(since) if subject in ("", event.subject)]
+
+    async def past(self, subjects: Collection[str], since: int, before: int) -> AsyncGenerator[Event, None]:
+        """Events about any of these subjects after `since` that memory, whose oldest is `before`, has forgotten."""
+        await self._keep_before(before)
+        while some := await asyncio.to_thread(self._book.about, subjects, since, before, MOST_AT_ONCE):
+            for event in some:
+                yield event
+            since = some[-1].seq
 
     async def follow(self, since: int, subject: str = "", *, wait: bool = True) -> AsyncGenerator[Event, None]:
         """Every event after `since`, in order, without gap or double, at the reader's pace.
@@ -116,6 +124,12 @@ class EventHistory:
         if not event.drafted and event.kind not in PASSING:
             self._waiting.append(event)
             self._some.set()
+
+    async def _keep_before(self, oldest: int) -> None:
+        """Everything before the oldest in memory has been told, so it is in the store or on its way there: hurry."""
+        if self._waiting and self._waiting[0].seq < oldest:
+            with contextlib.suppress(FarmError):  # a full disk: what does not fit in memory either is lost
+                await self._keep()
 
     async def _keep(self) -> None:
         async with self._keeping:

@@ -44,6 +44,10 @@ class Lab:
     async def lease(self, request=ANDROID):
         return await self.leasing.acquire(request)
 
+    def why_first(self):
+        (waiting,) = self.leasing.waiting(1)
+        return self.leasing.why([waiting.id])[waiting.id]
+
     def told(self):
         return [event.kind for event in self.events.since()]
 
@@ -399,7 +403,7 @@ async def test_a_user_holds_no_more_phones_than_their_quota():
     lab.ask()
     await settle()
     assert lab.got == []
-    assert "at most 1" in lab.leasing.why(lab.leasing.waiting()[0].id)
+    assert "at most 1" in lab.why_first()
     lab.leasing.release(first.id)
     await until(lambda: len(lab.got) == 1)
 

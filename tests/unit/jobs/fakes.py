@@ -113,8 +113,8 @@ class FakeLeases:
     def yield_wanted(self, lease_id):
         return False
 
-    def why(self, request_id):
-        return "every phone is busy" if request_id in self.waiting else ""
+    def why(self, request_ids):
+        return {each: "every phone is busy" if each in self.waiting else "" for each in request_ids}
 
 
 class FakeExecutor:

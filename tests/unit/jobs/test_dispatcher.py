@@ -13,7 +13,7 @@ from farm.core.events import EventLog
 from farm.core.job import AttemptState, JobState
 from farm.core.queue_messages import Moment
 from farm.core.queue_model import JobRunsError, NoSuchJobError
-from farm.jobs.admission import QuotaError, StoreTroubleError
+from farm.jobs.admission import QuotaError, StoreTroubleError, ended_before
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.executor import YieldedError
 from farm.jobs.specs import BadSpecError, LeaseSpec, ShellSpec
@@ -63,6 +63,9 @@ class Farm:
     async def one(self, **fields):
         (job,) = (await self.submit(**fields)).jobs
         return job
+
+    def waits(self, job_id):
+        return self.dispatcher.waits([job_id])[job_id]
 
     async def started(self):
         async with asyncio.timeout(PATIENCE_S):
@@ -218,7 +221,7 @@ async def test_a_phone_that_failed_is_taken_again_when_the_other_goes(farm):
     job_id = await farm.one()
     await farm.started()
     await farm.ends(job_id, PhoneError("wrong numbers"))
-    assert farm.dispatcher.waits(job_id) == "every phone is busy"
+    assert farm.waits(job_id) == "every phone is busy"
     farm.devices.change(phone("p2", Life.GONE))
     assert (await farm.started()).lease.device == "p1"
 
@@ -227,7 +230,7 @@ async def test_the_hosts_fault_waits_a_little(farm):
     job_id = await farm.one()
     await farm.started()
     await farm.ends(job_id, HostError("no room"))
-    assert "tried again in" in farm.dispatcher.waits(job_id)
+    assert "tried again in" in farm.waits(job_id)
     assert (await farm.started()).attempt.number == 2
 
 
@@ -313,7 +316,7 @@ async def test_one_after_another_by_the_beginning_of_its_name(farm):
     array = await farm.submit(devices="all", after=(first[:12],))
     last = await farm.one(after=(array.array,))
     await farm.started()
-    assert farm.dispatcher.waits(last) == f"it waits for {array.array}"
+    assert farm.waits(last) == f"it waits for {array.array}"
     await farm.ends(first, {})
     for _ in range(2):
         await farm.ends((await farm.started()).job.id, {})
@@ -323,6 +326,50 @@ async def test_one_after_another_by_the_beginning_of_its_name(farm):
     assert (await farm.started()).job.after == (last, array.array)
     with pytest.raises(NoSuchJobError):
         await farm.submit(after=("nothing",))
+
+
+async def test_what_an_array_waits_for_is_looked_up_once(tmp_path, monkeypatch):
+    looked_up = []
+    monkeypatch.setattr(
+        "farm.jobs.dispatcher.ended_before",
+        lambda jobs, names: looked_up.append(tuple(names)) or ended_before(jobs, names),
+    )
+    async with running(tmp_path / "farm.db", "p1", "p2", "p3") as farm:
+        first, other = await farm.submit(devices="all", hold=True), await farm.one(hold=True)
+        second = await farm.submit(devices="all", after=(first.array, other))
+        assert looked_up[-1] == (first.array, other)
+        assert len(looked_up) == 3
+        assert {farm.job(each).state for each in second.jobs} == {JobState.BLOCKED}
+
+
+@pytest.mark.parametrize("ends", [({}, {}), ({}, UserError("no")), (None, {}), (None, UserError("no")), (None, None)])
+async def test_what_jobs_waited_for_is_known_after_a_restart(tmp_path, ends):
+    """Each end of two jobs of an array: done, failed, or not yet."""
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1", "p2")
+    await farm.dispatcher.start()
+    first = await farm.submit(devices="all")
+    for _ in first.jobs:
+        await farm.started()
+    for job_id, end in zip(first.jobs, ends, strict=True):
+        if end is not None:
+            await farm.ends(job_id, end)
+    farm.devices.change(phone("p1", Life.OFFLINE))
+    farm.devices.change(phone("p2", Life.OFFLINE))
+    alone = await farm.one(hold=True)
+    (later,) = (await farm.submit(hold=True, after=(first.array,))).jobs
+    (behind,) = (await farm.submit(hold=True, after=(alone,))).jobs
+    farm.crash()
+    async with running(path) as again:
+        failed = any(isinstance(end, UserError) for end in ends)
+        if not failed:
+            again.dispatcher.resume(later)
+        again.dispatcher.resume(behind)
+        await again.dispatcher.settled(later)
+        await again.dispatcher.settled(behind)
+        assert again.job(behind).state is JobState.BLOCKED
+        waits = JobState.BLOCKED if None in ends else JobState.QUEUED
+        assert again.job(later).state is (JobState.CANCELLED if failed else waits)
 
 
 async def test_what_waits_for_a_failure_is_cancelled(farm):
