@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable
@@ -23,17 +25,31 @@ from typing import Any, TypeVar
 from farm.adb.connection import ServerAddress
 from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
 from farm.adb.failures import failure
+from farm.core.errors import HostError, UserError
 
 STALL_TIMEOUT_S = 30.0  # between two bytes; a phone that hangs is told well before the caller's own timeout
 INSTALL_TIMEOUT_S = 300.0
 PULL_TIMEOUT_S = 600.0
 SCREENSHOT_TIMEOUT_S = 30.0
 INFO_TIMEOUT_S = 15.0
+LEFT_FREE_BYTES = 256 << 20  # of the host's disk, by a pull: the database and everybody's uploads are on it too
 _THREADS = 8  # calls at once; more wait
 _CONNECT_TIMEOUT_S = 5.0
 _REMOTE_PACKAGE = "/data/local/tmp/farm-install-{}.apk"
 
 T = TypeVar("T")
+
+
+class PullTooLargeError(UserError):
+    """The file on the phone is larger than a pull may bring."""
+
+    code = "too_large"
+
+
+class NoRoomError(HostError):
+    """The host's disk has no room for what comes from a phone."""
+
+    code = "no_room"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +98,17 @@ class PhoneTools:
 
         await self._call(serial, f"installing {package.name}", work, timeout_s)
 
-    async def pull(self, serial: str, remote: str, local: Path, *, timeout_s: float = PULL_TIMEOUT_S) -> int:
-        """Copies a file from the phone; `local` appears whole or not at all. Returns its size in bytes."""
+    async def pull(
+        self, serial: str, remote: str, local: Path, *, max_bytes: int, timeout_s: float = PULL_TIMEOUT_S
+    ) -> int:
+        """Copies a file from the phone; `local` appears whole or not at all. Returns its size in bytes.
+
+        A phone's files may have no end (/dev/zero): their size is what comes.
+
+        Raises:
+            PullTooLargeError: more than `max_bytes` came.
+            NoRoomError: the host's disk is, or would be, full.
+        """
 
         def work(device: Any) -> int:
             local.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +116,22 @@ class PhoneTools:
             os.close(handle)
             part = Path(name)
             try:
-                size = int(device.sync.pull_file(remote, part))
+                size = 0
+                with part.open("wb") as file:
+                    for chunk in device.sync.iter_content(remote):
+                        size += len(chunk)
+                        if size > max_bytes:
+                            raise PullTooLargeError(
+                                f"{remote} is larger than {max_bytes} bytes",
+                                hint="pull it in parts (split on the phone)",
+                            )
+                        if shutil.disk_usage(local.parent).free < LEFT_FREE_BYTES:
+                            raise NoRoomError(
+                                f"the farm's disk is nearly full: a pull leaves {LEFT_FREE_BYTES >> 20} MB of it free",
+                                hint="free disk space",
+                                evidence=str(local.parent),
+                            )
+                        file.write(chunk)
                 part.replace(local)
             finally:
                 part.unlink(missing_ok=True)
@@ -205,6 +245,10 @@ def _run(address: ServerAddress, serial: str, work: Callable[[Any], T], sockets:
         raise AdbServerUnreachable(f"No adb server answers on {address.spec}.", evidence=str(error)) from error
     except (TimeoutError, EOFError, ConnectionError) as error:
         raise AdbLinkLost(f"The link to phone {serial} ended or stalled.", evidence=str(error)) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NoRoomError("the farm's disk is full", hint="free disk space", evidence=str(error)) from error
     finally:
         for connected in sockets:
             _shut(connected)

@@ -171,7 +171,7 @@ def forget(
 
 @app.command()
 def screenshot(name: Name, out: Annotated[Path, typer.Argument(help="The PNG file to write.")]) -> None:
-    """Save a phone's screen as PNG."""
+    """Save the screen of a phone that nobody else holds as PNG."""
     with connect() as client:
         answer = client.call("device.screenshot", device=name)
         write_file(out, client.get_artifact(answer["artifact"]))
@@ -184,7 +184,7 @@ def pull(
     path: Annotated[str, typer.Argument(help="A file on the phone.")],
     out: Annotated[Path, typer.Argument(help="The file to write.")],
 ) -> None:
-    """Copy a file from a phone."""
+    """Copy a file from a phone that nobody else holds."""
     with connect() as client:
         answer = client.call("device.pull", device=name, path=path)
         write_file(out, client.get_artifact(answer["artifact"]))

@@ -13,10 +13,11 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import stat
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -140,6 +141,30 @@ class ArtifactFolder:
             partial.write_bytes(data)
             partial.replace(final)
             self._counted(len(data))
+        return sha256
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A name on the folder's disk for a file to `take`; leftovers go as abandoned uploads do."""
+        path = self._partial / f"scratch-{secrets.token_hex(8)}"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def take(self, scratch: Path) -> str:
+        """Keep the file at a `scratch` name; returns its SHA-256. Blocking.
+
+        Raises:
+            ArtifactStorageError: the budget is spent.
+        """
+        sha256 = _hash(scratch)
+        final = self._folder / sha256
+        if not _touch(final):
+            size_bytes = scratch.stat().st_size
+            self._make_room(size_bytes)
+            scratch.replace(final)
+            self._counted(size_bytes)
         return sha256
 
     async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from typing import Any
 from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.tools import PhoneTools
-from farm.control.artifacts import ArtifactFolder
+from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, OneDevice, read_fields
-from farm.core.errors import UserError
+from farm.core.errors import NotAllowedError, UserError
 from farm.fleet.fleet import Fleet
+from farm.leasing import Leasing
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -43,8 +43,9 @@ class Pull:
 class ToolVerbs:
     """Verbs over farm.adb.tools."""
 
-    def __init__(self, fleet: Fleet, tools: PhoneTools, artifacts: ArtifactFolder) -> None:
+    def __init__(self, fleet: Fleet, leasing: Leasing, tools: PhoneTools, artifacts: ArtifactFolder) -> None:
         self._fleet = fleet
+        self._leasing = leasing
         self._tools = tools
         self._artifacts = artifacts
 
@@ -57,24 +58,28 @@ class ToolVerbs:
 
     async def screenshot(self, call: ControlCall) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
-        serial = self._adopted(read_fields(call, OneDevice).device)
-        with _file("screen.png") as local:
+        serial = self._usable(call, read_fields(call, OneDevice).device)
+        with self._artifacts.scratch() as local:
             width, height = await self._tools.screenshot(serial, local)
-            return {"artifact": await self._keep(local), "width": width, "height": height}
+            kept = await asyncio.to_thread(self._artifacts.take, local)
+        return {"artifact": kept, "width": width, "height": height}
 
     async def pull(self, call: ControlCall) -> Mapping[str, Any]:
         """A file of the phone as an artifact."""
         asked = read_fields(call, Pull)
-        serial = self._adopted(asked.device)
-        with _file("pulled") as local:
-            size_bytes = await self._tools.pull(serial, asked.path, local)
-            return {"artifact": await self._keep(local), "size_bytes": size_bytes}
+        serial = self._usable(call, asked.device)
+        max_bytes = min(MAX_ARTIFACT_BYTES, self._artifacts.rules.budget_bytes)
+        with self._artifacts.scratch() as local:
+            size_bytes = await self._tools.pull(serial, asked.path, local, max_bytes=max_bytes)
+            kept = await asyncio.to_thread(self._artifacts.take, local)
+        return {"artifact": kept, "size_bytes": size_bytes}
 
     async def install(self, call: ControlCall) -> Mapping[str, Any]:
         """Install an uploaded .apk."""
         asked = read_fields(call, Install)
-        serial = self._adopted(asked.device)
-        with _file("package.apk") as local:
+        serial = self._usable(call, asked.device)
+        with tempfile.TemporaryDirectory(prefix="farm-tools-") as folder:
+            local = Path(folder) / "package.apk"
             local.symlink_to(self._artifacts.path(asked.package))
             await self._tools.install(serial, local)
         return {"device": asked.device, "name": asked.name}
@@ -82,6 +87,23 @@ class ToolVerbs:
     async def facts(self, call: ControlCall) -> Mapping[str, Any]:
         """What adb and the phone say of themselves, for support requests."""
         return asdict(await self._tools.facts(self._adopted(read_fields(call, OneDevice).device)))
+
+    def _usable(self, call: ControlCall, name: str) -> str:
+        """The serial of an adopted phone that nobody else has in hands: screens and files are its holder's.
+
+        Raises:
+            UserError: it is not adopted.
+            NotAllowedError: somebody else holds it, and the caller is no operator.
+        """
+        serial = self._adopted(name)
+        device, caller = self._fleet.view(name).name, call.caller
+        for holder in self._leasing.holders():
+            user = holder.lease.request.user
+            if holder.lease.device == device and user != caller.user and caller.role < Role.OPERATOR:
+                raise NotAllowedError(
+                    f"{user or holder.peer} holds {device}", hint="wait until it is free, or ask an operator"
+                )
+        return serial
 
     def _adopted(self, name: str) -> str:
         """The serial of an adopted phone.
@@ -93,12 +115,3 @@ class ToolVerbs:
         if not view.adopted:
             raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
         return view.serial
-
-    async def _keep(self, local: Path) -> str:
-        return await asyncio.to_thread(lambda: self._artifacts.add(local.read_bytes()))
-
-
-@contextmanager
-def _file(name: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="farm-tools-") as folder:
-        yield Path(folder) / name

@@ -87,6 +87,6 @@ async def open_job_door(
     TunnelVerbs(fleet, phones.tunnels).register(control)
     tools = PhoneTools(config.adb_socket)
     stack.callback(tools.close)
-    ToolVerbs(fleet, tools, workers.artifacts).register(control)
+    ToolVerbs(fleet, leasing, tools, workers.artifacts).register(control)
     await control.start()
     stack.push_async_callback(control.stop)

@@ -260,11 +260,11 @@ async def test_tools(binary: AdbBinary, client: AdbClient, serial: str, tmp_path
         assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
         assert "shell_v2" in facts.features
         await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=20)
-        assert await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log") == 3_000_000
+        assert await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log", max_bytes=3_000_000) == 3_000_000
         theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=20)).text.split()[0]
         assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == theirs
         with pytest.raises(AdbError):
-            await tools.pull(serial, "/data/local/tmp/none", tmp_path / "none")
+            await tools.pull(serial, "/data/local/tmp/none", tmp_path / "none", max_bytes=1)
         assert os.listdir(tmp_path) == ["log"]  # noqa: PTH208 - a blocking pathlib call in async code is ASYNC240
         package = tmp_path / "a.apk"
         package.write_bytes(b"not a package")
@@ -282,6 +282,6 @@ async def test_tools_give_up_in_time(phone_lab: LabClient, client: AdbClient, se
     try:
         await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
         with pytest.raises(AdbTimeout):
-            await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log", timeout_s=0.5)
+            await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log", max_bytes=1 << 30, timeout_s=0.5)
     finally:
         tools.close()

@@ -1,0 +1,76 @@
+"""Reaching into a phone that somebody holds."""
+
+import hashlib
+from types import SimpleNamespace
+
+import pytest
+
+from farm.control.artifacts import ArtifactFolder
+from farm.control.messages import Request
+from farm.control.router import Call, Peer
+from farm.control.server import Caller, ControlCall, Role
+from farm.control.tool_verbs import ToolVerbs
+from farm.core.errors import NotAllowedError
+from farm.core.events import EventLog
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector
+from farm.leasing import Leasing
+from tests.support.keeping import MemoryKeeper
+from tests.support.tvm import FakeDevices
+
+
+class Tools:
+    """A phone whose every file and screen says the same."""
+
+    async def pull(self, serial, remote, local, *, max_bytes):
+        local.write_bytes(b"content")
+        return 7
+
+    async def screenshot(self, serial, local):
+        local.write_bytes(b"content")
+        return 1, 1
+
+    async def install(self, serial, local):
+        assert local.read_bytes() == b"content"
+
+
+async def ask(verb, user, role, **fields):
+    peer = Peer(1, 1, 1)
+    return await verb(ControlCall(Call(Request("r", "kind", fields), peer, None), Caller(user, role, peer)))
+
+
+@pytest.fixture
+async def held(tmp_path):
+    """Phone `a`, which alice holds."""
+    devices = FakeDevices()
+    devices.add("a", "android")
+    leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
+    await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
+    view = SimpleNamespace(name="a", serial="S", adopted=True)
+    artifacts = ArtifactFolder(tmp_path)
+    yield ToolVerbs(SimpleNamespace(view=lambda _: view), leasing, Tools(), artifacts), artifacts
+    await leasing.close()
+
+
+@pytest.mark.parametrize("verb", ["pull", "screenshot"])
+async def test_a_held_phones_files_and_screen_are_its_holders(held, verb, tmp_path):
+    verbs, artifacts = held
+    fields = {"device": "a"} | ({"path": "/x"} if verb == "pull" else {})
+    with pytest.raises(NotAllowedError, match="alice holds a"):
+        await ask(getattr(verbs, verb), "bob", Role.USER, **fields)
+    assert artifacts.used_bytes == 0
+    for user, role in (("alice", Role.USER), ("bob", Role.OPERATOR)):
+        answer = await ask(getattr(verbs, verb), user, role, **fields)
+        assert answer["artifact"] == hashlib.sha256(b"content").hexdigest()
+        assert artifacts.path(answer["artifact"]).read_bytes() == b"content"
+    assert artifacts.used_bytes == 7
+    assert list((tmp_path / "partial").iterdir()) == []
+
+
+async def test_installing_on_a_held_phone_is_for_operators(held):
+    verbs, artifacts = held
+    package = artifacts.add(b"content")
+    with pytest.raises(NotAllowedError, match="alice holds a"):
+        await ask(verbs.install, "bob", Role.USER, device="a", package=package, name="x.apk")
+    answer = await ask(verbs.install, "bob", Role.OPERATOR, device="a", package=package, name="x.apk")
+    assert answer == {"device": "a", "name": "x.apk"}
