@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from tests.acceptance.chaos.chaos import PROFILES, Size, play
+from tests.acceptance.chaos.chaos import PROFILES, play
+from tests.acceptance.chaos.orders import Size
 
 SIZE = Size(jobs=30, phones=4, storm_s=20.0)
-SEED = 7  # with it each kind of blow falls at least once
+SEED = 7
 
 
 @pytest.mark.timeout(240)

@@ -13,7 +13,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,78 +22,21 @@ from farm.cli.virtual_farm import VirtualFarm
 from farm.control.client import ControlClient
 from farm.core.errors import DaemonUnreachableError, FarmError, HostError
 from farm.worker.small_cnn import build
-from tests.acceptance.chaos import check_log
-from tests.support.whole_farm import phones, running_farm
+from tests.acceptance.chaos.judging import Verdict, judge
+from tests.acceptance.chaos.orders import Order, Size, Taken, orders
+from tests.acceptance.chaos.stock_load import StockLoad
+from tests.support.whole_farm import running_farm
 
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
 UP_LIMIT_S = 60.0  # until a restarted daemon answers, on a loaded host
 PEACE_LIMIT_S = 240.0  # for what is left when the storm ends
-READY_LIMIT_S = 90.0  # for every phone after that
 STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
 PACE_S = 0.35  # mean time between two blows
 LOOK_S = 0.2
-ATTEMPTS = 10  # of a job: the storm alone makes none fail
-INTERRUPTIONS = 10  # of a job, by dying daemons: more of them and it is taken for their cause
-FINAL = ("done", "failed", "cancelled")
-STEADY = {"max_attempts": ATTEMPTS, "timeout_s": 60.0}
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much chaos."""
-
-    jobs: int
-    phones: int
-    storm_s: float  # at most
-
-
-@dataclass(frozen=True)
-class Order:
-    """One submit: a spec without its artifacts, and what must become of it."""
-
-    key: str
-    spec: Mapping[str, Any]
-    count: int  # jobs it makes
-    follows: str = ""  # key of the order that must be done first
-    fails: bool = False  # the job itself is wrong
-
-
-@dataclass
-class Taken:
-    """What the farm answered to an order."""
-
-    order: Order
-    jobs: tuple[str, ...]
-    cancelled: bool = False
-
-
-def orders(random_: random.Random, size: Size) -> list[Order]:
-    """Orders that make `size.jobs` jobs."""
-    made: list[Order] = []
-    left = size.jobs
-    while left > 0:
-        kind = random_.choices(("bench", "run", "shell", "lease"), (30, 15, 40, 15))[0]
-        count = random_.randint(2, min(3, size.phones)) if left > 3 and random_.random() < 0.08 else 1
-        fails = False
-        spec: dict[str, Any] = {"kind": kind, "on": "android", "devices": count, **STEADY}
-        if kind in ("bench", "run"):
-            spec["name"] = "tiny.onnx"
-        if kind == "bench":
-            spec |= {"repeat": 3, "number": 1}
-        elif kind == "run":
-            spec |= {"fill": random_.choice(("zeros", "ones", "random")), "top_k": 3}
-        elif kind == "shell":
-            fails = random_.random() < 0.07
-            pause_s = random_.choice((0, 0, 0.2, 1.0))
-            spec["command"] = f"sleep {pause_s}; echo job-{len(made)}; exit {3 if fails else 0}"
-        else:
-            spec["seconds"] = random_.uniform(1.0, 3.0)
-        spec["priority"] = random_.choice((1, 1, 1, 2, 5))
-        spec["hold"] = random_.random() < 0.04
-        follows = random_.choice(made).key if made and random_.random() < 0.12 else ""
-        made.append(Order(f"chaos-{len(made)}", spec, count, follows, fails))
-        left -= count
-    return made
+KINDS = frozenset({
+    "unplugged", "server_killed", "worker_killed", "cancelled", "repeated", "adb_killed", "daemon_killed",
+    "zygote_killed", "resumed",
+})  # fmt: skip
 
 
 class Chaos:
@@ -110,7 +52,7 @@ class Chaos:
         self._number = 0
         self.taken: dict[str, Taken] = {}
         self.story: list[str] = []
-        self.blows: Counter[str] = Counter()
+        self.blows: Counter[str] = Counter()  # those that fell on something
         self._begun_s = time.monotonic()
         self.nicknames = list(farm.lab.status())
         self._model = ""
@@ -126,26 +68,32 @@ class Chaos:
             heapq.heappop(self._later)[2]()
         while self._to_submit:
             self._submit()
-        self._for_held("job.resume")
+        self._resume_held()
         self._wait_ended(PEACE_LIMIT_S)
         self._client.close()
 
     def _storm(self) -> None:
         faults = {
-            self.submit: 0, self.unplugged: 8, self.server_killed: 6, self.worker_killed: 8, self.cancelled: 3,
-            self.repeated: 3, self.adb_killed: 1.5, self.daemon_killed: 2, self.zygote_killed: 0.5, self.resumed: 0.5,
+            self.unplugged: 8, self.server_killed: 6, self.worker_killed: 8, self.cancelled: 3, self.repeated: 3,
+            self.adb_killed: 1.5, self.daemon_killed: 2, self.zygote_killed: 0.5, self.resumed: 0.5,
         }  # fmt: skip
+        # Early in the storm each kind comes once between the others, however rare it is.
+        each_kind = self._random.sample(list(faults), len(faults))
         ends_s = time.monotonic() + self._size.storm_s
         while time.monotonic() < ends_s:
             self._wait(self._random.expovariate(1 / PACE_S))
             # All jobs come within the first half of the storm.
             for _ in range(self._random.randint(0, 2 * max(1, int(2 * self._size.jobs * PACE_S / self._size.storm_s)))):
                 self.submit()
-            fault = self._random.choices(list(faults), list(faults.values()))[0]
-            self.blows[fault.__name__] += 1
-            fault()
-            if not self._to_submit and self._ended_share() > STOPPED_SHORT:
+            self._random.choices(list(faults), list(faults.values()))[0]()
+            if each_kind and self.taken:
+                each_kind.pop()()
+            if not self._to_submit and not self.missing() and self._ended_share() > STOPPED_SHORT:
                 return
+
+    def missing(self) -> set[str]:
+        """Kinds of blows that fell on nothing yet."""
+        return KINDS - self.blows.keys()
 
     def _wait(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -167,6 +115,7 @@ class Chaos:
         if self.taken:
             taken = self._random.choice(list(self.taken.values()))
             again = self._order(taken.order)
+            self.blows["repeated"] += 1
             assert sorted(again) == sorted(taken.jobs), f"{taken.order.key} was {taken.jobs}, is {again} when repeated"
 
     def cancelled(self) -> None:
@@ -177,43 +126,43 @@ class Chaos:
             for job in taken.jobs:
                 with contextlib.suppress(FarmError):  # it has ended
                     self._ask("job.cancel", job=job)
-            self._tell(f"cancel {taken.jobs}")
+            self._fell("cancelled", taken.jobs)
 
     def resumed(self) -> None:
         """Held jobs go on."""
-        self._for_held("job.resume")
+        self._resume_held()
 
     def unplugged(self) -> None:
         """A cable is pulled and put back a little later."""
         phone = self._random.choice(self.nicknames)
-        self._tell(f"unplug {phone}")
+        self._fell("unplugged", phone)
         self._farm.lab.unplug(phone)
         self._after(self._random.uniform(0.1, 3.0), lambda: self._plug(phone))
 
     def server_killed(self) -> None:
         """The RPC server of a phone dies, and the session in it."""
         phone = self._random.choice(self.nicknames)
-        self._tell(f"crash {phone}")
+        self._fell("server_killed", phone)
         self._farm.lab.server_crash(phone)
 
     def worker_killed(self) -> None:
         """A process that works for an attempt dies."""
         workers = [each for each in self._daemon_processes() if f"{os.sep}attempts{os.sep}" in _cwd(each)]
-        self._kill("worker", workers)
+        self._kill("worker_killed", workers)
 
     def zygote_killed(self) -> None:
         """The process that forks them dies."""
         work = os.fspath(self._farm.folder / "state" / "work")
-        self._kill("zygote", [each for each in self._daemon_processes() if _cwd(each) == work])
+        self._kill("zygote_killed", [each for each in self._daemon_processes() if _cwd(each) == work])
 
     def adb_killed(self) -> None:
         """The adb server dies, with every link through it."""
         spec = f"localfilesystem:{self._farm.folder / 'run' / 'adb.sock'}"  # the lab, too, is told where it is
-        self._kill("adb", [each for each in psutil.process_iter() if {spec, "server"} <= set(_words(each))])
+        self._kill("adb_killed", [each for each in psutil.process_iter() if {spec, "server"} <= set(_words(each))])
 
     def daemon_killed(self) -> None:
         """The daemon dies and is started again."""
-        self._tell("kill daemon")
+        self._fell("daemon_killed")
         self._farm.daemon.kill()
         self._client.close()
         time.sleep(self._random.uniform(0.0, 0.5))
@@ -248,10 +197,11 @@ class Chaos:
                     raise
                 time.sleep(LOOK_S)
 
-    def _for_held(self, verb: str) -> None:
+    def _resume_held(self) -> None:
         for row in self._rows(state=["held"]):
             with contextlib.suppress(FarmError):  # it was cancelled meanwhile
-                self._ask(verb, job=row["id"])
+                self._ask("job.resume", job=row["id"])
+                self._fell("resumed", row["id"])
 
     def _rows(self, **which: Any) -> Iterator[Mapping[str, Any]]:
         before = None
@@ -292,60 +242,16 @@ class Chaos:
         if not processes:
             return
         chosen = sorted(processes, key=lambda each: each.pid)[int(chance * len(processes))]
-        self._tell(f"kill {what} {chosen.pid}")
+        self._fell(what, chosen.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             chosen.kill()
 
+    def _fell(self, kind: str, where: object = "") -> None:
+        self.blows[kind] += 1
+        self._tell(f"{kind} {where}")
+
     def _tell(self, what: str) -> None:
         self.story.append(f"{time.monotonic() - self._begun_s:7.2f} {what}")
-
-
-@dataclass
-class Verdict:
-    """What became of everything."""
-
-    problems: list[str] = field(default_factory=list)
-    states: Counter[str] = field(default_factory=Counter)
-    attempts: Counter[str] = field(default_factory=Counter)
-
-
-def judge(farm: VirtualFarm, chaos: Chaos, kept: Path) -> Verdict:
-    """Look at phones, jobs and results, stop the daemon, and give its database to the independent checker.
-
-    `kept`: a folder for the database, for whoever looks into a failure.
-    """
-    verdict = Verdict()
-    _wait_ready(farm)
-    for phone in phones(farm):
-        deadline = time.monotonic() + READY_LIMIT_S
-        while len(phone.programs()) != 1 and time.monotonic() < deadline:
-            time.sleep(LOOK_S)  # a session's own process ends a moment after its session
-        if len(programs := phone.programs()) != 1:
-            verdict.problems.append(f"{phone.name} runs {len(programs)} RPC processes")
-    leases = farm.client.call("lease.list")
-    if leases["leases"] or leases["waiting"]:
-        verdict.problems.append(f"leases are left: {leases}")
-    shown = {job: farm.client.call("job.show", job=job) for taken in chaos.taken.values() for job in taken.jobs}
-    for taken in chaos.taken.values():
-        if len(taken.jobs) != taken.order.count:
-            verdict.problems.append(f"order {taken.order.key} made {len(taken.jobs)} jobs of {taken.order.count}")
-        for job in taken.jobs:
-            verdict.problems += _outcome(taken, shown[job], len(chaos.nicknames))
-    attempts = farm.folder / "state" / "work" / "attempts"
-    if left := list(attempts.iterdir()):
-        verdict.problems.append(f"folders of attempts are left: {left}")
-    farm.daemon.stop()
-    database = kept / "farm.db"
-    for name in ("farm.db", "farm.db-wal"):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(farm.folder / "state" / name, kept / name)
-    replay, problems = check_log.check(database)
-    verdict.problems += map(str, problems)
-    if set(replay.jobs) != set(shown):
-        verdict.problems.append(f"the log and the answers differ in jobs: {sorted(set(replay.jobs) ^ set(shown))}")
-    verdict.states.update(job.state for job in replay.jobs.values())
-    verdict.attempts.update(attempt.state for attempt in replay.attempts.values())
-    return verdict
 
 
 def play(profiles: Sequence[str], seed: int, size: Size, kept: Path, **farm_options: Any) -> Verdict:
@@ -354,50 +260,14 @@ def play(profiles: Sequence[str], seed: int, size: Size, kept: Path, **farm_opti
     with running_farm(*profiles, **farm_options) as farm:
         chaos = Chaos(farm, seed, size)
         try:
-            chaos.run()
-            verdict = judge(farm, chaos, kept)
+            with StockLoad(farm, size.stock_clients, kept) as load:
+                chaos.run()
+            verdict = judge(farm, chaos, load, kept)
         finally:
             shutil.copyfile(farm.daemon.log, kept / "daemon.log")
             print("\n".join(chaos.story))
-    print(dict(chaos.blows), dict(verdict.states), dict(verdict.attempts))
+    print(dict(chaos.blows), dict(verdict.states), dict(verdict.attempts), load.sessions)
     return verdict
-
-
-def _wait_ready(farm: VirtualFarm) -> None:
-    deadline = time.monotonic() + READY_LIMIT_S
-    while late := [row for row in farm.status()["devices"] if row["state"] != "ready"]:
-        if time.monotonic() > deadline:
-            shown = "; ".join(f"{row['name']} is {row['state']}: {row['reason']}" for row in late)
-            raise AssertionError(f"{READY_LIMIT_S:g} s after the last job {shown}")
-        time.sleep(LOOK_S)
-
-
-def _outcome(taken: Taken, shown: Mapping[str, Any], phones_there: int) -> Iterator[str]:
-    """What is wrong with the end of one job."""
-    row, order = shown["job"], taken.order
-    told = f"{row['id']} ({order.spec['kind']}) is {row['state']}: {row['error']}"
-    if row["state"] not in FINAL:
-        yield f"{told}; it should have ended"
-    elif row["state"] == "cancelled":
-        if not taken.cancelled and not order.follows:
-            yield f"{told}; nobody cancelled it"
-    elif row["state"] == "failed":
-        if not order.fails and not taken.cancelled and not _all_tried(shown["attempts"], phones_there):
-            yield f"{told}; nothing is wrong with it, and it was not tried as often as it may be: {shown['attempts']}"
-    elif order.fails:
-        yield f"{told}; it should have failed"
-    elif order.spec["kind"] == "shell" and order.spec["command"].split("; ")[1].split()[1] not in str(shown["result"]):
-        yield f"{told}; its result is {shown['result']}"
-    if row["state"] == "done" and shown["result"] is None and order.spec["kind"] != "lease":
-        yield f"{told}; it has no result"
-
-
-def _all_tried(attempts: Sequence[Mapping[str, Any]], phones_there: int) -> bool:
-    """Whether the storm ended so many attempts of a job that there may be no further one."""
-    failed = [attempt for attempt in attempts if attempt["state"] == "failed"]
-    interrupted = [attempt for attempt in attempts if attempt["state"] == "interrupted"]
-    unlucky = {attempt["device"] for attempt in failed if attempt["error"]["fault"] == "phone"}
-    return len(failed) >= ATTEMPTS or len(interrupted) >= INTERRUPTIONS or len(unlucky) >= phones_there
 
 
 def _cwd(process: psutil.Process) -> str:

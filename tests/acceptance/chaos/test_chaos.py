@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from tests.acceptance.chaos.chaos import PROFILES, Size, play
+from tests.acceptance.chaos.chaos import PROFILES, play
+from tests.acceptance.chaos.orders import Size
 
-SIZE = Size(jobs=300, phones=8, storm_s=150.0)
+SIZE = Size(jobs=300, phones=8, storm_s=150.0, stock_clients=2)
 
 
 @pytest.mark.timeout(600)
