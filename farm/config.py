@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from farm.core.errors import UserError
+from farm.core.field_errors import field_error
 from farm.core.limits import MAX_PRIORITY
 
 ENV_PREFIX = "FARM_"
@@ -268,9 +269,8 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     try:
         config = TypeAdapter(FarmConfig).validate_python(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{origin}: {where}: {first['msg']} (got {first['input']!r})", hint=VALUES_HINT) from error
+        where, said, hint = field_error(error.errors())
+        raise ConfigError(f"{origin}: {where} {said}", hint=hint or VALUES_HINT) from error
     if not 0 <= config.tvm.port <= 65535:
         raise ConfigError(
             f"{origin}: tvm.port: {config.tvm.port} is not a port", hint="0 to 65535; 0 lets the kernel choose"

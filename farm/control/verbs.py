@@ -19,6 +19,7 @@ from farm.control.server import ControlCall, ControlServer, Role
 from farm.core.device import Service
 from farm.core.errors import UserError
 from farm.core.events import EventLog
+from farm.core.field_errors import field_error
 from farm.core.labels import normalise
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
@@ -121,9 +122,8 @@ def read_fields(call: ControlCall, form: type[T]) -> T:
     try:
         return TypeAdapter(form).validate_python(dict(call.fields))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{call.request.kind}: {where}: {first['msg']}") from error
+        where, said, hint = field_error(error.errors())
+        raise UserError(f"{call.request.kind}: {where} {said}", hint=hint) from error
 
 
 class FleetVerbs:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from farm.core.errors import UserError
+from farm.core.field_errors import SHA256_FORM, field_error
 from farm.core.limits import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,
@@ -28,9 +29,13 @@ from farm.core.requests import LeaseClass
 from farm.core.selector import nearest
 
 DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
-SHA256_PATTERN = r"^[0-9a-f]{64}$"
+SHA256_PATTERN = SHA256_FORM
 ALL: Literal["all"] = "all"
 
+# Text is no number here: what a typo makes of "20" or "yes" must not run.
+Whole = Annotated[int, Strict()]
+Seconds = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 TargetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
@@ -53,13 +58,13 @@ class JobSpec:
     personal: ClassVar[bool] = False  # in a person's hands: ends by its own clock and outlives the daemon
 
     on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
-    devices: Annotated[int, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
-    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
-    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S  # one attempt, all steps
-    deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None  # from submission to its end
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = DEFAULT_MAX_ATTEMPTS
+    devices: Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
+    priority: Annotated[Whole, Field(ge=0, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
+    timeout_s: Annotated[Seconds, Field(gt=0, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S  # one attempt, all steps
+    deadline_s: Annotated[Seconds, Field(gt=0, le=MAX_DEADLINE_S)] | None = None  # from submission to its end
+    max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = DEFAULT_MAX_ATTEMPTS
     after: tuple[Name, ...] = ()  # jobs or arrays that must be done first
-    hold: bool = False  # wait for `farm job resume`
+    hold: Flag = False  # wait for `farm job resume`
 
     @classmethod
     def from_wire(cls, given: Mapping[str, Any]) -> Self:
@@ -78,11 +83,8 @@ class JobSpec:
         try:
             spec: Self = _adapter(cls).validate_python(wanted)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise BadSpecError(
-                f"{cls.kind} option {where!r}: {first['msg']} (got {str(first['input'])[:80]!r})"
-            ) from error
+            where, said, hint = field_error(error.errors())
+            raise BadSpecError(f"{cls.kind} option {where!r} {said}", hint=hint) from error
         return spec
 
     def to_wire(self) -> dict[str, Any]:
@@ -99,9 +101,9 @@ class BenchSpec(JobSpec):
 
     model: Sha256  # artifact: an ONNX file
     name: Name  # what people call the model: its file name
-    repeat: Annotated[int, Field(ge=1, le=MAX_REPEAT)] = 20  # timed samples
-    number: Annotated[int, Field(ge=1, le=MAX_NUMBER)] = 5  # runs averaged into one sample
-    min_repeat_ms: Annotated[int, Field(ge=0, le=60_000)] = 0  # a sample lasts at least this long; raises `number`
+    repeat: Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] = 20  # timed samples
+    number: Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] = 5  # runs averaged into one sample
+    min_repeat_ms: Annotated[Whole, Field(ge=0, le=60_000)] = 0  # a sample lasts at least this long; raises `number`
     target: TargetName = "cpu"  # a name in DeviceIdentity.targets
     inputs: Sha256 | None = None  # artifact: .npz with one array per model input; seeded random when None
 
@@ -117,7 +119,7 @@ class RunSpec(JobSpec):
     target: TargetName = "cpu"
     inputs: Sha256 | None = None  # artifact: .npz with one array per model input
     fill: Literal["random", "zeros", "ones"] = "random"  # of inputs that `inputs` does not give; random is seeded
-    top_k: Annotated[int, Field(ge=0, le=MAX_TOP_K)] = 0  # largest elements of each output; 0: none
+    top_k: Annotated[Whole, Field(ge=0, le=MAX_TOP_K)] = 0  # largest elements of each output; 0: none
     labels: Sha256 | None = None  # artifact: text, one class name per line, for top_k
 
 
@@ -129,6 +131,8 @@ class ShellSpec(JobSpec):
     traces: ClassVar[bool] = True
 
     command: Annotated[str, Field(min_length=1, max_length=8192)]
+    # A line has side effects: what may have happened once is not done again unless its owner says that it may be.
+    max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +144,10 @@ class LeaseSpec(JobSpec):
     traces: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 
-    seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
+    seconds: Annotated[Seconds, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
     note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
     # Whoever has a phone in hands does not want another one in the middle of it: a lost phone ends the lease.
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 1
+    max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = 1
 
 
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}
