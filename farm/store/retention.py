@@ -1,4 +1,4 @@
-"""What is kept how long: ended jobs with attempts, results and logs, ended leases, events.
+"""What is kept how long: ended jobs with attempts, results and logs, ended leases, past reservations, events.
 
 The oldest go first, in small batches through the one writer, so that nothing else waits long for its commit.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, and_, delete, exists, func, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Double, Text, delete, exists, func, or_, select, type_coerce
 
 from farm.core.errors import FarmError
 from farm.store.check import size_of
 from farm.store.database import Database
-from farm.store.schema import attempt, event, job, lease, submission
+from farm.store.schema import attempt, event, job, lease, reservation, submission
 
 BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
 PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
@@ -92,8 +94,9 @@ class Retention:
             def count(condition: ColumnElement[bool]) -> int:
                 return int(connection.execute(select(func.count()).where(condition)).scalar_one())
 
-            kept = _waited_for(connection)
-            jobs = count(and_(job.c.ended_at < ended, job.c.id.not_in(kept), job.c.array.not_in(kept)))
+            waited_for = _ask(connection, _Progress()).waited_for
+            names = connection.execute(select(job.c.id, job.c.array).where(job.c.ended_at < ended))
+            jobs = sum(waited_for.isdisjoint(row) for row in names)
             return Pruned(jobs, count(lease.c.ended_at < ended), count(event.c.at < ended))
 
     async def prune(self, keep_days: float | None = None) -> Pruned:
@@ -123,13 +126,18 @@ class Retention:
     async def _remove_until(self, ended: datetime) -> tuple[int, int, int]:
         """Everything that ended before a time; counts of jobs, leases, events."""
         jobs = leases = events = 0
-        while gone := await self._database.write(lambda connection: _remove_jobs(connection, ended)):
-            jobs += len(gone)
-            await asyncio.to_thread(self._remove_logs, gone)
+        step = _Progress()
+        while not step.over:
+            step = await self._database.write(partial(_remove_jobs, ended=ended, so_far=step))
+            if step.gone:
+                jobs += len(step.gone)
+                await asyncio.to_thread(self._remove_logs, step.gone)
         while count := await self._database.write(lambda connection: _remove_leases(connection, ended)):
             leases += count
         while count := await self._database.write(lambda connection: _remove_events(connection, ended)):
             events += count
+        past = delete(reservation).where(reservation.c.ends_at < ended)  # an operator makes a few: no batches
+        await self._database.write(lambda connection: connection.execute(past) and None)
         return jobs, leases, events
 
     def _some_oldest(self) -> datetime | None:
@@ -163,31 +171,44 @@ class Retention:
             connection.close()
 
 
-def _waited_for(connection: Connection) -> list[str]:
-    """Ended jobs and arrays that others still name in `after`."""
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far the old jobs have been looked through, oldest end first. A value: a step may be undone and repeated."""
+
+    gone: tuple[str, ...] = ()  # removed by the latest step
+    over: bool = False
+    place: tuple[float, int] = (-math.inf, 0)  # end and number of the last job looked at
+    waited_for: frozenset[str] = frozenset()  # jobs and arrays that live jobs name in `after`
+    asked_to: int = 0  # the number of the last live job that was asked what it waits for
+
+
+def _ask(connection: Connection, so_far: _Progress) -> _Progress:
+    """What jobs wait for that came since: each is asked once, however many batches there are."""
+    newest = connection.execute(select(func.max(job.c.seq))).scalar_one() or 0
     some = type_coerce(job.c.after, Text) != "[]"
-    lists = connection.execute(select(job.c.after).where(job.c.ended_at.is_(None), some)).scalars()
-    return sorted({name for names in lists for name in names})
+    new = select(job.c.after).where(job.c.ended_at.is_(None), job.c.seq > so_far.asked_to, some)
+    named = so_far.waited_for.union(*connection.execute(new).scalars())
+    return replace(so_far, waited_for=named, asked_to=newest)
 
 
-def _remove_jobs(connection: Connection, ended: datetime) -> list[str]:
-    """A batch of jobs with all that is kept of them, oldest end first."""
-    kept = _waited_for(connection)
-    old = (
-        select(job.c.id, job.c.submission)
-        .where(job.c.ended_at < ended, job.c.id.not_in(kept), job.c.array.not_in(kept))
-        .order_by(job.c.ended_at)
-        .limit(BATCH)
-    )
-    rows = connection.execute(old).all()
-    names = [row.id for row in rows]
+def _remove_jobs(connection: Connection, ended: datetime, so_far: _Progress) -> _Progress:
+    """Look at a batch of jobs; remove those that nobody waits for, with all that is kept of them."""
+    so_far = _ask(connection, so_far)
+    end, (at, seq) = type_coerce(job.c.ended_at, Double), so_far.place
+    beyond = (end >= at, or_(end > at, job.c.seq > seq))
+    old = select(job.c.id, job.c.array, job.c.submission, job.c.seq, end.label("end"))
+    batch = connection.execute(old.where(job.c.ended_at < ended, *beyond).order_by(end, job.c.seq).limit(BATCH)).all()
+    if not batch:
+        return replace(so_far, gone=(), over=True)
+    rows = [row for row in batch if so_far.waited_for.isdisjoint((row.id, row.array))]
+    names = tuple(row.id for row in rows)
     if names:
         connection.execute(delete(event).where(event.c.subject.in_(names)))
         connection.execute(delete(job).where(job.c.id.in_(names)))  # attempts and results go with it
         keys = {row.submission for row in rows} - {None}
         unused = ~exists().where(job.c.submission == submission.c.id)
         connection.execute(delete(submission).where(submission.c.id.in_(keys), unused))
-    return names
+    return replace(so_far, gone=names, place=(batch[-1].end, batch[-1].seq))
 
 
 def _remove_leases(connection: Connection, ended: datetime) -> int:
