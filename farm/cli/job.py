@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table, say
+from farm.cli import job_page, work
+from farm.cli.context import JsonFlag, call, print_json, print_table, say, write_file
+from farm.cli.job_page import local_time
+from farm.core.errors import UserError
 from farm.core.job import JobState
 
-app = typer.Typer(help="Jobs: list, show, cancel, hold, resume.")
+app = typer.Typer(help="Jobs: list, show, cancel, hold, resume, output.")
 NAME_CHARS = 40  # of a name in a table; `job show` has all of it
 
 Jobs = Annotated[list[str], typer.Argument(help="A job's id or its beginning, or an array's.")]
@@ -36,12 +40,15 @@ def list_jobs(
     if json:
         print_json(answer)
         return
+    if not answer["jobs"]:
+        say("no jobs")
+        return
     print_table(
         ("JOB", "ARRAY", "KIND", "NAME", "USER", "STATE", "DEVICE", "TRIES", "SUBMITTED", "WHY"),
         (
             (
-                row["id"], row["array"] or "-", row["kind"], _short(row["name"]), row["user"], row["state"],
-                row["on"] or row["device"] or "-", row["attempts"], _time(row["submitted_at"]), _why(row),
+                row["id"], row["array"] or "-", row["kind"], _short(row["name"]) or "-", row["user"], row["state"],
+                row["on"] or row["device"] or "-", row["attempts"], local_time(row["submitted_at"]), _why(row),
             )
             for row in answer["jobs"]
         ),
@@ -57,25 +64,68 @@ def show(job: Annotated[str, typer.Argument(help="A job's id or its beginning.")
     if json:
         print_json(shown)
         return
-    print_table(("FACT", "VALUE"), _facts(shown))
-    if shown["attempts"]:
-        typer.echo()
-        print_table(
-            ("ATTEMPT", "DEVICE", "STATE", "STARTED", "ENDED", "ERROR"),
-            (
-                (
-                    each["number"], each["device"], each["state"], _time(each["started_at"]), _time(each["ended_at"]),
-                    (each["error"] or {}).get("message", "-"),
-                )
-                for each in shown["attempts"]
-            ),
-        )  # fmt: skip
+    job_page.print_page(shown)
 
 
 @app.command()
-def cancel(jobs: Jobs, json: JsonFlag = False) -> None:
-    """End jobs; what runs is stopped."""
-    _change("job.cancel", jobs, json)
+def cancel(
+    jobs: Annotated[list[str] | None, typer.Argument(help="Ids or their beginnings, or arrays'.")] = None,
+    array: Annotated[str, typer.Option(help="All of this array.")] = "",
+    key: Annotated[str, typer.Option(help="All of the submit with this key.")] = "",
+    user: Annotated[str, typer.Option(help="All of this user's.")] = "",
+    mine: Annotated[bool, typer.Option("--mine", help="All of your own.")] = False,
+    state: Annotated[list[State] | None, typer.Option(help="Of these only such. Repeatable.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """End jobs; what runs is stopped. Named ones, or all that meet the options; those are your own unless you say."""
+    wanted = {"array": array, "key": key, "user": user, "state": [each.value for each in state or ()]}
+    if jobs and (mine or any(wanted.values())):
+        raise UserError("jobs are named and chosen by options at once", hint="do one after the other")
+    if mine and user:
+        raise UserError("--mine and --user exclude each other", hint="choose one")
+    if jobs:
+        _change("job.cancel", jobs, json)
+        return
+    if not (mine or any(wanted.values())):
+        raise UserError("which jobs?", hint="name some, or --array, --key, --user, --mine, --state")
+    rows, more, before = [], True, ""
+    while more:
+        answer = call("job.cancel", before=before, **wanted)
+        rows += answer["jobs"]
+        more, before = answer["more"], answer["jobs"][-1]["id"] if answer["jobs"] else ""
+    if json:
+        print_json({"jobs": rows})
+        return
+    cancelled = sum(row["state"] == JobState.CANCELLED for row in rows)
+    typer.echo(f"cancelled {cancelled} job{'s' * (cancelled != 1)}")
+    for row in rows:
+        if row["state"] != JobState.CANCELLED:
+            typer.echo(f"{row['id']} is {row['state']}")
+
+
+@app.command()
+def output(
+    job: Annotated[str, typer.Argument(help="A job's id or its beginning.")],
+    to: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    json: JsonFlag = False,
+) -> None:
+    """Write a run's outputs (.npz), or what a shell's line wrote to its stdout (of much, the end)."""
+    from farm.client.outcomes import outputs_of
+
+    with work.client() as farm:
+        outcome = farm.job(job, fetch_outputs=False)
+        outputs = outputs_of(outcome.result)
+        if outputs:
+            farm.get_file(outputs, to)
+        elif "stdout" in outcome.result:
+            write_file(to, outcome.result["stdout"].encode())
+        else:
+            outcome.raise_for_error()
+            raise UserError(f"a {outcome.job.kind} job has no outputs", hint=f"farm job show {outcome.job.id}")
+    if json:
+        print_json({"job": outcome.job.id, "file": str(to)})
+    else:
+        say(f"wrote {to}")
 
 
 @app.command()
@@ -91,32 +141,15 @@ def resume(jobs: Jobs, json: JsonFlag = False) -> None:
 
 
 def _change(kind: str, jobs: list[str], json: bool) -> None:
-    rows = [row for job in jobs for row in call(kind, job=job)["jobs"]]
+    answers = [call(kind, job=job) for job in jobs]
+    rows = [row for answer in answers for row in answer["jobs"]]
+    changed = {job for answer in answers for job in answer["changed"]}
     if json:
-        print_json({"jobs": rows})
+        print_json({"jobs": rows, "changed": sorted(changed)})
         return
     for row in rows:
-        typer.echo(f"{row['id']} is {row['state']}")
-
-
-def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    row = shown["job"]
-    for name in ("id", "kind", "name", "user", "state", "selector", "device", "on", "array", "priority", "attempts"):
-        if row[name] not in ("", None):
-            yield name, str(row[name])
-    for name in ("submitted_at", "ended_at"):
-        if row[name]:
-            yield name.partition("_")[0], _time(row[name])
-    if _why(row) != "-":
-        yield "why", _why(row)
-    if row["error"] and row["error"].get("hint"):
-        yield "hint", row["error"]["hint"]
-    for name, value in shown["spec"].items():
-        if name not in row and value not in (None, "", [], ()):
-            yield f"spec {name}", str(value)
-    for name, value in (shown["result"] or {}).items():
-        text = str(value)
-        yield f"result {name}", text if len(text) <= 200 else f"{text[:200]} ... (all of it: --json)"
+        done = "" if row["id"] in changed else ": nothing was done"
+        typer.echo(f"{row['id']} is {row['state']}{done}")
 
 
 def _why(row: Mapping[str, Any]) -> str:
@@ -126,12 +159,3 @@ def _why(row: Mapping[str, Any]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 1]}…"
-
-
-def _time(text: str | None) -> str:
-    """In this host's local time."""
-    if not text:
-        return "-"
-    from datetime import datetime
-
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -89,7 +89,12 @@ def run(
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     """Each output, or its largest elements when they were asked for; failures on stderr."""
-    done = [each for each in outcomes if each.ok]
+    print_results([each for each in outcomes if each.ok])
+    work.print_failures(outcomes)
+
+
+def print_results(done: Sequence[Outcome]) -> None:
+    """Each output of runs that are done, or its largest elements when they were asked for."""
     ranked = [row for each in done for row in _ranked(each)]
     if ranked:
         print_table(("DEVICE", "OUTPUT", "RANK", "VALUE", "INDEX", "LABEL"), ranked)
@@ -102,7 +107,6 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
                 for array in each.result["arrays"]
             ),
         )
-    work.print_failures(outcomes)
 
 
 def _ranked(outcome: Outcome) -> Iterator[tuple[object, ...]]:

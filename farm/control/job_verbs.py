@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any
 
@@ -19,14 +20,16 @@ from farm.control.verbs import STRICT, read_fields
 from farm.core.errors import ExitCode, NotAllowedError, UserError
 from farm.core.job import FINAL, Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.queue_model import NoSuchJobError
+from farm.core.queue_model import JobRunsError, NoSuchJobError
+from farm.core.selector import nearest
 from farm.jobs.dispatcher import Dispatcher
-from farm.jobs.specs import spec_from_wire
+from farm.jobs.specs import KINDS, spec_from_wire
 from farm.leasing import Leasing
 from farm.store.store import Store
 
 MAX_PAGE = 500  # rows of about 700 bytes, with errors 2 kB
 MAX_WATCHED = 1000
+LIVE = tuple(state for state in JobState if state not in FINAL)
 SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than anybody waits
 
 Key = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]*$")]
@@ -69,6 +72,21 @@ class OneJob:
     """A job's id or the beginning of it, or an array."""
 
     job: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Cancel:
+    """`job.cancel`: a job or an array; or whatever of a user's (one's own) has not ended and meets the other fields.
+
+    Answers about at most 500 of the latter; `more`: again, with `before` the last of them.
+    """
+
+    job: Annotated[str, Field(max_length=200)] = ""
+    array: str = ""
+    key: Key = ""  # of a submit
+    user: str = ""
+    state: tuple[JobState, ...] = ()
+    before: str = ""
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -124,6 +142,7 @@ class JobVerbs:
     async def list_jobs(self, call: ControlCall) -> Mapping[str, Any]:
         """A page of jobs."""
         asked = read_fields(call, ListJobs)
+        await asyncio.to_thread(self._check_filter, asked)
         page = await asyncio.to_thread(
             self._store.jobs.page,
             state=asked.state, user=asked.user, kind=asked.of_kind, array=asked.array, jobs=asked.jobs,
@@ -147,16 +166,24 @@ class JobVerbs:
 
     async def cancel(self, call: ControlCall) -> Mapping[str, Any]:
         """End jobs; those that have ended stay as they are."""
+        asked = read_fields(call, Cancel)
         error = CancelledError(f"{call.caller.user} cancelled it")
-        return await self._order(call, lambda job: self._dispatcher.cancel(job.id, error))
+        find = partial(self._meant, asked.job) if asked.job else partial(self._meant_by, asked, call.caller.user)
+        jobs = await asyncio.to_thread(find)
+        more = not asked.job and len(jobs) > MAX_PAGE
+        jobs = jobs[:MAX_PAGE] if more else jobs
+        ordered = await self._order(call.caller, jobs, lambda job: self._dispatcher.cancel(job.id, error))
+        return {**ordered, "more": more}
 
     async def hold(self, call: ControlCall) -> Mapping[str, Any]:
         """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
-        return await self._order(call, lambda job: self._dispatcher.hold(job.id), spare=JobState.RUNNING)
+        jobs = await asyncio.to_thread(self._meant, read_fields(call, OneJob).job)
+        return await self._order(call.caller, jobs, lambda job: self._dispatcher.hold(job.id))
 
     async def resume(self, call: ControlCall) -> Mapping[str, Any]:
         """Let held jobs go on."""
-        return await self._order(call, lambda job: self._dispatcher.resume(job.id))
+        jobs = await asyncio.to_thread(self._meant, read_fields(call, OneJob).job)
+        return await self._order(call.caller, jobs, lambda job: self._dispatcher.resume(job.id))
 
     async def watch(self, call: ControlCall) -> Mapping[str, Any]:
         """Stream the events of jobs; answers with them when all have ended."""
@@ -174,6 +201,9 @@ class JobVerbs:
         """Stream an attempt's log."""
         asked = read_fields(call, Logs)
         job = await asyncio.to_thread(self._one, asked.job)
+        if asked.number is not None and asked.number > job.attempts and not (asked.follow and job.state not in FINAL):
+            had = f"{job.attempts} attempt{'s' * (job.attempts != 1)}"
+            raise UserError(f"job {job.id} has had {had}", hint=f"farm job show {job.id} lists them")
         answer: dict[str, Any] = {"lines": [], "next": asked.after}
         try:
             pages = self._streams.log(job.id, asked.number, asked.after, follow=asked.follow)
@@ -213,23 +243,28 @@ class JobVerbs:
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
-    async def _order(
-        self, call: ControlCall, give: Callable[[Job], None], *, spare: JobState | None = None
-    ) -> Mapping[str, Any]:
-        """Give an order about the jobs meant that have not ended; answers with all of them as they are then."""
-        jobs = await asyncio.to_thread(self._meant, read_fields(call, OneJob).job)
+    async def _order(self, caller: Caller, jobs: Sequence[Job], give: Callable[[Job], None]) -> dict[str, Any]:
+        """Give an order about jobs; answers with all of them as they are then, and whom it `changed`.
+
+        Whatever has ended or is being ended stays as it is; of an array, whatever runs too if the order is not for it.
+        """
+        changed = []
         for job in jobs:
-            if not _may_act(call.caller, job):
+            if not _may_act(caller, job):
                 raise NotAllowedError(f"job {job.id} is {job.user}'s", hint="its owner or an operator may do that")
+        spared = (NoSuchJobError, JobRunsError) if len(jobs) > 1 else (NoSuchJobError,)
         for job in jobs:
-            if self._dispatcher.lives(job.id) and not (len(jobs) > 1 and job.state is spare):
+            with suppress(*spared):
                 give(job)
+                changed.append(job.id)
         await self._settled(jobs)
         now = await asyncio.to_thread(self._store.jobs.several, [job.id for job in jobs])
-        return {"jobs": await self._rows(now)}
+        return {"jobs": await self._rows(now), "changed": changed}
 
     async def _settled(self, jobs: Iterable[Job]) -> None:
         waits = [asyncio.ensure_future(self._dispatcher.settled(job.id)) for job in jobs]
+        if not waits:
+            return
         try:
             await asyncio.wait(waits, timeout=SETTLE_LIMIT_S)
         finally:
@@ -248,6 +283,40 @@ class JobVerbs:
         if job is not None:
             return (job,)
         return self._store.jobs.page(array=name, limit=MAX_JOBS_AT_ONCE)[::-1] or (self._one(name),)
+
+    def _meant_by(self, asked: Cancel, caller: str) -> tuple[Job, ...]:
+        """A page, and one more if there is more, of the jobs that have not ended and that `job.cancel` means.
+
+        Raises:
+            UserError: nothing like that is known.
+        """
+        if ended := FINAL.intersection(asked.state):
+            raise UserError(f"what is {min(ended)} has ended", hint=f"states: {', '.join(LIVE)}")
+        self._check_filter(ListJobs(array=asked.array, before=asked.before))
+        user = asked.user or ("" if asked.array else caller)
+        keyed = self._store.jobs.submitted(user or caller, asked.key) if asked.key else ()
+        if asked.key and not keyed:
+            raise UserError(
+                f"{user or caller} submitted nothing with key {asked.key!r}", hint="farm job list shows jobs"
+            )
+        return self._store.jobs.page(
+            state=asked.state or LIVE, user=user, array=asked.array, jobs=keyed, before=asked.before, limit=MAX_PAGE + 1
+        )
+
+    def _check_filter(self, asked: ListJobs) -> None:
+        """Refuse names that mean nothing: an empty answer would pass for "no jobs".
+
+        Raises:
+            UserError: there is no such kind, array or job.
+        """
+        if asked.of_kind and asked.of_kind not in KINDS:
+            close = nearest(asked.of_kind, KINDS)
+            hint = f"did you mean {close[0]}?" if close else f"kinds: {', '.join(KINDS)}"
+            raise UserError(f"there is no kind of job {asked.of_kind[:80]!r}", hint=hint)
+        if asked.array and not self._store.jobs.states(asked.array):
+            raise NoSuchJobError(f"there is no array {asked.array[:80]!r}", hint="farm job list shows them")
+        if asked.before and self._store.jobs.get(asked.before) is None:
+            raise NoSuchJobError(f"there is no job {asked.before[:80]!r}", hint="--before takes a whole id")
 
     def _all_meant(self, names: Sequence[str]) -> tuple[str, ...]:
         """The ids of all jobs that these names mean, each once."""

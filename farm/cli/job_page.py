@@ -1,0 +1,121 @@
+"""`farm job show`: one job as a page for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from datetime import datetime
+from typing import Any
+
+import typer
+
+from farm.cli import bench, run
+from farm.cli.context import print_table
+from farm.core.durations import format_duration
+
+SHORT_HASH = 12  # characters of an artifact's hash: enough to tell two apart
+TOLD = {
+    "kind",
+    "on",
+    "name",
+    "model",
+    "command",
+    "seconds",
+    "note",
+    "priority",
+    "after",
+    "hold",
+}  # on lines of their own
+
+
+def print_page(shown: Mapping[str, Any]) -> None:
+    """The answer of `job.show`: who, where, why it waits or failed; its attempts; its result."""
+    row = shown["job"]
+    typer.echo(f"{row['id']} is {row['state']}: {row['kind']} of {row['user']}, priority {row['priority']}")
+    for name, value in _facts(shown):
+        typer.echo(f"  {name:<10}{value}")
+    if shown["attempts"]:
+        typer.echo()
+        print_table(
+            ("ATTEMPT", "DEVICE", "STATE", "STARTED", "TOOK", "ERROR"),
+            (
+                (
+                    each["number"], each["device"], each["state"], local_time(each["started_at"]),
+                    _took(each["started_at"], each["ended_at"]), (each["error"] or {}).get("message", "-"),
+                )
+                for each in shown["attempts"]
+            ),
+        )  # fmt: skip
+    if shown["result"]:
+        typer.echo()
+        _print_result(shown)
+
+
+def local_time(text: str | None) -> str:
+    """In this host's local time."""
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "-"
+
+
+def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    row, spec, error = shown["job"], shown["spec"], shown["job"]["error"] or {}
+    if "model" in spec:
+        yield "model", f"{spec['name']} ({spec['model'][:SHORT_HASH]})"
+    if "command" in spec:
+        yield "command", spec["command"]
+    if "seconds" in spec:
+        yield "for", format_duration(spec["seconds"]) + (f": {spec['note']}" if spec.get("note") else "")
+    yield "wants", row["selector"] + (f", only {row['device']}" if row["device"] else "")
+    if row["on"]:
+        yield "ran on" if row["ended_at"] else "runs on" if row["state"] == "running" else "was on", row["on"]
+    if row["array"]:
+        yield "array", row["array"]
+    if shown["after"]:
+        yield "after", ", ".join(shown["after"])
+    yield "submitted", local_time(row["submitted_at"])
+    if row["ended_at"]:
+        yield "ended", f"{local_time(row['ended_at'])}, after {_took(row['submitted_at'], row['ended_at'])}"
+    if row["waits"]:
+        yield "waits", row["waits"]
+    for name, value in (("error", error.get("message")), ("hint", error.get("hint"))):
+        if value:
+            yield name, str(value)
+    if options := ", ".join(_options(spec)):
+        yield "options", options
+
+
+def _options(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Those that are not as they would be unasked; artifacts by the beginning of their hash."""
+    from farm.jobs.specs import KINDS
+
+    usual = {field.name: field.default for field in fields(KINDS[spec["kind"]]) if field.default is not MISSING}
+    for name, value in spec.items():
+        if name not in TOLD and value != usual.get(name):
+            yield f"{name} {value[:SHORT_HASH] if name in ('inputs', 'labels') else value}"
+
+
+def _print_result(shown: Mapping[str, Any]) -> None:
+    """As the command that submits such jobs prints it."""
+    from farm.client.outcomes import BenchOutcome, LeaseOutcome, RunOutcome, ShellOutcome, outcome_from
+
+    outcome = outcome_from(shown)
+    match outcome:
+        case RunOutcome():
+            run.print_results([outcome])
+            typer.echo(f"outputs: farm job output {outcome.job.id} -o FILE.npz")
+        case ShellOutcome():
+            typer.echo(f"exit code {outcome.exit_code}")
+            for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+                if text:
+                    typer.echo(f"{name}:\n{text.rstrip()}")
+        case LeaseOutcome():
+            held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
+            typer.echo(": ".join(filter(None, (held, outcome.reason))))
+        case BenchOutcome() if outcome.latency is not None:
+            bench.print_results([{**outcome.result, "device": outcome.device}])
+
+
+def _took(started: str, ended: str | None) -> str:
+    if not ended:
+        return "-"
+    seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)

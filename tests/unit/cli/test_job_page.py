@@ -1,0 +1,79 @@
+"""`farm job show`, as people read it."""
+
+import pytest
+
+from farm.cli.job_page import print_page
+from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+
+AT, LATER = "2026-11-20T15:00:00+00:00", "2026-11-20T15:00:02.500000+00:00"
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def page(capsys):
+    """The lines of a job's page."""
+
+    def lines(spec, *, state="done", result=None, attempts=(), after=(), **row):
+        job = {
+            "id": "job-1", "kind": spec.kind, "name": "", "user": "ann", "state": state, "selector": spec.on,
+            "device": "", "on": "pixel", "array": "", "priority": spec.priority, "submitted_at": AT,
+            "ended_at": LATER if state in ("done", "failed") else None, "attempts": len(attempts), "error": None,
+            "waits": "", **row,
+        }  # fmt: skip
+        shown = {"job": job, "spec": spec.to_wire(), "after": after, "attempts": attempts, "result": result}
+        print_page(shown)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def attempt(**fields):
+    return {
+        "id": "job-1.1", "number": 1, "device": "pixel", "fence": 1, "lease": "L1", "state": "done",
+        "started_at": AT, "ended_at": LATER, "error": None,
+    } | fields  # fmt: skip
+
+
+def test_a_bench_has_its_table_and_a_model_by_name(page):
+    spec = BenchSpec(on="android", model=HASH, name="net.onnx", repeat=7, hold=True)
+    names = ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms", "low_ms", "high_ms")
+    latency = {"count": 7, **dict.fromkeys(names, 1.5)}
+    result = {"soc": "SM8650", "target": "cpu", "identity": {}, "latency": latency, "max_abs_error": 1e-6}
+    text = "\n".join(page(spec, result=result, attempts=[attempt()]))
+    assert "job-1 is done: bench of ann, priority" in text
+    assert "net.onnx (0123456789ab)" in text
+    assert HASH not in text
+    assert "options   repeat 7" in text  # neither the defaults nor that it was held once
+    assert "2.5 s" in text
+    assert "1.500 .. 1.500" in text
+    assert "{" not in text
+
+
+def test_a_run_names_its_outputs_and_how_to_get_them(page):
+    arrays = [{"name": "probs", "shape": [1, 10], "dtype": "float32"}]
+    spec = RunSpec(on="android", model=HASH, name="net.onnx", inputs=HASH)
+    lines = page(spec, result={"outputs": HASH, "arrays": arrays})
+    assert "  options   inputs 0123456789ab" in lines
+    assert any("probs" in line and "1 x 10" in line for line in lines)
+    assert "outputs: farm job output job-1 -o FILE.npz" in lines
+
+
+def test_a_failed_line_shows_what_it_said(page):
+    error = {"fault": "user", "code": "command_failed", "message": "its exit code is 3", "hint": "look", "exit": 1}
+    lines = page(
+        ShellSpec(on="android", command="false"), state="failed", error=error,
+        attempts=[attempt(state="failed", error=error)], result={"exit_code": 3, "stdout": "one\ntwo\n", "stderr": ""},
+    )  # fmt: skip
+    assert "  command   false" in lines
+    assert "  error     its exit code is 3" in lines
+    assert lines[-4:] == ["exit code 3", "stdout:", "one", "two"]
+
+
+def test_what_waits_says_why_and_for_whom(page):
+    lines = page(
+        LeaseSpec(on="android", seconds=1800, note="debug"), state="blocked", on="", after=["job-0"],
+        waits="it waits for job-0, which is held",
+    )  # fmt: skip
+    assert "  for       30m: debug" in lines
+    assert "  after     job-0" in lines
+    assert "  waits     it waits for job-0, which is held" in lines
