@@ -42,3 +42,6 @@ else:
             if name in names:
                 return getattr(importlib.import_module(home), name)
         raise AttributeError(f"module 'farm' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_json, print_table
+from farm.cli.context import JsonFlag, print_table
 from farm.core.limits import MAX_NUMBER, MAX_REPEAT
 
 if TYPE_CHECKING:
@@ -48,20 +48,10 @@ def bench(
     work.checked(model)
     with work.client() as farm:
         spec = farm.bench_spec(model, inputs=inputs, repeat=repeat, number=number, target=target, **options)
-        submitted = work.submit(farm, spec)
-        if detach or hold:
-            work.print_ids([submitted], json=json)
-            return
-        with work.cancelled_by_ctrl_c(farm, [submitted]):
-            work.follow(farm, [submitted], quiet=json)
+        submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
         outcomes = farm.wait(submitted)
-    results = [work.outcome_json(each) for each in outcomes]
-    if json:
-        ok = all(each.ok for each in outcomes)
-        print_json({"job": submitted.array or submitted.ids[0], "ok": ok, "spec": spec.to_wire(), "results": results})
-    else:
-        print_outcomes(outcomes)
-    raise typer.Exit(work.exit_code(outcomes))
+    document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
+    work.finish(outcomes, document, json=json, show=print_outcomes)
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:

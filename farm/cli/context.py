@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.core.durations import format_duration
 from farm.core.errors import FarmError, UserError
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in [list(columns), *cells]:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         sys.stdout.write(line.rstrip() + "\n")
+
+
+def when(at: datetime) -> str:
+    """A moment as people read it, and how far it is."""
+    moment, now = at.astimezone(), datetime.now().astimezone()
+    clock = f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{clock} (in {format_duration((moment - now).total_seconds())})"
 
 
 def say(text: str) -> None:

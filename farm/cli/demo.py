@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from farm.cli.context import say
 from farm.cli.status import print_status
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.core.errors import HostError
+
+if TYPE_CHECKING:
+    from farm.cli.virtual_farm import VirtualFarm
 
 PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")  # Adreno 7xx, Adreno 6xx, Mali; three makes
 PROFILES = "galaxy-a55, galaxy-note20, galaxy-s9, huawei-mate-20, oneplus-12, oneplus-5t, realme-gt-neo3"
@@ -34,6 +36,8 @@ def demo(
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time."""
+    from farm.cli.virtual_farm import phones_of, virtual_farm
+
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
     started = time.monotonic()

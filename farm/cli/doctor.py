@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from farm.cli.context import JsonFlag, call, print_json, print_table
-from farm.config import FarmConfig, load
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
+
+if TYPE_CHECKING:
+    from farm.config import FarmConfig
 
 # What a toolchain says of itself: the pair must match (docs/decisions.md, "Pin TVM and its FFI together").
 _VERSIONS = (
@@ -51,6 +53,8 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Check this host: adb, TVM, linkers, folders, the daemon. Exit code 1 when something must be fixed."""
+    from farm.config import load
+
     told = load(config)
     findings = [finding for check in CHECKS for finding in check(told)]
     if json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_json, print_table, say
+from farm.cli.context import JsonFlag, print_table, say
 from farm.core.errors import UserError
 from farm.core.limits import MAX_TOP_K
 
@@ -69,22 +69,17 @@ def run(
         spec = farm.run_spec(
             model, inputs=inputs, labels=labels, fill=fill.value, top_k=top_k, target=target, **options
         )
-        submitted = work.submit(farm, spec)
-        if detach or hold:
-            work.print_ids([submitted], json=json)
-            return
-        with work.cancelled_by_ctrl_c(farm, [submitted]):
-            work.follow(farm, [submitted], quiet=json)
+        submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
         outcomes = [farm.job(job, fetch_outputs=False) for job in submitted.ids]
         written = dict(_written(farm, outcomes, output)) if output is not None else {}
-    if json:
-        results = [{**work.outcome_json(each), "file": written.get(each.job.id)} for each in outcomes]
-        print_json({"ok": all(each.ok for each in outcomes), "spec": spec.to_wire(), "results": results})
-    else:
+
+    def show(outcomes: Sequence[Outcome]) -> None:
         print_outcomes(outcomes)
         for file in written.values():
             say(f"wrote {file}")
-    raise typer.Exit(work.exit_code(outcomes))
+
+    document = {"spec": spec.to_wire()}
+    work.finish(outcomes, document, json=json, show=show, more=lambda each: {"file": written.get(each.job.id)})
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_json
+from farm.cli.context import JsonFlag
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
-    from farm.client import Client, Event, Submitted
+    from farm.client import Client, Event
 
 OUTPUTS = {"stdout": sys.stdout, "stderr": sys.stderr}
 
@@ -30,7 +31,7 @@ def shell(
     timeout: work.Timeout = None,
     priority: work.Priority = work.PRIORITY,
     deadline: work.Deadline = None,
-    max_attempts: work.Attempts = work.MAX_TRIES,
+    max_attempts: work.Attempts = 1,
     after: work.After = None,
     hold: work.Hold = False,
     detach: work.Detach = False,
@@ -38,6 +39,8 @@ def shell(
 ) -> None:
     """Run a line in a phone's shell, as adb's shell user; its output comes as it is written. Ctrl-C cancels.
 
+    A line is run once: one that a phone's fault or a restart of the daemon broke off has failed, unless --max-attempts
+    allows for more.
     Exit code 1 when the line's own is not 0 (it is said), 3 when no phone matches.
     """
     from farm.jobs.specs import ShellSpec
@@ -48,27 +51,20 @@ def shell(
         raise UserError("the line is empty", hint="farm shell --on android -- getprop ro.product.model")
     spec = ShellSpec.from_wire({"command": command, **options})
     with work.client() as farm:
-        submitted = work.submit(farm, spec)
-        if detach or hold:
-            work.print_ids([submitted], json=json)
-            return
-        if json:
-            with work.cancelled_by_ctrl_c(farm, [submitted]):
-                work.follow(farm, [submitted], quiet=True)
-        else:
-            _stream(farm, submitted)
+        readers: list[Thread] = []
+        prints = None if json else _printing(farm, readers, several=devices != "1")
+        submitted = work.carried_out(farm, spec, detach=detach or hold, json=json, on_event=prints)
+        for reader in readers:
+            reader.join()
         outcomes = farm.wait(submitted)
-    if json:
-        results = [work.outcome_json(each) for each in outcomes]
-        print_json({"ok": all(each.ok for each in outcomes), "spec": spec.to_wire(), "results": results})
-    else:
-        work.print_failures(outcomes)
-    raise typer.Exit(work.exit_code(outcomes))
+    work.finish(outcomes, {"spec": spec.to_wire()}, json=json, show=work.print_failures)
 
 
-def _stream(farm: Client, submitted: Submitted) -> None:
-    """Print what the phones say while they say it, each line with its phone's name when there are several."""
-    several = len(submitted.jobs) > 1
+def _printing(farm: Client, readers: list[Thread], *, several: bool) -> Callable[[Event], None]:
+    """Print what the phones say while they say it, each line with its phone's name when there may be several.
+
+    Not in a pool: it would wait for its threads whatever happened, and they end only when the jobs do.
+    """
 
     def copy(job: str, number: int, prefix: str) -> None:
         for line in farm.logs(job, attempt=number, follow=True):
@@ -77,9 +73,6 @@ def _stream(farm: Client, submitted: Submitted) -> None:
                 out.write(f"{prefix}{line.text}\n")
                 out.flush()
 
-    # Not a pool: it waits for its threads whatever happened, and they end only when the jobs do.
-    readers: list[Thread] = []
-
     def began(event: Event) -> None:
         if event.kind == "attempt.started":
             number = int(event.subject.rpartition(".")[2])
@@ -87,7 +80,4 @@ def _stream(farm: Client, submitted: Submitted) -> None:
             readers.append(Thread(target=copy, args=(str(event.data["job"]), number, prefix), daemon=True))
             readers[-1].start()
 
-    with work.cancelled_by_ctrl_c(farm, [submitted]):
-        work.follow(farm, [submitted], on_event=began)
-        for reader in readers:
-            reader.join()
+    return began

@@ -52,16 +52,14 @@ def submit(
             else:
                 _print_submitted(planned, submitted)
             return
-        with work.cancelled_by_ctrl_c(farm, submitted):
+        with work.interruptible():
             work.follow(farm, submitted, quiet=json)
         names = {job: plan.name for plan, each in zip(planned, submitted, strict=True) for job in each.ids}
         outcomes = [farm.job(job, fetch_outputs=False) for job in names]
-    if json:
-        results = [{"name": names[each.job.id], **work.outcome_json(each)} for each in outcomes]
-        print_json({"ok": all(each.ok for each in outcomes), "results": results})
-    else:
-        _print_outcomes(names.values(), outcomes)
-    raise typer.Exit(work.exit_code(outcomes))
+    work.finish(
+        outcomes, {}, json=json, show=lambda ended: _print_outcomes(names.values(), ended),
+        more=lambda each: {"name": names[each.job.id]},
+    )  # fmt: skip
 
 
 def _print_plan(planned: Sequence[Planned], *, json: bool) -> None:

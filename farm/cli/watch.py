@@ -8,6 +8,7 @@ import typer
 
 from farm.cli import work
 from farm.cli.context import JsonFlag, print_json_line
+from farm.cli.progress import Progress
 
 
 def register(app: typer.Typer) -> None:
@@ -24,15 +25,15 @@ def watch(
 
     With --json an event a line.
     """
-    names = work.Names()
     with work.client() as farm:
+        progress = Progress(farm.jobs(jobs=jobs[: work.ASKED_NAMES], limit=work.ASKED_JOBS), ends=True)
         for event in farm.watch(jobs, since=since):
             if event is None:
                 continue
             if json:
                 print_json_line(event.to_wire())
             else:
-                line = names.line(event)
+                line = progress.line(event)
                 if line:
                     typer.echo(f"{event.at.astimezone():%H:%M:%S} {line}")
         outcomes = farm.wait(jobs, fetch_outputs=False)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import secrets
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from farm.cli.context import print_json, say
+from farm.cli.progress import Progress
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import ExitCode, UserError
+from farm.core.errors import DaemonUnreachableError, ExitCode, UserError
 from farm.core.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_ATTEMPTS, MAX_PRIORITY, MAX_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from farm.client import AsyncClient, Client, Event, JobInfo, Submitted
+    from farm.client import Client, Event, Submitted
     from farm.client.outcomes import Outcome
+    from farm.client.waiting import Reasons
     from farm.jobs.specs import AnySpec
 
 IDLE_S = 2.0  # without news, people wonder why it waits
+WAITING = ("held", "blocked", "queued", "running")
+ASKED_NAMES = 1000  # jobs and arrays in one question
+ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
 Selector = Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias.")]
 Devices = Annotated[str, typer.Option(help="How many phones, each a job of its own; all: every matching one.")]
-Timeout = Annotated[float | None, typer.Option(min=1.0, max=MAX_TIMEOUT_S, help="Seconds for one attempt, all steps.")]
+Timeout = Annotated[str | None, typer.Option(help="For one attempt, all steps: 90s, 10m, 2h; a number is seconds.")]
 Priority = Annotated[int, typer.Option(min=0, max=MAX_PRIORITY, help="Higher goes first.")]
 Deadline = Annotated[str | None, typer.Option(help="Give up unless it has ended by then: 2h, 30m, 18:00.")]
 Attempts = Annotated[int, typer.Option("--max-attempts", min=1, max=MAX_ATTEMPTS, help="Tries at most.")]
@@ -41,7 +46,7 @@ MAX_TRIES = DEFAULT_MAX_ATTEMPTS
 def job_options(
     on: str,
     devices: str,
-    timeout: float | None,
+    timeout: str | None,
     priority: int,
     deadline: str | None,
     max_attempts: int,
@@ -51,12 +56,12 @@ def job_options(
     """The spec's fields that every kind has.
 
     Raises:
-        UserError: the number of devices or the deadline is wrong.
+        UserError: the number of devices, the time limit or the deadline is wrong.
     """
     return {
         "on": on,
         "devices": _devices(devices),
-        "timeout_s": timeout,
+        "timeout_s": _timeout_s(timeout),
         "priority": priority,
         "deadline_s": _deadline_s(deadline),
         "max_attempts": max_attempts,
@@ -72,19 +77,14 @@ def client() -> Client:
     return Client(on_notice=say)
 
 
-def async_client() -> AsyncClient:
-    """As `client`, for a command with a loop of its own."""
-    from farm.client import AsyncClient
-
-    return AsyncClient(on_notice=say)
-
-
 def submit(farm: Client, spec: AnySpec) -> Submitted:
     """Queue it; warnings go to stderr. A Ctrl-C meanwhile leaves no job.
 
     Raises:
         NoPhoneError: no phone matches.
     """
+    import secrets
+
     key = secrets.token_hex(16)
     try:
         submitted = farm.submit(spec, key=key, must_match=True)
@@ -107,6 +107,28 @@ def print_ids(submitted: Iterable[Submitted], *, json: bool) -> None:
         typer.echo(job.id)
 
 
+def carried_out(
+    farm: Client,
+    spec: AnySpec,
+    *,
+    detach: bool,
+    json: bool,
+    on_event: Callable[[Event], None] | None = None,
+) -> Submitted:
+    """Submit it and wait for its end. Detached, its ids are printed and the command is over.
+
+    Raises:
+        NoPhoneError: no phone matches.
+    """
+    with interruptible():
+        submitted = submit(farm, spec)
+        if detach:
+            print_ids([submitted], json=json)
+            raise typer.Exit
+        follow(farm, [submitted], quiet=json, on_event=on_event)
+    return submitted
+
+
 def cancel(farm: Client, submitted: Iterable[Submitted]) -> None:
     """End what has not ended, and say so."""
     cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
@@ -114,13 +136,34 @@ def cancel(farm: Client, submitted: Iterable[Submitted]) -> None:
 
 
 @contextmanager
-def cancelled_by_ctrl_c(farm: Client, submitted: Iterable[Submitted]) -> Iterator[None]:
-    """Ctrl-C inside ends the jobs; the command's exit code is 1."""
+def interruptible() -> Iterator[None]:
+    """`kill` and a closed terminal are Ctrl-C to what is inside; a signal that is ignored (nohup) stays so."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _waited_for(farm: Client, submitted: Sequence[Submitted]) -> Iterator[None]:
+    """Jobs that are cancelled by Ctrl-C, and only by that: they outlive a daemon that stays away."""
     try:
         yield
     except KeyboardInterrupt:
         cancel(farm, submitted)
         raise typer.Exit(ExitCode.FAILED) from None
+    except DaemonUnreachableError as error:
+        from farm.client.model import names_of
+
+        names = " ".join(names_of(submitted))
+        raise DaemonUnreachableError(
+            f"{error.message}; the jobs stay in its queue", hint=f"once it is back: farm watch {names}"
+        ) from error
 
 
 def follow(
@@ -128,26 +171,63 @@ def follow(
     submitted: Sequence[Submitted],
     *,
     quiet: bool = False,
-    on_event: Callable[[Event], None] = lambda _: None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> None:
-    """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait."""
-    names = Names(job for each in submitted for job in each.jobs)
-    said: dict[str, str] = {}
-    for event in farm.watch(submitted, idle_s=None if quiet else IDLE_S):
-        if event is not None:
-            on_event(event)
-            line = names.line(event)
+    """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait.
+
+    Raises:
+        DaemonUnreachableError: the daemon went away and stayed away; the jobs go on when it is back.
+    """
+    from farm.client.waiting import Reasons
+
+    progress = Progress(job for each in submitted for job in each.jobs)
+    reasons = Reasons()
+    with _waited_for(farm, submitted):
+        for event in farm.watch(submitted, idle_s=None if quiet else IDLE_S):
+            if event is None:
+                _say_waits(farm, submitted, progress, reasons)
+                continue
+            if on_event is not None:
+                on_event(event)
+            line = progress.line(event)
             if line and not quiet:
-                said.clear()
                 say(line)
-            continue
-        waiting: dict[str, list[str]] = {}
-        for job in _unended(farm, submitted):
-            if job.waits and said.get(job.id) != job.waits:
-                said[job.id] = job.waits
-                waiting.setdefault(job.waits, []).append(names.of(job.id))
-        for reason, jobs in waiting.items():
-            say(f"{_some(jobs)} waits: {reason}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
+
+
+def _say_waits(farm: Client, submitted: Sequence[Submitted], progress: Progress, reasons: Reasons) -> None:
+    from farm.client.model import names_of
+
+    waiting: dict[str, list[str]] = {}
+    for job in farm.jobs(jobs=names_of(submitted)[:ASKED_NAMES], state=WAITING, limit=ASKED_JOBS):
+        if reasons.is_news(job.id, job.waits):
+            waiting.setdefault(job.waits, []).append(progress.name(job.id))
+    for reason, jobs in waiting.items():
+        say(f"{_some(jobs)} waits: {reason}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
+
+
+def finish(
+    outcomes: Sequence[Outcome],
+    document: Mapping[str, Any],
+    *,
+    json: bool,
+    show: Callable[[Sequence[Outcome]], None],
+    more: Callable[[Outcome], Mapping[str, Any]] = lambda _: {},
+) -> NoReturn:
+    """Print what came of the jobs, and end the command with its exit code.
+
+    Args:
+        outcomes: of the jobs.
+        document: what its JSON says ahead of the results.
+        json: whether to print that.
+        show: prints it for people.
+        more: what the JSON says of each job besides.
+    """
+    if json:
+        results = [{**outcome_json(each), **more(each)} for each in outcomes]
+        print_json({"ok": all(each.ok for each in outcomes), **document, "results": results})
+    else:
+        show(outcomes)
+    raise typer.Exit(exit_code(outcomes))
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
@@ -185,36 +265,6 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-class Names:
-    """Words for events: which phone or job, and what happened."""
-
-    def __init__(self, jobs: Iterable[JobInfo] = ()) -> None:
-        self._names = {job.id: job.device or job.on for job in jobs}
-        self._alone = len(self._names) == 1
-
-    def of(self, job: str) -> str:
-        """A job's phone, once it has one; else the job."""
-        return self._names.get(job) or job
-
-    def line(self, event: Event) -> str:
-        """A line for people; empty for events that are no news to them."""
-        data: Mapping[str, Any] = event.data
-        job = str(data.get("job") or event.subject)
-        if data.get("device"):
-            self._names[job] = str(data["device"])
-        match event.kind:
-            case "job.progress":
-                return f"{self.of(job)}: {data.get('step', '')}"
-            case "attempt.started":
-                return f"{self.of(job)}: started"
-            case "attempt.ended" if data.get("state") not in ("done", "cancelled"):
-                return f"{self.of(job)}: {data.get('state')}{_because(data)}"
-            case "job.queued" | "job.held" | "job.resumed" | "job.cancelled":
-                return f"{self.of(job)}: {event.kind.removeprefix('job.')}{_because(data)}"
-            case _:
-                return ""
-
-
 def checked(path: Path) -> Path:
     """A file that is there.
 
@@ -225,24 +275,6 @@ def checked(path: Path) -> Path:
         what = "is a folder" if path.is_dir() else "does not exist"
         raise UserError(f"{path} {what}", hint="give the path of a file")
     return path
-
-
-def _because(data: Mapping[str, Any]) -> str:
-    error = data.get("error")
-    reason = error.get("message") if isinstance(error, Mapping) else data.get("reason")
-    return f": {reason}" if reason else ""
-
-
-def _unended(farm: Client, submitted: Sequence[Submitted]) -> list[JobInfo]:
-    """The jobs that have not ended, in as few questions as there are arrays."""
-    arrays = {each.array for each in submitted if each.array}
-    rows = [job for array in arrays for job in farm.jobs(array=array, limit=1000)]
-    alone = [job for each in submitted if not each.array for job in each.ids]
-    if alone:
-        wanted = set(alone)
-        states = ("held", "blocked", "queued", "running")
-        rows += [job for job in farm.jobs(state=states, limit=1000) if job.id in wanted]
-    return [job for job in rows if not job.ended]
 
 
 def _some(names: Sequence[str], shown: int = 4) -> str:
@@ -256,6 +288,17 @@ def _devices(text: str) -> int | str:
     if not text.isascii() or not text.isdigit():
         raise UserError(f"--devices {text!r} is no number", hint="a number of phones, or all")
     return int(text)
+
+
+def _timeout_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from farm.core.durations import parse_duration
+
+    seconds = float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
+    if not 1 <= seconds <= MAX_TIMEOUT_S:
+        raise UserError(f"--timeout {text} is out of range", hint=f"1s to {MAX_TIMEOUT_S / 3600:g}h")
+    return seconds
 
 
 def _deadline_s(text: str | None) -> float | None:

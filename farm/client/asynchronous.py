@@ -101,6 +101,7 @@ class AsyncClient(AsyncFarm):
     async def jobs(
         self,
         *,
+        jobs: JobRefs = (),
         state: tuple[str, ...] = (),
         user: str = "",
         kind: str = "",
@@ -108,12 +109,13 @@ class AsyncClient(AsyncFarm):
         before: str = "",
         limit: int = 50,
     ) -> tuple[JobInfo, ...]:
-        """Jobs, newest first: at most `limit` of those older than the job `before`."""
+        """Jobs, newest first: at most `limit` of those older than the job `before`; of `jobs`, if any are named."""
         found: list[JobInfo] = []
         more = True
         while more and len(found) < limit:
             answer = await self._door.call(
                 "job.list",
+                jobs=list(names_of(jobs)),
                 state=list(state),
                 user=user,
                 of_kind=kind,

@@ -179,8 +179,13 @@ def save_arrays(arrays: Mapping[str, npt.ArrayLike]) -> bytes:
     """An .npz with one array per model input.
 
     Raises:
-        UserError: one of them is no array of numbers.
+        UserError: they have no names, or one of them is no array of numbers.
     """
+    if not isinstance(arrays, Mapping):
+        raise UserError(
+            f"inputs have no names ({type(arrays).__name__})",
+            hint='a dict with an array per model input: {"input": array}',
+        )
     checked: dict[str, npt.NDArray[Any]] = {}
     for name, given in arrays.items():
         array = np.asarray(given)

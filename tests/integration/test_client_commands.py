@@ -278,7 +278,7 @@ def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
 
     listener = threading.Thread(target=listen)
     listener.start()
-    command = typed("shell", "--on", phones(farm)[0].name, "--", "sleep 1; echo done")
+    command = typed("shell", "--on", phones(farm)[0].name, "--max-attempts", "2", "--", "sleep 1; echo done")
     command.until_said("running the command")
     farm.daemon.kill()
     command.until_said("waiting up to 60 s")

@@ -34,6 +34,7 @@ class FakeDaemon:
         self.socket = folder / "control.sock"
         self.devices = devices
         self.submissions: list[Json] = []  # fields of every job.submit
+        self.listings: list[Json] = []  # fields of every job.list
         self.calls: list[str] = []
         self.jobs: dict[str, Json] = {}  # id -> {"job": row, "spec", "attempts", "result"}
         self.keys: dict[str, Json] = {}
@@ -184,12 +185,15 @@ class FakeDaemon:
         return answer
 
     async def on_job__list(self, call: Any) -> Json:
-        await self._called("job.list")
         fields = call.fields
+        self.listings.append(dict(fields))
+        await self._called("job.list")
         rows = [shown["job"] for shown in reversed(self.jobs.values())]
         for name, field in (("user", "user"), ("kind", "of_kind"), ("array", "array")):
             if fields.get(field):
                 rows = [row for row in rows if row[name] == fields[field]]
+        if fields.get("jobs"):
+            rows = [row for row in rows if {row["id"], row["array"]} & set(fields["jobs"])]
         if fields.get("state"):
             rows = [row for row in rows if row["state"] in fields["state"]]
         ids = [row["id"] for row in rows]

@@ -1,56 +1,20 @@
 """`farm lease acquire` and `farm lease run` against made-up answers: what survives, and what they leave behind."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from farm import Client
-from farm.cli.lease import _give_back
+from farm.cli.holding import _give_back
 from farm.client import AsyncClient
 from farm.core.errors import ExitCode
 from farm.core.job import JobState
-from tests.support.fake_daemon import FakeDaemon
-
-LIMIT_S = 60
-
-
-@pytest.fixture
-def daemon(tmp_path):
-    with FakeDaemon(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def typed(daemon):
-    started = []
-
-    def start(*arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "farm", "lease", *arguments], env=os.environ | {"FARM_SOCKET": str(daemon.socket)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def until_said(process, words):
-    for line in process.stderr:
-        if words in line:
-            return
-    pytest.fail(f"it ended without saying {words!r}")
+from tests.support.typed import LIMIT_S, until_said
 
 
 def test_acquiring_outlives_the_daemon_and_finds_a_grant_that_nobody_heard_of(daemon, typed):
-    command = typed("acquire", "--on", "android")
+    command = typed("lease", "acquire", "--on", "android")
     until_said(command, "waits: pixel is held by bob")
     daemon.kill()
     until_said(command, "waiting up to 60 s")
@@ -62,7 +26,7 @@ def test_acquiring_outlives_the_daemon_and_finds_a_grant_that_nobody_heard_of(da
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_gives_up_waiting_leaves_no_job(daemon, typed, number):
-    command = typed("acquire", "--on", "android", "--json")
+    command = typed("lease", "acquire", "--on", "android", "--json")
     daemon.until_called("job.watch")
     command.send_signal(number)
     assert command.wait(LIMIT_S) == ExitCode.FAILED
@@ -72,7 +36,7 @@ def test_whoever_gives_up_waiting_leaves_no_job(daemon, typed, number):
 
 
 def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
-    command = typed("acquire", "--on", "android", "--json")
+    command = typed("lease", "acquire", "--on", "android", "--json")
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel", tell=False)
     del daemon.held["job-0001"]["serial"]
@@ -83,7 +47,7 @@ def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
 
 
 def test_a_commands_exit_code_outlives_the_daemon_and_its_lease_is_given_back(daemon, typed):
-    command = typed("run", "--on", "android", "--", "sh", "-c", "read line; exit $line")
+    command = typed("lease", "run", "--on", "android", "--", "sh", "-c", "read line; exit $line")
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
     until_said(command, "pixel is yours")
@@ -109,7 +73,7 @@ async def test_a_daemon_that_stays_away_is_said_when_a_lease_is_given_back(daemo
 
 
 def test_a_command_hears_that_its_lease_ends_soon_and_ends_with_it(daemon, typed):
-    command = typed("run", "--on", "android", "--", "sleep", "600")
+    command = typed("lease", "run", "--on", "android", "--", "sleep", "600")
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
     daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2999-01-01T00:00:00+00:00")
@@ -120,7 +84,7 @@ def test_a_command_hears_that_its_lease_ends_soon_and_ends_with_it(daemon, typed
 
 
 def test_a_signal_is_the_commands(daemon, typed):
-    command = typed("run", "--on", "android", "--", "sh", "-c", "trap 'exit 9' TERM; echo ready; read line")
+    command = typed("lease", "run", "--on", "android", "--", "sh", "-c", "trap 'exit 9' TERM; echo ready; read line")
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
     assert command.stdout.readline() == "ready\n"
@@ -130,10 +94,10 @@ def test_a_signal_is_the_commands(daemon, typed):
 
 
 def test_showing_prints_what_acquiring_did(daemon, typed):
-    acquired = typed("acquire", "--on", "android", "--json")
+    acquired = typed("lease", "acquire", "--on", "android", "--json")
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
     assert acquired.wait(LIMIT_S) == 0
-    shown = typed("show", "pixel", "--json")
+    shown = typed("lease", "show", "pixel", "--json")
     assert shown.wait(LIMIT_S) == 0
     assert json.load(acquired.stdout) == json.load(shown.stdout) == daemon.held["job-0001"]

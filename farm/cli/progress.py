@@ -1,0 +1,71 @@
+"""Events of jobs as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from farm.core.durations import format_duration
+
+if TYPE_CHECKING:
+    from farm.client import Event, JobInfo
+
+FEW_JOBS = 10  # of more, the single steps are no news; then it is told how many have ended
+TOLD_PARTS = 10  # so often, for all of them
+
+
+class Progress:
+    """Words for events: which job on which phone, and what happened."""
+
+    def __init__(self, jobs: Iterable[JobInfo], *, ends: bool = False) -> None:
+        """`ends`: tell the end of each job, however many they are."""
+        rows = tuple(jobs)
+        self._devices = {job.id: job.device or job.on for job in rows}
+        pinned = {job.device for job in rows if job.device}
+        self._by_device = len(rows) == 1 or len(pinned) == len(rows)  # then the phone's name tells which job it is
+        self._many = len(rows) > FEW_JOBS and not ends
+        self._ends = ends
+        self._ended = self._failed = 0
+
+    def name(self, job: str) -> str:
+        """A job: its phone's name where that tells it from the others."""
+        device = self._devices.get(job, "")
+        return device or job if self._by_device else f"{job} {device}".rstrip()
+
+    def line(self, event: Event) -> str:
+        """A line for people; empty for events that are no news to them."""
+        data: Mapping[str, Any] = event.data
+        job = str(data.get("job") or event.subject)
+        if data.get("device"):
+            self._devices[job] = str(data["device"])
+        match event.kind:
+            case "job.progress" if not self._many:
+                return f"{self.name(job)}: {data.get('step', '')}"
+            case "attempt.started" if not self._many:
+                return f"{self.name(job)}: started"
+            case "attempt.ended" if data.get("state") not in ("done", "cancelled"):
+                return f"{self.name(job)}: {data.get('state')}{_because(data)}"
+            case "job.queued" | "job.held" | "job.resumed":
+                return f"{self.name(job)}: {event.kind.removeprefix('job.')}{_because(data)}"
+            case "job.done" | "job.failed" | "job.cancelled":
+                return self._end(job, event.kind.removeprefix("job."), _because(data))
+            case "lease.expiring":
+                return f"{self.name(job)}: the lease ends in {format_duration(data['left_s'])}, unless it is extended"
+            case _:
+                return ""
+
+    def _end(self, job: str, state: str, because: str) -> str:
+        self._ended += 1
+        self._failed += state != "done"
+        if self._ends or state == "cancelled":
+            return f"{self.name(job)}: {state}{because}"
+        whole = len(self._devices)
+        if not self._many or self._ended * TOLD_PARTS // whole == (self._ended - 1) * TOLD_PARTS // whole:
+            return ""
+        return f"{self._ended} of {whole} jobs have ended" + (f", {self._failed} not well" if self._failed else "")
+
+
+def _because(data: Mapping[str, Any]) -> str:
+    error = data.get("error")
+    reason = error.get("message") if isinstance(error, Mapping) else data.get("reason")
+    return f": {reason}" if reason else ""

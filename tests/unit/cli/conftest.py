@@ -1,0 +1,40 @@
+"""Commands as people start them, against a daemon whose answers are made up."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.fake_daemon import FakeDaemon
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    with FakeDaemon(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def typed(daemon):
+    started = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "farm", *arguments], env=os.environ | {"FARM_SOCKET": str(daemon.socket)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def background():
+    with ThreadPoolExecutor(4) as pool:
+        yield pool.submit

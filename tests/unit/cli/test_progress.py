@@ -1,0 +1,54 @@
+"""Lines about jobs."""
+
+from datetime import UTC, datetime
+
+from farm.cli.progress import Progress
+from farm.client import JobInfo
+from farm.core.events import Event
+from farm.core.job import JobState
+
+AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def job(number, device=""):
+    return JobInfo(
+        f"job-{number}", "shell", "id", "ann", JobState.QUEUED, "android", device, "", "", 5, AT, None, 0, None, ""
+    )
+
+
+def event(kind, number, **data):
+    return Event(1, AT, kind, f"job-{number}", data)
+
+
+def started(number, device):
+    return Event(1, AT, "attempt.started", f"job-{number}.1", {"job": f"job-{number}", "device": device})
+
+
+def test_a_phone_names_its_job_only_where_no_other_job_has_it():
+    alone = Progress([job(1)])
+    assert alone.line(started(1, "pixel")) == "pixel: started"
+    pinned = Progress([job(1, "pixel"), job(2, "galaxy")])
+    assert pinned.line(started(2, "galaxy")) == "galaxy: started"
+    matrix = Progress([job(1), job(2)])
+    assert matrix.line(started(1, "pixel")) == "job-1 pixel: started"
+    assert matrix.line(event("job.progress", 1, step="timing")) == "job-1 pixel: timing"
+    assert matrix.line(event("job.done", 1)) == ""
+
+
+def test_of_many_jobs_it_is_told_how_many_have_ended():
+    many = Progress([job(number) for number in range(40)])
+    lines = [many.line(started(number, "pixel")) for number in range(40)]
+    lines += [many.line(event("job.failed" if number == 5 else "job.done", number)) for number in range(40)]
+    lines = [line for line in lines if line]
+    assert len(lines) == 10
+    assert lines[0] == "4 of 40 jobs have ended"
+    assert lines[-1] == "40 of 40 jobs have ended, 1 not well"
+    error = {"message": "it was unplugged"}
+    ended = Event(1, AT, "attempt.ended", "job-1.1", {"job": "job-1", "state": "failed", "error": error})
+    assert many.line(ended) == "job-1 pixel: failed: it was unplugged"
+
+
+def test_a_watcher_hears_of_each_end():
+    watching = Progress([job(number) for number in range(40)], ends=True)
+    assert watching.line(event("job.done", 3)) == "job-3: done"
+    assert watching.line(event("job.failed", 4, error={"message": "no"})) == "job-4: failed: no"

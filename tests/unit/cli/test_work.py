@@ -1,0 +1,72 @@
+"""What `bench`, `run`, `shell`, `submit` and `watch` share, against made-up answers."""
+
+import signal
+
+import pytest
+
+from farm import Client, ShellSpec
+from farm.cli import work
+from farm.core.errors import DaemonUnreachableError, ExitCode, PhoneError
+from tests.support.typed import LIMIT_S, until_said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whatever_ends_a_waiting_command_cancels_its_jobs(daemon, typed, number):
+    command = typed("shell", "--on", "android", "--devices", "all", "--", "id")
+    daemon.until_called("job.watch")
+    command.send_signal(number)
+    assert command.wait(LIMIT_S) == ExitCode.FAILED
+    assert "cancelled 2 jobs\n" in command.stderr.read()
+    assert {shown["job"]["state"] for shown in daemon.jobs.values()} == {"cancelled"}
+
+
+def test_why_jobs_wait_is_asked_of_ones_own_only(daemon, monkeypatch, capsys, background):
+    monkeypatch.setattr(work, "IDLE_S", 0.01)
+    with Client(daemon.socket) as client:
+        client.submit(ShellSpec(on="android", command="another's"))
+        alone = client.submit(ShellSpec(on="android", command="id"))
+        array = client.submit(ShellSpec(on="android", command="id", devices="all"))
+        following = background(work.follow, client, [alone, array])
+        daemon.until_called("job.list", 2)
+        for job in (*alone.ids, *array.ids):
+            daemon.end(job)
+        following.result(LIMIT_S)
+    assert {tuple(fields["jobs"]) for fields in daemon.listings} == {("job-0002", "array-2")}
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["job-0002, job-0003 pixel, job-0004 galaxy wait: pixel is held by bob for 12 s"] or said == [
+        "job-0004 galaxy, job-0003 pixel, job-0002 wait: pixel is held by bob for 12 s"
+    ]
+
+
+def test_a_daemon_that_stays_away_leaves_the_jobs_and_how_to_come_back(daemon, background):
+    with Client(daemon.socket, restart_s=0.1, on_notice=lambda _: None) as client:
+        submitted = client.submit(ShellSpec(on="android", command="id"))
+        following = background(work.follow, client, [submitted])
+        daemon.until_called("job.watch")
+        daemon.kill()
+        with pytest.raises(DaemonUnreachableError, match="the jobs stay in its queue") as raised:
+            following.result(LIMIT_S)
+    assert raised.value.hint == "once it is back: farm watch job-0001"
+
+
+def test_watching_tells_each_jobs_end(daemon, typed):
+    with Client(daemon.socket) as client:
+        client.submit(ShellSpec(on="android", command="id", devices="all"))
+    command = typed("watch", "job-0001", "job-0002")
+    daemon.until_called("job.watch")
+    daemon.begin("job-0001", "pixel")
+    daemon.tell("lease.expiring", "L1", job="job-0001", left_s=60.0)
+    daemon.end("job-0001", {"exit_code": 0})
+    daemon.end("job-0002", error=PhoneError("galaxy was unplugged"))
+    assert command.wait(LIMIT_S) == ExitCode.FAILED
+    assert [line.split(" ", 1)[1] for line in command.stdout] == [
+        "pixel: started\n", "pixel: the lease ends in 1m, unless it is extended\n", "pixel: done\n",
+        "galaxy: failed: galaxy was unplugged\n",
+    ]  # fmt: skip
+
+
+def test_no_jobs_are_no_table(daemon, typed):
+    command = typed("job", "list")
+    until_said(command, "no jobs")
+    assert command.wait(LIMIT_S) == 0
+    assert command.stdout.read() == ""
