@@ -66,6 +66,8 @@ def check(engine: Engine) -> CheckReport:
         try:
             if connection.dialect.name == "sqlite":
                 findings += _of_sqlite(connection)
+            else:
+                connection.execute(sql("SET LOCAL statement_timeout = 0"))  # whole tables are counted
             size_bytes = size_of(connection)
             for table in schema.metadata.sorted_tables:
                 rows[table.name] = connection.execute(select(func.count()).select_from(table)).scalar_one()

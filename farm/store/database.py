@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DatabaseError
 
+from farm.core.errors import HostError
 from farm.core.events import Drafts, Event
 from farm.store.rows import insert_events
+from farm.store.trouble import trouble_of
 from farm.store.writer import Writer
 
 T = TypeVar("T")
+
+
+class StoreReadError(HostError):
+    """The database could not be read."""
+
+    code = "store_read"
 
 
 class NothingWrittenError(Exception):
@@ -26,9 +35,22 @@ class Database:
         self.engine = engine
         self.writer = writer
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """A connection for a few selects, which see one state of the database."""
-        return self.engine.connect()
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for a few selects, which see one state of the database.
+
+        Raises:
+            StoreReadError: the database as a whole cannot be read now: its server is away, its disk failed.
+        """
+        try:
+            with self.engine.connect() as connection:
+                yield connection
+        except DatabaseError as error:
+            trouble = trouble_of(error)
+            if trouble is None:
+                raise
+            said = f"the database cannot be read: {trouble.reason}"
+            raise StoreReadError(said, hint=trouble.hint, evidence=trouble.evidence) from error
 
     async def write(
         self, statement: Callable[[Connection], T], events: Sequence[Event] = (), *, last: bool = False

@@ -5,10 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
 CONNECT_TIMEOUT_S = 10
+# A server that vanished (power, cable, firewall) is given up after ten seconds, not after TCP's quarter of an hour:
+# reads run on the event loop too, and everybody waits for the one writer.
+SERVER = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "tcp_user_timeout": 10_000,  # ms for what was sent to be taken
+    "keepalives": 1,  # while only its answer is awaited: asked after 5 s, given up after 3 questions 2 s apart
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+STATEMENT_TIMEOUT = "30s"  # of one statement on the server: ours take milliseconds, a prune's batch too
 
 
 def sqlite_engine(
@@ -43,5 +54,12 @@ def sqlite_engine(
 
 
 def server_engine(url: str) -> Engine:
-    """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew."""
-    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_S})
+    """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew.
+
+    What the URL says (`?tcp_user_timeout=...`, `?options=-c statement_timeout=...`) goes before these limits.
+    """
+    limits = {**SERVER, "options": f"-c statement_timeout={STATEMENT_TIMEOUT}"}
+    said = make_url(url).query
+    return create_engine(
+        url, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in said}
+    )

@@ -64,6 +64,7 @@ class Server:
         elif version < SCHEMA_VERSION:
             from farm.store.migrate import migrate
 
+            connection.execute(sql("SET LOCAL statement_timeout = 0"))  # it reads and writes whole tables
             logger.info("%s has schema version %d; brought up to %d", self.name, version, SCHEMA_VERSION)
             migrate(connection, version)
         epoch = next_epoch(connection)

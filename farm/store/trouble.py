@@ -23,6 +23,7 @@ _SQLITE = {
 _SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
     "53": ("the database server has no room or memory left", ROOM_HINT),
     "08": ("the database server cannot be reached", "is it running? farm goes on once it answers"),
+    "57014": ("the database server took too long", "is it overloaded, or does somebody hold a lock there?"),
     "57": ("the database server is stopping", "farm goes on once it is back"),
     "58": ("the database server's disk failed", "look at its log"),
     "25006": ("the database server is read-only", "is it a standby? [store] url must name the primary"),

@@ -1,0 +1,78 @@
+"""A PostgreSQL server that is slow or gone holds nobody up for long, and that is said."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import text
+
+from farm.store.database import StoreReadError
+from farm.store.engine import server_engine
+from farm.store.store import Store
+from farm.store.writer import StoreWriteError
+from tests.support import postgres
+from tests.unit.store.values import job
+
+
+@pytest.fixture
+def store(new_database):
+    opened = Store.open(new_database())
+    yield opened
+    opened.close()
+
+
+def limits(url):
+    """What a connection goes by: the statement timeout as the server says it, libpq's parameters."""
+    engine = server_engine(url)
+    with engine.connect() as connection:
+        said = connection.execute(text("SHOW statement_timeout")).scalar_one()
+        parameters = connection.connection.driver_connection.info.get_parameters()
+    engine.dispose()
+    return said, parameters
+
+
+def linger(connection):
+    connection.exec_driver_sql("SET LOCAL statement_timeout = 10")
+    connection.exec_driver_sql("SELECT pg_sleep(600)")
+
+
+def test_every_connection_has_limits(new_database):
+    said, parameters = limits(new_database())
+    assert said == "30s"
+    expected = {"tcp_user_timeout": "10000", "keepalives": "1", "keepalives_idle": "5", "keepalives_count": "3"}
+    assert expected.items() <= parameters.items()
+
+
+def test_what_the_url_says_goes_before(new_database):
+    said, parameters = limits(new_database() + "&tcp_user_timeout=7000&options=-c%20statement_timeout%3D4s")
+    assert (said, parameters["tcp_user_timeout"], parameters["keepalives_idle"]) == ("4s", "7000", "5")
+
+
+async def test_a_write_that_takes_too_long_is_given_up_and_told(store):
+    heard = []
+    store.on_problem(heard.append)
+
+    with pytest.raises(StoreWriteError, match="took too long"):
+        await store.database.write(linger)
+    async with asyncio.timeout(10):
+        while heard != [True, False]:  # noqa: ASYNC110 (another thread's work)
+            await asyncio.sleep(0.01)
+    assert await store.jobs.add((job(),)) == ("j1",)
+
+
+def test_a_read_that_takes_too_long_says_why(store):
+    with pytest.raises(StoreReadError, match="took too long"), store.database.reading() as connection:
+        linger(connection)
+    assert store.jobs.get("j1") is None
+
+
+def test_reads_and_writes_of_a_server_that_is_gone_say_so():
+    if why := postgres.missing():
+        pytest.skip(why)
+    with postgres.running_server() as server:
+        store = Store.open(postgres.new_database(server))
+    with pytest.raises(StoreReadError, match="cannot be reached"):
+        store.jobs.page()
+    with pytest.raises(StoreWriteError, match="database server"):
+        asyncio.run(store.jobs.add((job(),)))
+    assert "database server" in store.problem
+    store.close()
