@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from farm.core.allocator_events import AllocatorPolicy
 from farm.core.device import DeviceView
-from farm.core.requests import LeaseRequest
+from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.reservations import Reservation
 from farm.core.shares import Share
 
@@ -50,6 +50,7 @@ class Lease:
     id: str
     request: LeaseRequest
     since_s: float
+    look_s: float = 0.0  # a tune lease is looked at then: whether others should have its phone
     asked: bool = False
 
 
@@ -88,7 +89,10 @@ class Model:
         request = self.waiting[request_id]
         self._turn(line_of(request))
         self.left(request_id)
-        self.held[device] = Lease(request_id, request, self.now_s)
+        self.begins(device, request_id, request)
+
+    def begins(self, device: str, request_id: str, request: LeaseRequest) -> None:
+        self.held[device] = Lease(request_id, request, self.now_s, self.now_s + self.policy.min_slice_s)
 
     def ended(self, device: str) -> None:
         lease = self.held.pop(device)
@@ -165,6 +169,45 @@ class Model:
             line = line_of(waiting.pop(name))
             lines[line] = (turns, self.now_s)
         return chosen, close
+
+    def looked_at(self) -> list[str]:
+        """Devices of tune leases whose time it is to be looked at; the next time is a slice later."""
+        due = [name for name in self.tuning() if self.held[name].look_s <= self.now_s]
+        for name in due:
+            self.held[name].look_s = self.now_s + self.policy.min_slice_s
+        return due
+
+    def tuning(self) -> list[str]:
+        """Devices of tune leases that were not asked to yield."""
+        return [n for n, each in self.held.items() if each.request.lease_class is LeaseClass.TUNE and not each.asked]
+
+    def entitled(self, device: str) -> tuple[list[str], bool]:
+        """Who waits, would be served if the lease on `device` ended, and then goes before the holder's next request.
+
+        Also whether rounding might decide otherwise.
+        """
+        lease = self.held[device]
+        self.ended(device)
+        holder, close, found = lease.request, False, []
+        free = self.free()
+        for name, request in self.waiting.items():
+            if not self._possible(name, [], free):
+                continue
+            ours, theirs = self.turn(request.user), self.turn(holder.user)
+            if self.lines[line_of(request)][1] <= self.now_s - self.policy.starved_s:
+                before = True
+            elif request.priority != holder.priority:
+                before = request.priority > holder.priority
+            elif request.user == holder.user:
+                before = request.lease_class is not LeaseClass.TUNE
+            else:
+                before = ours < theirs
+                close |= abs(ours - theirs) < NEARLY * (1 + ours)
+            if before:
+                found.append(name)
+        self.past.pop()
+        self.held[device] = lease
+        return found, close
 
     def _place(
         self,

@@ -29,20 +29,20 @@ from farm.core.reservations import Reservation
 from farm.core.selector import Selector
 from farm.core.shares import Share
 from tests.support.allocator import phone, wish
-from tests.support.allocator_model import Lease, Model, means
+from tests.support.allocator_model import Model, means
 
 NAMES = ("a", "b", "c")
 ALIASES = ("adreno", "mali")
 KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
 USERS = ("ann", "bob", "cleo")
 POLICY = AllocatorPolicy(
-    workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=10.0, min_slice_s=20.0, reservation_guard_s=30.0
+    workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=40.0, min_slice_s=20.0, reservation_guard_s=30.0
 )
 
 users = st.sampled_from(USERS)
 names = st.sampled_from(NAMES)
 wishes = {
-    "key": st.sampled_from((*KEYS, "android", "android")),
+    "text": st.sampled_from((*KEYS, "android", "android")),
     "priority": st.sampled_from((1, 1, 1, 2)),
     "device": st.sampled_from(("", "", "", "b")),
     "user": users,
@@ -53,12 +53,17 @@ wishes = {
 }
 
 
-class AllocatorMachine(RuleBasedStateMachine):
-    @initialize()
-    def begin(self):
+class Beside(RuleBasedStateMachine):
+    """An allocator beside the model: leases end and time passes; how requests come is for machines below."""
+
+    @initialize(present=st.lists(st.sampled_from(ALIASES), min_size=1, max_size=len(NAMES)))
+    def begin(self, present):
         self.allocator = Allocator(POLICY)
         self.model = Model(POLICY)
         self.count = 0
+        for name, alias in zip(NAMES, present, strict=False):
+            self.model.views[name] = phone(name, alias)
+            self.step(DeviceChanged(self.model.views[name]))
 
     def step(self, event):
         model = self.model
@@ -79,8 +84,12 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert not limit or having[request.user] <= limit
             if request.worker:
                 assert sum(lease.request.worker for lease in model.held.values()) <= POLICY.workers
+        due = [] if model.paused else model.looked_at()
         for ask in decision.yields:
             self.check_ask(ask)
+        newcomer = event.id if isinstance(event, RequestCame) else ""
+        if not model.paused and not any(lease.asked for lease in model.held.values()):
+            self.check_that_nobody_should_be_asked(due, newcomer)
 
     def check_ask(self, ask):
         model = self.model
@@ -99,52 +108,29 @@ class AllocatorMachine(RuleBasedStateMachine):
             )
             return
         assert model.now_s >= lease.since_s + POLICY.min_slice_s
-        # Somebody gains by it: were the lease over, a request would be served that is not now.
-        del model.held[ask.device]
-        served, close = model.who_is_served()
-        model.held[ask.device] = lease
-        assert served or close
+        # Somebody gains by it who then goes before the holder's next request, and is named.
+        lease.asked = False
+        entitled, close = model.entitled(ask.device)
+        lease.asked = True
+        assert close or ask.reason in {f"{model.waiting[name].user} waits for it" for name in entitled}
 
-    # --- devices ---
-
-    @rule(
-        name=names,
-        alias=st.sampled_from(ALIASES),
-        life=st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING]),
-        service=st.sampled_from([Service.IN] * 4 + [Service.DRAINING]),
-        heat=st.sampled_from([Heat.OK] * 4 + [Heat.COOLING]),
-    )
-    def device_changes(self, name, alias, life, service, heat):
-        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat)
-        self.step(DeviceChanged(self.model.views[name]))
-
-    @rule(name=names)
-    def device_is_forgotten(self, name):
-        self.model.views.pop(name, None)
-        self.step(DeviceForgotten(name))
+    def check_that_nobody_should_be_asked(self, due, newcomer):
+        """No lease was asked so far, so whoever waits was promised nothing."""
+        model = self.model
+        for device in due:
+            entitled, close = model.entitled(device)
+            assert close or not entitled
+        for device in model.tuning() if newcomer in model.waiting else ():
+            if model.held[device].since_s + POLICY.min_slice_s <= model.now_s:
+                entitled, close = model.entitled(device)
+                assert close or newcomer not in entitled
 
     # --- requests and leases ---
 
-    def wish(self, key, priority, device, user, worker, lease_class, longest_s, avoid):
-        return wish(
-            key, priority, device, user, worker=worker, lease_class=lease_class, longest_s=longest_s, avoid=avoid
-        )
-
-    @rule(**wishes)
-    def request_comes(self, **wanted):
+    def comes(self, request):
         self.count += 1
-        request_id, request = f"r{self.count}", self.wish(**wanted)
-        self.model.came(request_id, request)
-        self.step(RequestCame(request_id, request))
-
-    @rule(on=names, **wishes | {"device": st.just("")})
-    def lease_is_restored(self, on, **wanted):
-        if on in self.model.held:
-            return
-        self.count += 1
-        request = self.wish(**wanted)
-        self.model.held[on] = Lease(f"r{self.count}", request, self.model.now_s)
-        self.step(LeaseRestored(on, f"r{self.count}", request))
+        self.model.came(f"r{self.count}", request)
+        self.step(RequestCame(f"r{self.count}", request))
 
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data())
@@ -164,43 +150,6 @@ class AllocatorMachine(RuleBasedStateMachine):
         device = data.draw(st.sampled_from(sorted(self.model.held)))
         self.model.ended(device)
         self.step(LeaseEnded(device))
-
-    # --- rules of the house ---
-
-    @rule(weight=st.sampled_from((1.0, 2.0, 5.0)), devices=st.integers(0, 3), user=users)
-    def shares_change(self, weight, devices, user):
-        self.model.shares[user] = Share(weight, devices)
-        self.step(SharesChanged(self.model.default, self.model.shares))
-
-    @rule(
-        names=st.lists(
-            st.tuples(
-                st.sampled_from(("android", *ALIASES, *NAMES)),
-                st.sets(users, min_size=1, max_size=2),
-                st.sampled_from((-5.0, 0.0, 10.0, 35.0, 100.0)),
-                st.sampled_from((1.0, 20.0, 300.0)),
-            ),
-            max_size=3,
-        )
-    )
-    def reservations_change(self, names):
-        now_s = self.model.now_s
-        self.model.reservations = tuple(
-            Reservation(f"{index}", Selector.parse(key), frozenset(who), now_s + offset_s, now_s + offset_s + length_s)
-            for index, (key, who, offset_s, length_s) in enumerate(names)
-        )
-        self.step(ReservationsChanged(self.model.reservations))
-
-    @rule()
-    def pause(self):
-        self.model.paused = True
-        self.step(Paused("the disk is full"))
-
-    @precondition(lambda self: self.model.paused)
-    @rule()
-    def resume(self):
-        self.model.paused = False
-        self.step(Resumed())
 
     @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
     def time_passes(self, seconds):
@@ -260,6 +209,12 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert yields._asked_for.keys() | yields._unclaimed == asked
 
     @invariant()
+    def tune_leases_are_looked_at_in_time(self):
+        model = self.model
+        if model.waiting and not model.paused and (tuning := model.tuning()):
+            assert self.allocator.next_look_s() <= min(model.held[device].look_s for device in tuning)
+
+    @invariant()
     def usage_is_what_was_held(self):
         state = self.allocator._state
         for user in USERS:
@@ -279,5 +234,89 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert estimate_s is None or estimate_s >= 0
 
 
-TestAllocator = AllocatorMachine.TestCase
-TestAllocator.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+class Everything(Beside):
+    """All that can happen."""
+
+    # --- devices ---
+
+    @rule(
+        name=names,
+        alias=st.sampled_from(ALIASES),
+        life=st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING]),
+        service=st.sampled_from([Service.IN] * 4 + [Service.DRAINING]),
+        heat=st.sampled_from([Heat.OK] * 4 + [Heat.COOLING]),
+    )
+    def device_changes(self, name, alias, life, service, heat):
+        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat)
+        self.step(DeviceChanged(self.model.views[name]))
+
+    @rule(name=names)
+    def device_is_forgotten(self, name):
+        self.model.views.pop(name, None)
+        self.step(DeviceForgotten(name))
+
+    # --- requests and leases ---
+
+    @rule(**wishes)
+    def request_comes(self, **wanted):
+        self.comes(wish(**wanted))
+
+    @rule(on=names, **wishes | {"device": st.just("")})
+    def lease_is_restored(self, on, **wanted):
+        if on in self.model.held:
+            return
+        self.count += 1
+        request = wish(**wanted)
+        self.model.begins(on, f"r{self.count}", request)
+        self.step(LeaseRestored(on, f"r{self.count}", request))
+
+    # --- rules of the house ---
+
+    @rule(weight=st.sampled_from((1.0, 2.0, 5.0)), devices=st.integers(0, 3), user=users)
+    def shares_change(self, weight, devices, user):
+        self.model.shares[user] = Share(weight, devices)
+        self.step(SharesChanged(self.model.default, self.model.shares))
+
+    @rule(
+        names=st.lists(
+            st.tuples(
+                st.sampled_from(("android", *ALIASES, *NAMES)),
+                st.sets(users, min_size=1, max_size=2),
+                st.sampled_from((-5.0, 0.0, 10.0, 35.0, 100.0)),
+                st.sampled_from((1.0, 20.0, 300.0)),
+            ),
+            max_size=3,
+        )
+    )
+    def reservations_change(self, names):
+        now_s = self.model.now_s
+        self.model.reservations = tuple(
+            Reservation(f"{index}", Selector.parse(key), frozenset(who), now_s + offset_s, now_s + offset_s + length_s)
+            for index, (key, who, offset_s, length_s) in enumerate(names)
+        )
+        self.step(ReservationsChanged(self.model.reservations))
+
+    @rule(paused=st.sampled_from((True, False, False)))
+    def store_fails_or_works(self, paused):
+        self.model.paused = paused
+        self.step(Paused("the disk is full") if paused else Resumed())
+
+
+class TunersAndOthers(Beside):
+    """Few phones, always there, and many tune leases: somebody is asked to yield all the time."""
+
+    @rule(
+        user=users,
+        lease_class=st.sampled_from((LeaseClass.TUNE, LeaseClass.TUNE, LeaseClass.BENCH)),
+        priority=st.sampled_from((1, 1, 1, 2)),
+        key=st.sampled_from(("android", "android", "a")),
+        worker=st.booleans(),
+    )
+    def request_comes(self, **wanted):
+        self.comes(wish(wanted.pop("key"), **wanted))
+
+
+TestEverything = Everything.TestCase
+TestEverything.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestTunersAndOthers = TunersAndOthers.TestCase
+TestTunersAndOthers.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
