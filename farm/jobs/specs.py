@@ -55,6 +55,7 @@ class JobSpec:
     lease_class: ClassVar[LeaseClass] = LeaseClass.INTERACTIVE
     worker: ClassVar[bool] = True  # whether an attempt takes one of the host's worker places
     traces: ClassVar[bool] = False  # whether its phone must be cleaned and checked before the next user
+    once: ClassVar[bool] = False  # unless `max_attempts` allows for more, what was broken off is not begun again
     personal: ClassVar[bool] = False  # in a person's hands: ends by its own clock and outlives the daemon
 
     on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
@@ -129,6 +130,7 @@ class ShellSpec(JobSpec):
 
     kind: ClassVar[str] = "shell"
     traces: ClassVar[bool] = True
+    once: ClassVar[bool] = True
 
     command: Annotated[str, Field(min_length=1, max_length=8192)]
     # A line has side effects: what may have happened once is not done again unless its owner says that it may be.

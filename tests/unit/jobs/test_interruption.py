@@ -1,0 +1,37 @@
+"""What becomes of a shell's line that the daemon's end breaks off."""
+
+import pytest
+
+from farm.core.job import AttemptState, JobState
+from tests.unit.jobs.test_dispatcher import Farm, running
+
+
+async def restarted(path, *, crash, **fields):
+    """The job and its attempts as the next daemon has them, once that has begun what it begins."""
+    farm = Farm(path, "p1")
+    await farm.dispatcher.start()
+    job_id = await farm.one(**fields)
+    await farm.started()
+    if crash:
+        farm.crash()
+    else:
+        await farm.dispatcher.stop()
+        farm.store.close()
+    async with running(path, "p1") as again:
+        if again.dispatcher.lives(job_id):
+            await again.started()
+        return again.job(job_id), again.store.jobs.attempts(job_id)
+
+
+@pytest.mark.parametrize(("crash", "code"), [(True, "daemon_died"), (False, "daemon_stopped")])
+async def test_a_line_that_was_broken_off_is_not_run_again(tmp_path, crash, code):
+    job, attempts = await restarted(tmp_path / "farm.db", crash=crash, max_attempts=1)
+    assert (job.state, job.error["code"]) == (JobState.FAILED, code)
+    assert f"farm logs {job.id}" in job.error["hint"]
+    assert [each.state for each in attempts] == [AttemptState.FAILED]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_a_line_that_may_be_tried_again_is(tmp_path, crash):
+    _, attempts = await restarted(tmp_path / "farm.db", crash=crash, max_attempts=2)
+    assert [each.state for each in attempts] == [AttemptState.INTERRUPTED, AttemptState.RUNNING]
