@@ -16,6 +16,7 @@ from farm.core.errors import UserError
 from farm.jobs.toolchain_check import check_pair, examine
 from farm.jobs.toolchains import Toolchains
 from farm.jobs.zygote import Toolchain
+from farm.store.changes import to_its_end
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -89,9 +90,7 @@ class ToolchainVerbs:
             if bundle is not None:
                 check_pair(asked.name, facts, bundle)
             toolchain = Toolchain(asked.name, python, asked.bundle)
-            await self._toolchains.add(toolchain, facts.tvm)
-            await self._zygotes.add(toolchain)
-        self._changed()
+            await self._take_in(toolchain, facts.tvm)
         return {**self._row(toolchain), "tvm": facts.tvm, "versions": facts.packages}
 
     async def list(self, call: ControlCall) -> Mapping[str, Any]:
@@ -111,10 +110,20 @@ class ToolchainVerbs:
                     f"bundle {shown} was added for toolchain {name}, which checks the phones that have it",
                     hint=f"first: farm bundle remove {shown}",
                 )
-            await self._zygotes.remove(name)
-            await self._toolchains.remove(name)
-        self._changed()
+            await self._let_go(name)
         return {"name": name}
+
+    @to_its_end
+    async def _take_in(self, toolchain: Toolchain, tvm: str) -> None:
+        await self._toolchains.add(toolchain, tvm)
+        await self._zygotes.add(toolchain)
+        self._changed()
+
+    @to_its_end
+    async def _let_go(self, name: str) -> None:
+        await self._zygotes.remove(name)
+        await self._toolchains.remove(name)
+        self._changed()
 
     def _row(self, toolchain: Toolchain) -> dict[str, Any]:
         versions = dict(self._zygotes.versions(toolchain.name))

@@ -9,6 +9,7 @@ from farm.core.errors import FarmError, UserError
 from farm.core.labels import normalise
 from farm.core.selector import Selector
 from farm.fleet.fleet import Fleet
+from farm.store.changes import to_its_end
 
 
 class AliasBook(Protocol):
@@ -43,6 +44,7 @@ class Aliases:
         """Every key set by hand, with the phones it means."""
         return self._configured | self._kept
 
+    @to_its_end
     async def set(self, name: str, selector: str) -> str:
         """Set a key; returns it normalised.
 
@@ -65,6 +67,7 @@ class Aliases:
             raise
         return alias
 
+    @to_its_end
     async def remove(self, name: str) -> str:
         """Remove a key; returns it normalised.
 

@@ -31,6 +31,7 @@ from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.traces import note
 from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
+from farm.store.changes import to_its_end
 from farm.store.records import DeviceRecord
 
 log = logging.getLogger(__name__)
@@ -181,6 +182,7 @@ class Fleet:
 
     # -- orders --
 
+    @to_its_end
     async def adopt(self, name: str, *, pool: str = "", rename: str = "") -> DeviceView:
         """Take a device into the farm; its provisioning begins.
 
@@ -194,6 +196,7 @@ class Fleet:
             agent.tell(m.Adopted())
             return self._board.view(agent.serial)
 
+    @to_its_end
     async def change(
         self, name: str, *, rename: str | None = None, pool: str | None = None, labels: Mapping[str, str] | None = None
     ) -> DeviceView:
@@ -207,6 +210,7 @@ class Fleet:
             await self._keep(agent, self._registry.edited(record, taken, rename, pool, labels or {}))
             return self._board.view(agent.serial)
 
+    @to_its_end
     async def set_service(self, name: str, service: Service) -> DeviceView:
         """Drain, maintain or put back into service; the last also releases a quarantined device.
 
@@ -221,6 +225,7 @@ class Fleet:
                 agent.tell(m.Released())
             return self._board.view(agent.serial)
 
+    @to_its_end
     async def add_network(self, address: str) -> str:
         """Keep a network phone connected for ever; returns the serial it will be listed under."""
         serial = self._watcher.add_network(address)
@@ -259,15 +264,11 @@ class Fleet:
         agent.server = None
         try:
             await part(agent, clean=clean)
-            await self._forget_record(agent)
+            await self._let_go(agent)
         finally:
             record = self._registry.get(agent.serial)
             if record is not None and record.adopted:  # it did not work: what farm does must agree with its record
                 agent.tell(m.Adopted())
-        if agent.state.life is Life.GONE:
-            await self._drop(agent)
-        else:
-            self.changed(agent)
 
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
         """Replace the keys set by hand (farm.fleet.aliases)."""
@@ -375,12 +376,18 @@ class Fleet:
 
         await self._registry.save(record, believe)
 
-    async def _forget_record(self, agent: Agent) -> None:
+    @to_its_end
+    async def _let_go(self, agent: Agent) -> None:
+        """Forget an agent's record, and the agent itself when adb does not list it."""
         record = self._registry.get(agent.serial)
         if record is not None:
             await self._registry.forget(agent.serial)
         if record is not None and record.address:
             await part_from_network(self._client, self._watcher, record.address)
+        if agent.state.life is Life.GONE:
+            await self._drop(agent)
+        else:
+            self.changed(agent)
 
     def _spawn(self, what: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(what, name=name)

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -48,7 +49,7 @@ from farm.core.queue_messages import (
     TimePassed,
     Withdraw,
 )
-from farm.core.queue_model import Phase
+from farm.core.queue_model import NoSuchJobError, Phase
 from farm.core.requests import Lease
 from farm.jobs.admission import Limits, check_quota, check_store, ended_before, ended_before_start, resolve_after
 from farm.jobs.attempt_run import AttemptRun
@@ -59,6 +60,7 @@ from farm.jobs.ports import Devices, Leases
 from farm.jobs.recovery import arrays_begun, recover
 from farm.jobs.specs import AnySpec
 from farm.jobs.workbench import Workbench
+from farm.store.changes import to_its_end
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError
 
@@ -173,6 +175,7 @@ class Dispatcher:
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
+    @to_its_end  # a job that is kept and that the queue does not know would never run and never end
     async def submit(self, spec: AnySpec, user: str, *, key: str = "", must_match: bool = False) -> Submitted:
         """Take jobs in; they are kept when this returns.
 
@@ -363,7 +366,8 @@ class Dispatcher:
             error = error_to_wire(ForgottenPhoneError(f"{view.name} is no part of the farm any more"))
             for job in self._queue.jobs():
                 if job.device == view.name:
-                    self._tell(JobImpossible(job.id, error))
+                    with suppress(NoSuchJobError):  # its end is being written
+                        self._tell(JobImpossible(job.id, error))
         if was and not self._usable.get(view.name):
             views = self._devices.views()
             for job in self._queue.choosy():

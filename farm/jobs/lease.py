@@ -31,6 +31,7 @@ from farm.jobs.executor import Running
 from farm.jobs.ports import Devices
 from farm.jobs.specs import LeaseSpec
 from farm.leasing.sessions import digest
+from farm.store.changes import to_its_end
 
 WARNED_BEFORE_S = (
     60.0  # lease.expiring is told this long before the end: time to extend, or to save what is on the phone
@@ -210,6 +211,7 @@ class LeaseExecutor:
                 current.key = key
         return {**self._told(current), "tvm_key": current.key}
 
+    @to_its_end
     async def extend(self, name: str, seconds: float) -> datetime:
         """Let a lease last `seconds` longer; returns its new end, once that is kept.
 

@@ -15,6 +15,7 @@ from farm.core.errors import UserError
 from farm.core.events import EventLog
 from farm.core.selector import nearest
 from farm.jobs.zygote import Toolchain
+from farm.store.changes import to_its_end
 from farm.store.records import ToolchainRecord
 from farm.store.settings import ToolchainTable
 
@@ -127,6 +128,7 @@ class Toolchains:
                 f"there is a toolchain {name!r} already", hint=f"choose another name, or: farm toolchain remove {name}"
             )
 
+    @to_its_end
     async def add(self, toolchain: Toolchain, tvm_version: str) -> None:
         """Keep a verified toolchain.
 
@@ -141,6 +143,7 @@ class Toolchains:
             await self._kept.add(record, drafts)
         self._added[record.name] = record
 
+    @to_its_end
     async def remove(self, name: str) -> None:
         """Forget a toolchain that was added by command.
 

@@ -13,6 +13,7 @@ from farm.core.errors import UserError
 from farm.core.events import Event, EventLog
 from farm.core.reservations import Reservation
 from farm.core.selector import Selector
+from farm.store.changes import to_its_end
 from farm.store.records import ReservationRecord
 
 ID_BYTES = 4  # a farm has dozens of reservations, not millions
@@ -74,6 +75,7 @@ class ReservationBook:
         current = (record for record in self._records.values() if record.ends_at > now)
         return tuple(sorted(current, key=lambda record: (record.starts_at, record.id)))
 
+    @to_its_end
     async def add(
         self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
     ) -> ReservationRecord:
@@ -106,6 +108,7 @@ class ReservationBook:
         self.tell()
         return record
 
+    @to_its_end
     async def remove(self, reservation_id: str) -> ReservationRecord:
         """Take a reservation back.
 

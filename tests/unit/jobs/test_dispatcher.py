@@ -385,7 +385,7 @@ async def test_what_waits_for_a_failure_is_cancelled(farm):
 
 async def test_a_deadline_ends_what_waits_and_what_runs(farm):
     farm.devices.change(phone("p2", Life.OFFLINE))
-    runs, waits = await farm.one(deadline_s=0.3), await farm.one(deadline_s=0.3)
+    runs, waits = await farm.one(deadline_s=0.3), await farm.one(deadline_s=0.1)
     await farm.started()
     for each in (runs, waits):
         failed = await farm.until("job.failed", each)

@@ -1,0 +1,124 @@
+"""Orders at bad moments: a caller that leaves during a commit, arrays of which some jobs are being written."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from farm.control.job_verbs import JobVerbs
+from farm.control.server import Role
+from farm.core.device import Life
+from farm.core.errors import UserError
+from farm.core.job import JobState
+from farm.core.queue_model import JobRunsError
+from tests.unit.jobs.fakes import phone
+from tests.unit.jobs.test_dispatcher import PATIENCE_S, running
+
+CLIENTS = 12
+
+
+class Gate:
+    """Stops whoever writes with `table.method`, before or after its commit."""
+
+    def __init__(self, monkeypatch, table, method, *, after=False):
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+        write = getattr(table, method)
+
+        async def gated(*args, **kwargs):
+            if not after:
+                await self.wait()
+            written = await write(*args, **kwargs)
+            if after:
+                await self.wait()
+            return written
+
+        monkeypatch.setattr(table, method, gated)
+
+    async def wait(self):
+        self.reached.set()
+        await self.opened.wait()
+
+
+def call(name):
+    return SimpleNamespace(
+        fields={"job": name},
+        request=SimpleNamespace(kind="job.order"),
+        caller=SimpleNamespace(user="alice", role=Role.USER),
+    )
+
+
+def states(answer):
+    return [row["state"] for row in answer["jobs"]]
+
+
+@pytest.fixture
+async def farm(tmp_path):
+    async with running(tmp_path / "farm.db", "p1", "p2") as farm:
+        yield farm
+
+
+@pytest.fixture
+def verbs(farm):
+    return JobVerbs(farm.dispatcher, farm.store, None, None)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_submit_whose_caller_leaves_is_known_to_the_queue_if_it_is_kept(farm, verbs, monkeypatch, after):
+    gate = Gate(monkeypatch, farm.store.jobs, "add", after=after)
+    caller = asyncio.create_task(farm.submit(devices=2, hold=True))
+    await gate.reached.wait()
+    caller.cancel()
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    for job in farm.store.jobs.page():
+        assert farm.dispatcher.lives(job.id)
+        assert states(await verbs.cancel(call(job.id))) == ["cancelled"]
+
+
+async def test_an_array_of_which_one_job_is_being_ended_is_cancelled_whole(farm, verbs, monkeypatch):
+    submitted = await farm.submit(devices=20, hold=True)
+    gate = Gate(monkeypatch, farm.store.jobs, "save")
+    farm.dispatcher.cancel(submitted.jobs[3], UserError("enough"))
+    await gate.reached.wait()
+    one, whole = (asyncio.create_task(verbs.cancel(call(name))) for name in (submitted.jobs[3], submitted.array))
+    resumed = asyncio.create_task(verbs.resume(call(submitted.array)))
+    gate.opened.set()
+    assert states(await one) == ["cancelled"]
+    assert states(await whole) == states(await resumed) == ["cancelled"] * 20
+
+
+async def test_clients_that_cancel_one_array_at_once_all_succeed(farm, verbs):
+    submitted = await farm.submit(devices=20, hold=True)
+    answers = await asyncio.gather(*(verbs.cancel(call(submitted.array)) for _ in range(CLIENTS)))
+    assert [states(answer) for answer in answers] == [["cancelled"] * 20] * CLIENTS
+    again = await verbs.cancel(call(submitted.array))
+    assert states(again) == ["cancelled"] * 20
+
+
+async def test_of_an_array_whatever_does_not_run_is_held(farm, verbs, monkeypatch):
+    farm.leases.held["p2"] = None
+    gate = Gate(monkeypatch, farm.store.jobs, "start")
+    submitted = await farm.submit(devices=3)
+    await gate.reached.wait()
+    order = asyncio.create_task(verbs.hold(call(submitted.array)))
+    async with asyncio.timeout(PATIENCE_S):  # not for their events: those of the attempt come first
+        while any(farm.job(job).state is not JobState.HELD for job in submitted.jobs[1:]):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    gate.opened.set()
+    starting = (await farm.started()).job.id
+    assert states(await order) == ["running", "held", "held"]
+    with pytest.raises(JobRunsError):
+        await verbs.hold(call(starting))
+
+
+async def test_all_jobs_of_a_forgotten_phone_fail_though_one_is_being_ended(farm, monkeypatch):
+    first, second = [(await farm.submit("p2", devices="all", hold=True)).jobs[0] for _ in range(2)]
+    gate = Gate(monkeypatch, farm.store.jobs, "save")
+    farm.dispatcher.cancel(first, UserError("enough"))
+    await gate.reached.wait()
+    farm.devices.change(phone("p2", Life.GONE), forget=True)
+    gate.opened.set()
+    await farm.until("job.failed", second)
+    assert (farm.job(first).state, farm.job(second).state) == (JobState.CANCELLED, JobState.FAILED)

@@ -1,0 +1,70 @@
+"""A change that has begun goes on to its end, whoever leaves."""
+
+import asyncio
+import logging
+
+import pytest
+
+from farm.core.errors import UserError
+from farm.store import changes
+from farm.store.changes import to_its_end
+
+
+class Book:
+    """A change of two steps."""
+
+    def __init__(self):
+        self.begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self.steps = []
+
+    @to_its_end
+    async def change(self, word, *, fails=False):
+        """Say it twice."""
+        self.steps.append(word)
+        self.begun.set()
+        await self.may_go_on.wait()
+        if fails:
+            raise UserError("no")
+        self.steps.append(word)
+        return word
+
+
+async def test_what_it_returns_and_raises_is_the_callers():
+    book = Book()
+    book.may_go_on.set()
+    assert await book.change("a") == "a"
+    with pytest.raises(UserError, match="no"):
+        await book.change("b", fails=True)
+    assert book.steps == ["a", "a", "b"]
+    assert Book.change.__doc__ == "Say it twice."
+
+
+async def test_a_caller_that_leaves_is_cancelled_after_the_end():
+    book = Book()
+    caller = asyncio.create_task(book.change("a"))
+    await book.begun.wait()
+    caller.cancel()
+    await asyncio.sleep(0)
+    assert not caller.done()
+    book.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert book.steps == ["a", "a"]
+
+
+async def test_a_caller_that_leaves_does_not_wait_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(changes, "LEAVE_LIMIT_S", 0.0)
+    caplog.set_level(logging.DEBUG)
+    book = Book()
+    caller = asyncio.create_task(book.change("a", fails=True))
+    await book.begun.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    (left,) = changes._going
+    book.may_go_on.set()
+    await asyncio.wait((left,))
+    await asyncio.sleep(0)
+    assert not changes._going
+    assert "Book.change: no" in caplog.text.replace("UserError('no')", "no")
