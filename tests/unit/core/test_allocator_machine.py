@@ -229,7 +229,7 @@ class Beside(RuleBasedStateMachine):
             for reason in reasons:
                 assert reason.matches == means(request, self.model.views[reason.device])
                 assert reason.reason
-                assert reason.reason != "free"
+                assert reason.reason != "free" or self.allocator.limits(request)
             estimate_s = self.allocator.estimate_s(request_id, now_s)
             assert estimate_s is None or estimate_s >= 0
 
