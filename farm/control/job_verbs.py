@@ -225,17 +225,18 @@ class JobVerbs:
         job = await asyncio.to_thread(self._one, name)
         attempts = await asyncio.to_thread(self._store.jobs.attempts, job.id)
         lines = [f"{job.id} ({job.kind} of {job.user}, priority {job.priority}) is {job.state}"]
+        request = self._dispatcher.request_of(job.id)
+        explanation = self._leasing.explain_request(request) if request else None
         waits = self._dispatcher.waits((job.id,))[job.id]
-        if waits:
+        if waits and explanation is None:
             lines.append(waits)
         if job.error is not None:
             lines.append(f"last error: {job.error.get('message')}")
         for attempt in attempts:
             failed = f": {attempt.error.get('message')}" if attempt.error else ""
             lines.append(f"attempt {attempt.number} on {attempt.device} is {attempt.state}{failed}")
-        request = self._dispatcher.request_of(job.id)
-        explanation = self._leasing.explain_request(request) if request else None
         if explanation is not None:
+            lines += explanation.limits
             lines += [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
             if explanation.estimate_s is not None:
                 lines.append(f"it should have a phone within {explanation.estimate_s:.0f} s")

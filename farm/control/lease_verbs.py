@@ -262,10 +262,11 @@ class LeaseVerbs:
 
 def _lines(explanation: Explanation) -> list[str]:
     """An explanation as sentences."""
-    lines = [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
+    lines = [*explanation.limits, *(f"{reason.device}: {reason.reason}" for reason in explanation.devices)]
     for each in explanation.waiting:
         wanted = asked_for(each.request)
-        lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s")
+        why = f": {each.why}" if each.why else ""
+        lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s{why}")
     if explanation.waiting_more:
         lines.append(f"and {explanation.waiting_more} more wait")
     if explanation.estimate_s is not None:

@@ -138,6 +138,10 @@ class Allocator:
         """
         return allocator_explain.explain(self._state, request, request_id, now_s)
 
+    def limits(self, request: LeaseRequest) -> tuple[str, ...]:
+        """Why `request` could get no device at all now: its user's quota, worker places, a paused store."""
+        return allocator_explain.limits(self._state, request)
+
     def obstacles(self, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
         """Per device that suits `request`, what keeps it, the queue apart: cheap, for lists of requests."""
         return allocator_explain.obstacles(self._state, request, now_s)

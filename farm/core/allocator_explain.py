@@ -57,13 +57,10 @@ def explain(state: State, request: LeaseRequest, request_id: str, now_s: float) 
             there.causes[cause] += 1
             if cause is Cause.SHARE:
                 there.users.add(other.request.user)
-    own_limit = _own_limit(state, request)
     reasons = []
     for view in state.index.views.values():
         if meaning.suits(view):
             facts = _facts(state, request, view, now_s)
-            if view.adopted:
-                facts = [*own_limit, *facts]
             if view.name in state.held:
                 facts.append(_queue(there for group, there in ahead.items() if view.name in group.devices))
             reasons.append(DeviceReason(view.name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
@@ -74,11 +71,11 @@ def explain(state: State, request: LeaseRequest, request_id: str, now_s: float) 
 
 def obstacles(state: State, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
     """Per device that suits `request`, what keeps it; nobody who waits is looked at."""
-    now_s, own_limit = max(now_s, state.now_s), _own_limit(state, request)
+    now_s = max(now_s, state.now_s)
     reasons = []
     for name in sorted(state.index.matching(Meaning.of(request))):
         view = state.index.views[name]
-        facts = [*(own_limit if view.adopted else ()), *_facts(state, request, view, now_s)]
+        facts = _facts(state, request, view, now_s)
         reasons.append(DeviceReason(name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
     return tuple(reasons)
 
@@ -183,18 +180,18 @@ def _turn_s(available_s: Iterable[float | None], before: Iterable[LeaseRequest])
 # --- one device -------------------------------------------------------------------------------------------------------
 
 
-def _own_limit(state: State, request: LeaseRequest) -> list[str]:
-    """Why the request could get no device at all."""
+def limits(state: State, request: LeaseRequest) -> tuple[str, ...]:
+    """Why the request could get no device at all, whatever the devices do."""
     facts = []
     if state.paused:
         facts.append(f"nothing is handed out: {state.paused}")
     ledger = state.ledger
     if not ledger.may_hold_more(request.user):
-        limit = ledger.share(request.user).devices
-        facts.append(f"{request.user} holds {ledger.held(request.user)} devices of at most {limit}")
+        held, limit = ledger.held(request.user), ledger.share(request.user).devices
+        facts.append(f"{request.user} holds {held} device{'s' * (held != 1)} of at most {limit}")
     if request.worker and state.places_full:
         facts.append(f"all {state.policy.workers} worker places are taken")
-    return facts
+    return tuple(facts)
 
 
 def _facts(state: State, request: LeaseRequest, view: DeviceView, now_s: float) -> list[str]:

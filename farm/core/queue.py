@@ -61,6 +61,8 @@ from farm.core.queue_model import (
 )
 from farm.core.retry import LONGEST_BACK_OFF_S, after_attempt
 
+STANDS = {JobState.HELD: "is held", JobState.BLOCKED: "waits for others itself", JobState.RUNNING: "runs"}
+
 
 class JobQueue:
     """Every job that has not ended. `apply` is the only way to change anything."""
@@ -128,11 +130,18 @@ class JobQueue:
                 return f"it is held: farm job resume {job_id}"
             case JobState.BLOCKED if entry.missing:
                 first, *more = sorted(entry.missing)
-                return f"it waits for {first}" + (f" and {len(more)} more" if more else "")
+                return f"it waits for {first}{self._stands(first)}" + (f" and {len(more)} more" if more else "")
             case JobState.QUEUED if entry.ready_s > now.s:
                 said = (entry.job.error or {}).get("message", "the last attempt failed")
                 return f"it is tried again in {entry.ready_s - now.s:.0f} s: {said}"
         return ""
+
+    def _stands(self, name: str) -> str:
+        """How a job or array that others wait for stands, behind its name; nothing when it is not known."""
+        if (entry := self._entries.get(name)) is not None:
+            return f", which {STANDS.get(entry.job.state, f'is {entry.job.state}')}"
+        array = self._arrays.get(name)
+        return f", of which {len(array.live)} have not ended" if array else ""
 
     def next_look_s(self) -> float | None:
         """When `TimePassed` is due, in monotonic seconds; None when nothing waits for a time."""

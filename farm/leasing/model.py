@@ -116,6 +116,7 @@ class WaitingRequest:
     id: str
     request: LeaseRequest
     waited_s: float
+    why: str = ""  # one sentence, in an explanation that is not about this very request
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +139,4 @@ class Explanation:
     devices: tuple[DeviceReason, ...]
     estimate_s: float | None = None
     waiting_more: int = 0  # concerned too, further behind
+    limits: tuple[str, ...] = ()  # why it gets no device at all, whatever each of them does

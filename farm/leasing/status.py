@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from farm.core.allocator import Allocator
 from farm.core.device import DeviceView, Life, Service
@@ -71,17 +72,19 @@ def explain(
     }
     waiting = [each for each in foremost if (each.request.selector, each.request.device) in concerned]
     exact = next((each for each in waiting if each.request.selector == selector and not device), None)
-    if exact is None:
-        reasons = allocator.explain(LeaseRequest(selector, "", Door.JOB, device=device), now_s)
-    else:
-        reasons = allocator.explain(exact.request, now_s, exact.id)
-    shown = tuple(waiting[:WAITING_SHOWN])
+    request = LeaseRequest(selector, "", Door.JOB, device=device) if exact is None else exact.request
+    reasons = allocator.explain(request, now_s, "" if exact is None else exact.id)
+    shown = tuple(
+        replace(each, why="" if each is exact else shortly(allocator, each.request, now_s))
+        for each in waiting[:WAITING_SHOWN]
+    )
     return Explanation(
         subject,
         shown,
         tuple(reason for reason in reasons if reason.matches or not device),
         None if exact is None else allocator.estimate_s(exact.id, now_s),
         sum(concerned.values()) - len(shown),
+        allocator.limits(request),
     )
 
 
@@ -94,14 +97,17 @@ def explain_waiting(allocator: Allocator, waiting: WaitingRequest | None, now_s:
         (waiting,),
         allocator.explain(waiting.request, now_s, waiting.id),
         allocator.estimate_s(waiting.id, now_s),
+        limits=allocator.limits(waiting.request),
     )
 
 
 def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
-    """What keeps the devices that suit a request, in one sentence."""
+    """What keeps a request waiting, in one sentence: its own limits, else the devices that suit it."""
     reasons = [f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s)]
     if not reasons:
         return f"no phone matches {asked_for(request)}"
+    if limits := allocator.limits(request):
+        return "; ".join(limits)
     more = len(reasons) - REASONS_IN_SHORT
     return "; ".join(reasons[:REASONS_IN_SHORT]) + (f"; and {more} more" if more > 0 else "")
 

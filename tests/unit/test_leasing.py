@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from farm.config import UserConfig
 from farm.core.device import Heat, Life, Service
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest
@@ -248,6 +249,22 @@ async def test_explain_and_summary():
     assert {(row.key, row.device) for row in lab.leasing.summary().servers} == {
         ("android", "a"), ("a", "a"), ("android", "b"), ("b", "b"),
     }  # fmt: skip
+    for task in waiting:
+        task.cancel()
+
+
+async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
+    lab = Lab("a", "b", policy=LeasePolicy(users={"alice": UserConfig(devices=1)}))
+    await lab.want()
+    waiting = [lab.want(), lab.want("a")]
+    await settle()
+    explained = lab.leasing.explain("android")
+    limit = "alice holds 1 device of at most 1"
+    assert explained.limits == (limit,)
+    assert limit not in str(explained.devices)
+    assert [each.why for each in explained.waiting] == ["", limit]  # of the one explained the phones are told
+    request = explained.waiting[0].id
+    assert lab.leasing.why((request,)) == {request: limit}
     for task in waiting:
         task.cancel()
 

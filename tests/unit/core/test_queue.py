@@ -256,6 +256,22 @@ def test_a_result_that_came_first_beats_the_cancellation():
     assert desk.saved["a"].state is JobState.DONE
 
 
+def test_it_is_said_how_what_a_job_waits_for_stands():
+    desk = Desk()
+    desk.add(a_job("x", state=JobState.HELD), a_job("y"), a_job("z", array="zz"))
+    desk.add(a_job("b", state=JobState.BLOCKED, after=("y",)))
+    for name, after in (("1", "x"), ("2", "y"), ("3", "zz"), ("4", "b")):
+        desk.add(a_job(name, state=JobState.BLOCKED, after=(after,)))
+    assert [desk.queue.why(name, moment(0)) for name in "1234"] == [
+        "it waits for x, which is held",
+        "it waits for y, which is queued",
+        "it waits for zz, of which 1 have not ended",
+        "it waits for b, which waits for others itself",
+    ]
+    desk.run("y", "phone")
+    assert desk.queue.why("2", moment(0)) == "it waits for y, which runs"
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(("x", "y", "z"))))
 def test_a_job_runs_after_all_it_waits_for_in_whatever_order_they_end(order):
     desk = Desk()
