@@ -147,9 +147,10 @@ class Allocator:
         return allocator_explain.obstacles(self._state, request, now_s)
 
     def estimate_s(self, request_id: str, now_s: float) -> float | None:
-        """Seconds until this request is served at the latest, as things stand; None: nobody can say.
+        """Seconds until this request is served, as things stand; None: nobody can say.
 
-        It holds if every holder keeps to `longest_s` and nobody comes who goes first.
+        Takes every holder to keep its device for `longest_s`, and the order in which requests are served to stay as it
+        is. It is no bound: shares change with each grant, lines come to starve, others come.
         """
         return allocator_explain.estimate_s(self._state, request_id, now_s)
 

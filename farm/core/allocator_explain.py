@@ -81,7 +81,7 @@ def obstacles(state: State, request: LeaseRequest, now_s: float) -> tuple[Device
 
 
 def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
-    """Seconds until the request is served at the latest, as things stand; None: nobody can say.
+    """Seconds until the request is served if holders take their time and the order stays; None: nobody can say.
 
     Each device that suits it, and each worker place if it needs one, is followed from its present holder through those
     who are ahead; one held for an unknown time counts as never given back.

@@ -132,7 +132,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a request for `subject` waits, or would. `estimate_s`: how long yet at most, where it can be said."""
+    """Why a request for `subject` waits, or would. `estimate_s`: how long yet, were the order to stay."""
 
     subject: str
     waiting: tuple[WaitingRequest, ...]  # the foremost of those concerned
