@@ -10,6 +10,12 @@ from farm.cli.main import app
 DOCS = Path(__file__).parents[3] / "docs"
 
 
+def test_a_word_has_one_meaning():
+    rows = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| **")]
+    words = [word for row in rows for word in re.findall(r"\*\*([^*]+)\*\*", row.split("|")[1])]
+    assert [word for word in words if words.count(word) > 1] == []
+
+
 def test_every_command_is_in_the_document_and_nothing_else():
     text = (DOCS / "interfaces.md").read_text()
     section = text.partition("## Command line\n")[2].partition("\n## ")[0]
