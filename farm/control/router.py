@@ -1,8 +1,8 @@
 """What both control doors stand on: a ZeroMQ ROUTER on a unix socket that calls one coroutine per request.
 
-Limits: one JSON frame and up to eight raw frames of 1 MiB each (messages.py), 64 calls at once per peer and 1,024 in
-all. A peer that sends anything else gets an error when it can be told which request it meant, and nothing otherwise;
-the door stays open.
+Limits: one JSON frame and up to eight raw frames of 1 MiB each (messages.py); calls at once and unread answers by
+connection, by user and in all (shares.py). A peer that sends anything else gets an error when it can be told which
+request it meant, and nothing otherwise; the door stays open.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +29,9 @@ from farm.control.messages import (
     encode_reply,
     request_id,
 )
+from farm.control.shares import BusyError, CallCount, Shares, UnreadAnswers
 from farm.core.errors import FarmError, HostError, ProtocolError
 
-MAX_CALLS_PER_PEER = 64  # a person's client has one call at a time, a worker two
-MAX_CALLS = 1024
 FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
 PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
@@ -50,12 +48,6 @@ class DoorError(HostError):
     """A control socket cannot be opened."""
 
     code = "door"
-
-
-class BusyError(HostError):
-    """The farm has too many calls at once."""
-
-    code = "busy"
 
 
 class StoppingError(HostError):
@@ -97,6 +89,7 @@ class Call:
     request: Request
     peer: Peer
     send: Sender
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set ahead of its end when that is the caller's
 
     async def progress(self, **fields: Any) -> None:
         """Send something ahead of the answer.
@@ -110,8 +103,22 @@ class Call:
 class Router:
     """Receives requests, runs `answer` for each in a task of its own, sends what it returns or raises."""
 
-    def __init__(self, path: Path, answer: Callable[[Call], Awaitable[Answer]], *, gid: int | None = None) -> None:
-        """`path` is a socket in a folder that is there; `gid` is the group that may connect besides the owner."""
+    def __init__(
+        self,
+        path: Path,
+        answer: Callable[[Call], Awaitable[Answer]],
+        *,
+        gid: int | None = None,
+        shares: Shares | None = None,
+    ) -> None:
+        """Prepare a door.
+
+        Args:
+            path: a socket in a folder that is there.
+            answer: called for each request.
+            gid: the group that may connect besides the owner.
+            shares: how many calls a user may have; None where all callers are farm's own.
+        """
         self._path = path
         self._answer = answer
         self._gid = gid
@@ -119,7 +126,8 @@ class Router:
         self._socket: zmq.asyncio.Socket | None = None
         self._receiver: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
-        self._per_peer: Counter[bytes] = Counter()
+        self._count = CallCount(shares)
+        self._unread = UnreadAnswers()
 
     @property
     def endpoint(self) -> str:
@@ -191,24 +199,29 @@ class Router:
                 identifier = request_id(body)
                 if identifier:
                     with contextlib.suppress(CallerGoneError):
-                        await self._send(route, Reply(identifier, error=error), patience_s=0.0)
+                        await self._send(route, peer, Reply(identifier, error=error), patience_s=0.0)
                 continue
-            if len(self._calls) >= MAX_CALLS or self._per_peer[route] >= MAX_CALLS_PER_PEER:
+            try:
+                if not self._unread.fits(route, peer.uid, MAX_FRAME_BYTES):
+                    raise BusyError("your programs do not read their answers", hint="end those that hang")
+                self._begin(route, request, peer)
+            except BusyError as error:
                 with contextlib.suppress(CallerGoneError):
-                    await self._send(route, Reply(request.id, error=BusyError()), patience_s=0.0)
-                continue
-            self._begin(route, request, peer)
+                    await self._send(route, peer, Reply(request.id, error=error), patience_s=0.0)
 
     def _begin(self, route: bytes, request: Request, peer: Peer) -> None:
-        self._per_peer[route] += 1
+        """Serve a request.
+
+        Raises:
+            BusyError: there are too many.
+        """
+        end = self._count.begin(route, peer.uid, request.kind)
         task = asyncio.create_task(self._serve(route, request, peer), name=f"call {request.kind} {request.id}")
         self._calls.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._calls.discard(task)
-            self._per_peer[route] -= 1
-            if not self._per_peer[route]:
-                del self._per_peer[route]
+            end()
 
         task.add_done_callback(ended)
 
@@ -216,9 +229,10 @@ class Router:
         """Run one call and answer it; says "still at work" meanwhile, and ends the call when the caller has gone."""
 
         async def send(reply: Reply) -> None:
-            await self._send(route, reply)
+            await self._send(route, peer, reply, PATIENCE_S)
 
-        work = asyncio.ensure_future(self._answer(Call(request, peer, send)))
+        call = Call(request, peer, send)
+        work = asyncio.ensure_future(self._answer(call))
         try:
             wait_s = FIRST_SIGN_S
             while not (await asyncio.wait((work,), timeout=wait_s))[0]:
@@ -226,34 +240,44 @@ class Router:
                 wait_s = SIGN_INTERVAL_S
             await send(_outcome(request, work))
         except CallerGoneError:
+            call.gone.set()
             logger.info("the caller of %s went away", request.kind)
         except asyncio.CancelledError:  # only `stop` cancels calls
             with contextlib.suppress(CallerGoneError):
-                await self._send(route, Reply(request.id, error=StoppingError(hint=STOPPING_HINT)), patience_s=0.0)
+                await self._send(
+                    route, peer, Reply(request.id, error=StoppingError(hint=STOPPING_HINT)), patience_s=0.0
+                )
             raise
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
-    async def _send(self, route: bytes, reply: Reply, patience_s: float = PATIENCE_S) -> None:
-        """Send to one caller; only this call waits while the caller has too much unread."""
+    async def _send(self, route: bytes, peer: Peer, reply: Reply, patience_s: float) -> None:
+        """Send to one caller; only this call waits while too much is unread. Without patience it is sent anyway."""
         try:
             frames = encode_reply(reply)
         except ProtocolError as error:
             logger.exception("an answer cannot be sent")
             frames = encode_reply(Reply(reply.id, error=error))
         loop = asyncio.get_running_loop()
+        size_bytes = sum(map(len, frames))
         given_up_at = loop.time() + patience_s
         while self._socket is not None:
-            try:
-                # NOBLOCK: a caller that does not read must not hold the others up.
-                await self._socket.send_multipart([route, *frames], flags=zmq.NOBLOCK)
-                return
-            except zmq.Again as error:
-                if loop.time() >= given_up_at:
-                    raise CallerGoneError("the caller does not read its answers", evidence=str(error)) from error
-            except zmq.ZMQError as error:
-                raise CallerGoneError(evidence=str(error)) from error
+            if not patience_s or self._unread.fits(route, peer.uid, size_bytes):
+                last = zmq.Frame(frames[-1], track=True, copy=False)  # a message's last part is let go of last
+                try:
+                    # NOBLOCK: a caller that does not read must not hold the others up.
+                    await self._socket.send_multipart([route, *frames[:-1], last], flags=zmq.NOBLOCK)
+                except zmq.Again:
+                    pass
+                except zmq.ZMQError as error:
+                    raise CallerGoneError(evidence=str(error)) from error
+                else:
+                    assert isinstance(last.tracker, zmq.MessageTracker)
+                    self._unread.sent(route, peer.uid, size_bytes, last.tracker)
+                    return
+            if loop.time() >= given_up_at:
+                raise CallerGoneError("the caller does not read its answers")
             await asyncio.sleep(ROOM_POLL_S)
         raise CallerGoneError("the door is closed")
 

@@ -16,8 +16,10 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.messages import Request
 from farm.control.router import Answer, Call, Peer, Router
 from farm.control.runtime_folder import FARM_GROUP
+from farm.control.shares import Shares
 from farm.core.errors import NotAllowedError, UserError
 
+STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
 
 
@@ -123,7 +125,7 @@ class ControlServer:
         gid: int | None = None,
     ) -> None:
         """`gid` is the group that may connect besides the daemon's own user."""
-        self._router = Router(path, self._answer, gid=gid)
+        self._router = Router(path, self._answer, gid=gid, shares=Shares(stream_kinds=STREAMS))
         self._role_of = role_of or Roles()
         self._handlers: dict[str, Registered] = {}
         self._artifacts = artifacts

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from farm.control import router, shares
 from farm.control.artifact_budget import ArtifactRules
 from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissingError, ArtifactStorageError
 from farm.control.client import ControlClient
@@ -26,6 +27,7 @@ from farm.control.router import Answer, DoorError
 from farm.control.runtime_folder import RuntimeFolderError, group_to_let_in, prepare_runtime_folder
 from farm.control.server import ControlServer, Role, Roles, UnknownKindError
 from farm.core.errors import DaemonUnreachableError, FarmError, HostError, NotAllowedError, PhoneError
+from tests.support.raw import until
 
 ROOT = Path(__file__).parents[2]
 SOMEBODY, FARM_GID = 61234, 61235  # ids of nobody
@@ -111,6 +113,35 @@ async def test_a_call_is_answered_and_the_kernel_names_the_caller(door):
     answer = await door.call("echo", text="ä", number=1)
     assert answer["fields"] == {"text": "ä", "number": 1}
     assert answer["user"] == "root" if os.getuid() == 0 else answer["user"]
+
+
+async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door, monkeypatch):
+    monkeypatch.setattr(shares, "MAX_UNREAD_BYTES_PER_CONNECTION", 4 << 20)
+    monkeypatch.setattr(router, "PATIENCE_S", 0.1)
+    sha256 = door.artifacts.add(os.urandom(MAX_FRAME_BYTES))
+    asked, calls = 60, door.server._router._calls
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.setsockopt(zmq.LINGER, 0)
+        client.setsockopt(zmq.RCVHWM, 1)
+        client.connect(door.server.endpoint)
+        for number in range(asked):
+            header = {"v": 1, "id": str(number), "kind": "artifact.get", "sha256": sha256, "offset": 0}
+            client.send(json.dumps(header).encode())
+        await until(lambda: calls)
+        await until(lambda: not calls)
+        assert 0 < door.server._router._unread._by_user[os.getuid()] <= 4 << 20
+        assert (await door.call("echo", text="others"))["fields"]["text"] == "others"
+        client.send(json.dumps(header | {"id": "refused"}).encode())  # told so, behind all that is unread
+        answers = []
+        while not answers or answers[-1][0]["id"] != "refused":
+            assert await asyncio.to_thread(client.poll, 10_000)
+            head, *frames = client.recv_multipart()
+            answers.append((json.loads(head), frames))
+        assert 3 <= sum(bool(frames) for _, frames in answers) < asked
+        assert answers[-1][0]["error"]["code"] == "busy"
+        client.send(json.dumps(header | {"id": "again"}).encode())
+        assert await asyncio.to_thread(client.poll, 10_000)
+        assert len(client.recv_multipart()[-1]) == MAX_FRAME_BYTES
 
 
 async def test_the_socket_is_for_owner_and_group_only(door):
