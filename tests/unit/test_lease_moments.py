@@ -15,6 +15,7 @@ from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKey
 from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError
 from farm.leasing import book as book_module
 from farm.leasing import grants as grants_module
+from farm.leasing import leases as leases_module
 from farm.leasing.sessions import digest
 from farm.store import patience as patience_module
 from farm.store.store import Store
@@ -406,6 +407,19 @@ async def test_a_user_holds_no_more_phones_than_their_quota():
     assert "at most 1" in lab.why_first()
     lab.leasing.release(first.id)
     await until(lambda: len(lab.got) == 1)
+
+
+async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(
+        leases_module, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
+    )
+    lab = Lab("a")
+    await lab.lease()
+    alike = [lab.ask(replace(ANDROID, job=f"j{number}")) for number in range(3)]
+    other = lab.ask(replace(ANDROID, job="j4", avoid=frozenset({"b"})))
+    assert lab.leasing.why([*alike, other, "gone"]) == {**dict.fromkeys(alike, "1"), other: "2", "gone": ""}
+    assert len(looked_at) == 2
 
 
 async def test_a_stock_client_asks_with_no_more_priority_than_it_may():

@@ -25,6 +25,7 @@ ASKED = {
     "page by one state": lambda store: store.jobs.page(state=(JobState.DONE,)),
     "page by final states": lambda store: store.jobs.page(state=tuple(FINAL)),
     "page by live states": lambda store: store.jobs.page(state=LIVE),
+    "page by kind and one state": lambda store: store.jobs.page(state=(JobState.FAILED,), kind="shell"),
     "page by kind and final states": lambda store: store.jobs.page(state=tuple(FINAL), kind="shell"),
     "page by user and live states": lambda store: store.jobs.page(state=LIVE, user="ann"),
     "page of some": lambda store: store.jobs.page(jobs=("j", "a")),
