@@ -185,7 +185,7 @@ class JobQueue:
             case AttemptEnded():
                 self._ended(self._entry(event.job), event, now)
             case JobSaved():
-                self._saved(self._entry(event.job), now)
+                self._saved(self._entry(event.job), event.became, now)
             case TimePassed():
                 self._time_passed(now)
         return tuple(self._out)
@@ -273,11 +273,11 @@ class JobQueue:
         entry.saving = job
         self._out.append(EndAttempt(job, event.outcome))
 
-    def _saved(self, entry: Entry, now: Moment) -> None:
+    def _saved(self, entry: Entry, became: Job | None, now: Moment) -> None:
         if entry.saving is None:
             raise QueueError(f"nothing of job {entry.job.id} is being written: {entry.told()}")
         self._go(entry, Phase.RESTING)
-        self._become(entry, entry.saving)
+        self._become(entry, became or entry.saving)
         entry.saving = None
         if entry.job.state in FINAL:
             self._drop(entry, now)

@@ -22,6 +22,11 @@ class Moment:
     s: float  # monotonic seconds
     at: datetime  # timezone-aware
 
+    @property
+    def wall_ahead_s(self) -> float:
+        """How far the wall clock is ahead of the monotonic one; changes when it is set."""
+        return self.at.timestamp() - self.s
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -31,7 +36,7 @@ class Outcome:
     error: Error | None = None  # of a failed one
     device: str = ""  # the phone it had
     elsewhere: bool = True  # whether another phone could do it
-    interruptions: int = 0  # of an interrupted one: how many before it were
+    crashes: int = 0  # of an interrupted one: how many of the job's attempts the daemon has died under by now
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -124,9 +129,10 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class JobSaved:
-    """What `SaveJob` or `EndAttempt` asked for is committed."""
+    """What `SaveJob` or `EndAttempt` asked for is committed, or a failure in its place."""
 
     job: str
+    became: Job | None = None  # what was committed; None: as asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,34 @@ host's or farm's own waits a little and tries again. Yielded and interrupted att
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, Fault
-from farm.core.job import AttemptState, Job, JobState
-from farm.core.queue_messages import Moment, Outcome
+from farm.core.errors import FarmError, Fault, HostError
+from farm.core.job import Attempt, AttemptState, Job, JobState
+from farm.core.queue_messages import Error, Moment, Outcome
 
 FIRST_BACK_OFF_S = 1.0  # a worker that died or a full disk may be well again at once
 LONGEST_BACK_OFF_S = 60.0  # a host that is repaired is used again within a minute
-MOST_INTERRUPTIONS = 10  # a job under which the daemon died this often is likely what kills it
+MOST_CRASHES = 10  # a job under which the daemon died this often is likely what kills it
+
+
+class DaemonStoppedError(HostError):
+    """The farm daemon was stopped while the attempt ran."""
+
+    code = "daemon_stopped"
+
+
+class DaemonDiedError(HostError):
+    """The farm daemon died while the attempt ran."""
+
+    code = "daemon_died"
 
 
 class InterruptedTooOftenError(FarmError):
-    """The daemon ended under this job too often."""
+    """The daemon died under this job too often."""
 
     code = "interrupted_too_often"
 
@@ -42,11 +55,24 @@ def after_attempt(job: Job, outcome: Outcome, now: Moment) -> Job:
             return _again(replace(job, uncounted=job.uncounted + 1))
         case AttemptState.INTERRUPTED:
             job = replace(job, uncounted=job.uncounted + 1)
-            return _again(job) if outcome.interruptions < MOST_INTERRUPTIONS else _given_up(job, now)
+            return _again(job) if outcome.crashes < MOST_CRASHES else _given_up(job, now)
         case AttemptState.FAILED:
             return _after_failure(job, outcome, now)
         case AttemptState.RUNNING:
             raise ValueError("a running attempt has not ended")
+
+
+def crashes(attempts: Iterable[Attempt]) -> int:
+    """How many of a job's attempts the daemon has died under. A stop in good order says nothing of a job."""
+    return sum(
+        each.state is AttemptState.INTERRUPTED and (each.error or {}).get("code") == DaemonDiedError.code
+        for each in attempts
+    )
+
+
+def failed_instead(job: Job, error: Error, at: datetime) -> Job:
+    """The plain failure that a job becomes when what was decided about it cannot be kept."""
+    return replace(job, state=JobState.FAILED, error=error, not_before=None, ended_at=at)
 
 
 def back_off_s(tries: int) -> float:
@@ -73,7 +99,7 @@ def _again(job: Job) -> Job:
 
 def _given_up(job: Job, now: Moment) -> Job:
     error = InterruptedTooOftenError(
-        f"the daemon ended {MOST_INTERRUPTIONS} times while this job ran",
+        f"the daemon died {MOST_CRASHES} times while this job ran",
         hint="see the daemon's log for what kills it; submit the job again when that is solved",
     )
-    return replace(job, state=JobState.FAILED, error=error_to_wire(error), ended_at=now.at)
+    return failed_instead(job, error_to_wire(error), now.at)

@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from farm.core.device import DeviceView, Life
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.job import Attempt, AttemptState, Job
+from farm.core.limits import MAX_RESULT_BYTES
 from farm.core.queue_messages import Error
 from farm.core.requests import Lease
+from farm.core.retry import DaemonStoppedError
 from farm.jobs.attempt import AttemptTimeoutError
-from farm.jobs.executor import Executor, FailedWithResultError, ResumableExecutor, Running, YieldedError
+from farm.jobs.executor import Executor, FailedWithResultError, Progress, ResumableExecutor, Running, YieldedError
+from farm.jobs.interruption import broken_off
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
+from farm.jobs.zygote import START_LIMIT_S
 
 MENDING_LIMIT_S = 15.0  # cleaning and checking take a second; a longer story is the next attempt's to wait for
-GRACE_S = 2.0  # beyond the attempt's limit: its worker's supervisor ends it first and says what it was at
+# Beyond the attempt's limit, which is its worker's: the supervisor counts it from the worker's start and ends it first.
+GRACE_S = START_LIMIT_S + 2.0
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
 log = logging.getLogger(__name__)
@@ -35,6 +41,12 @@ class UnknownKindError(HostError):
     """This farm cannot run that kind of job."""
 
     code = "unknown_kind"
+
+
+class ResultNotKeptError(FarmError):
+    """What the attempt came to cannot be kept."""
+
+    code = "result_not_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class AttemptRun:
         self.lease = lease
         self._leases = leases
         self._devices = devices
+        self._step = "starting"
         self._stop: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def stop(self, state: AttemptState, error: Error | None = None) -> None:
@@ -66,12 +79,26 @@ class AttemptRun:
         """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""
         kind = KINDS.get(self.job.kind)
         goes_on = kind is not None and kind.personal
-        self.stop(AttemptState.RUNNING if goes_on else AttemptState.INTERRUPTED)
+        if goes_on:
+            self.stop(AttemptState.RUNNING)
+        else:
+            self.stop(*broken_off(self.job, DaemonStoppedError))
 
     async def verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
-        """Do the work; `executor` is the one of the job's kind, None when there is none."""
+        """Do the work; returns what can be kept of how it ended, whatever happens.
+
+        `executor` is the one of the job's kind, None when there is none.
+        """
+        try:
+            return _keepable(await self._verdict(executor, bench))
+        except Exception as error:
+            log.exception("attempt %s failed inside farm", self.attempt.id)
+            return _failed(error)
+
+    async def _verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
         try:
             running = bench.running(self.job, self.attempt, self.lease)
+            running = replace(running, progress=self._noting(running.progress))
             taken = self._leases.taken_away(self.lease.id)
             if executor is None:
                 raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
@@ -88,11 +115,19 @@ class AttemptRun:
                 return await self._reported(work, taken)
             if self._stop.done():
                 return self._stop.result()
-            return _failed(
-                AttemptTimeoutError(f"no result after {limit_s:g} s", hint="a longer --timeout, or a smaller job")
-            )
+            said = f"no result after {patience_s:g} s, of which {limit_s:g} s may be work; it was at: {self._step}"
+            return _failed(AttemptTimeoutError(said, hint="a longer --timeout, or a smaller job"))
         finally:
             await _ended(work, self.attempt.id)
+
+    def _noting(self, tell: Progress) -> Progress:
+        """Remembers the step, for the one who asks why it takes so long."""
+
+        def progress(step: str, **facts: Any) -> None:
+            self._step = step
+            tell(step, **facts)
+
+        return progress
 
     async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> Verdict:
         try:
@@ -149,6 +184,20 @@ def _because(taken: FarmError, work: asyncio.Future[Any]) -> FarmError:
     if work.done() and not work.cancelled() and (failed := work.exception()) is not None:
         taken.evidence = taken.evidence or str(failed)
     return taken
+
+
+def _keepable(verdict: Verdict) -> Verdict:
+    """The verdict, or a failure in its place when its result is no JSON or too large; an end without it has its own."""
+    if verdict.result is None:
+        return verdict
+    try:
+        size = len(json.dumps(dict(verdict.result), allow_nan=False))
+        if size > MAX_RESULT_BYTES:
+            raise ValueError(f"it has {size:,} bytes as JSON; at most {MAX_RESULT_BYTES:,} are kept")
+    except (TypeError, ValueError, RecursionError) as error:
+        said = ResultNotKeptError(f"the result cannot be kept: {error}", hint="this is a bug in farm")
+        return Verdict(AttemptState.FAILED, verdict.error or error_to_wire(said))
+    return verdict
 
 
 def _failed(error: BaseException) -> Verdict:

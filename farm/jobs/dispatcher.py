@@ -11,12 +11,11 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from farm.core.device import DeviceView, Life
 from farm.core.error_wire import error_to_wire
@@ -52,7 +51,8 @@ from farm.core.queue_messages import (
 from farm.core.queue_model import NoSuchJobError, Phase
 from farm.core.requests import Lease
 from farm.jobs.admission import Limits, check_quota, check_store, ended_before, ended_before_start, resolve_after
-from farm.jobs.attempt_run import AttemptRun
+from farm.jobs.attempt_run import AttemptRun, Verdict
+from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
 from farm.jobs.planning import another_phone, plan, request_of, usable
@@ -62,7 +62,6 @@ from farm.jobs.specs import AnySpec
 from farm.jobs.workbench import Workbench
 from farm.store.changes import to_its_end
 from farm.store.store import Store
-from farm.store.writer import StoreConflictError
 
 LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks again: a bug must not spin
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
@@ -122,11 +121,11 @@ class Dispatcher:
         self._asked: dict[str, str] = {}  # job -> request
         self._granted: dict[str, Lease] = {}  # job -> lease whose attempt is being written
         self._runs: dict[str, AttemptRun] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
         self._changed: dict[str, list[asyncio.Future[None]]] = {}
         self._submitting: Counter[str] = Counter()  # jobs by user that are being written
         self._usable: dict[str, bool] = {}
-        self._wall_s = _wall_s(clock())
+        self._wall_ahead_s = clock().wall_ahead_s
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
@@ -141,7 +140,7 @@ class Dispatcher:
             self._leases.restore(survivor.lease, survivor.lease.request)
             run = AttemptRun(survivor.job, survivor.attempt, survivor.lease, self._leases, self._devices)
             self._runs[survivor.job.id] = run
-            self._spawn(self._work(run), f"attempt {run.attempt.id}")
+            self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
         ended = ended_before_start(self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
@@ -161,17 +160,13 @@ class Dispatcher:
         self._asked.clear()
         for run in self._runs.values():
             run.leave()
-        if self._tasks:
-            _, late = await asyncio.wait(tuple(self._tasks), timeout=STOP_LIMIT_S)
-            for task in late:
-                log.error("%s has not ended: the next start finds it interrupted", task.get_name())
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        for late in await self._tasks.end(STOP_LIMIT_S):
+            log.error("%s had not ended: the next start finds it interrupted", late)
 
     def clock_jumped(self) -> None:
         """The wall clock was set: jobs keep the time they have left, in the store too."""
-        by_s, self._wall_s = _wall_s(self._clock()) - self._wall_s, _wall_s(self._clock())
-        self._spawn(self._writer.move_deadlines(by_s), "move deadlines")
+        was_s, self._wall_ahead_s = self._wall_ahead_s, self._clock().wall_ahead_s
+        self._tasks.spawn(self._writer.move_deadlines(self._wall_ahead_s - was_s), "move deadlines")
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
@@ -280,19 +275,28 @@ class Dispatcher:
         match instruction:
             case AskForPhone(job, avoid):
                 if not self._stopping:
-                    self._asked[job.id] = self._leases.ask(request_of(job, avoid), partial(self._grant, job.id))
+                    self._ask(job, avoid)
             case Withdraw(job_id):
                 if (request := self._asked.pop(job_id, None)) is not None:
                     self._leases.withdraw(request)
             case StartAttempt(job, number):
-                self._spawn(self._attempt(job, number, self._granted.pop(job.id)), f"attempt {job.id}.{number}")
+                self._tasks.spawn(self._attempt(job, number, self._granted.pop(job.id)), f"attempt {job.id}.{number}")
             case StopAttempt(job_id, state, error):
                 if (run := self._runs.get(job_id)) is not None:
                     run.stop(state, error)
             case SaveJob(job, before):
-                self._spawn(self._save(job, before), f"save {job.id}")
+                self._tasks.spawn(self._save(job, before), f"save {job.id}")
             case EndAttempt(job):
                 raise FarmError(f"the end of an attempt of {job.id} came out of nowhere")
+
+    def _ask(self, job: Job, avoid: frozenset[str]) -> None:
+        try:
+            request = request_of(job, avoid)
+        except Exception as error:  # a job of another release, or a bug: no trouble of its neighbours'
+            log.exception("job %s cannot ask for a phone", job.id)
+            self._tell(JobImpossible(job.id, error_to_wire(error)))
+            return
+        self._asked[job.id] = self._leases.ask(request, partial(self._grant, job.id))
 
     def _grant(self, job_id: str, lease: Lease) -> None:
         if self._asked.pop(job_id, None) is None:
@@ -302,12 +306,11 @@ class Dispatcher:
         self._tell(PhoneGranted(job_id, lease.device))
 
     async def _save(self, job: Job, before: JobState) -> None:
-        await self._writer.save(job, before)
-        self._saved(job.id)
+        self._saved(await self._writer.save(job, before, self._clock().at))
 
-    def _saved(self, job_id: str) -> None:
-        self._tell(JobSaved(job_id))
-        self._wake(job_id)
+    def _saved(self, became: Job) -> None:
+        self._tell(JobSaved(became.id, became))
+        self._wake(became.id)
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
         attempt = Attempt(
@@ -315,7 +318,7 @@ class Dispatcher:
         )
         try:
             started = await self._writer.claim(attempt, job.attempts)
-        except StoreConflictError:
+        except Exception:
             log.exception("attempt %s cannot begin", attempt.id)
             started = False
         if not started:
@@ -332,20 +335,26 @@ class Dispatcher:
 
     async def _work(self, run: AttemptRun) -> None:
         """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
-        job, attempt, lease = run.job, run.attempt, run.lease
-        verdict = await run.verdict(self._executors.get(job.kind), self._bench)
-        del self._runs[job.id]
+        verdict = await run.verdict(self._executors.get(run.job.kind), self._bench)
+        del self._runs[run.job.id]
         if verdict.state is AttemptState.RUNNING:
             return
-        avoid = self._queue.avoided(job.id) | {lease.device}
+        try:
+            became = await self._end(run, verdict)
+        finally:
+            self._leases.release(run.lease.id, f"its attempt is {verdict.state}")
+        self._saved(became)
+
+    async def _end(self, run: AttemptRun, verdict: Verdict) -> Job:
+        job, device = run.job, run.lease.device
+        avoid = self._queue.avoided(job.id) | {device}
         elsewhere = another_phone(job, self._devices.views(), avoid)
-        outcome = Outcome(verdict.state, verdict.error, lease.device, elsewhere=elsewhere)
+        outcome = Outcome(verdict.state, verdict.error, device, elsewhere=elsewhere)
         (end,) = self._apply(AttemptEnded(job.id, outcome))
         assert isinstance(end, EndAttempt)
-        ended = replace(attempt, state=verdict.state, ended_at=self._clock().at, error=verdict.error)
-        await self._writer.finish(ended, end.job, verdict.result)
-        self._leases.release(lease.id, f"its attempt is {verdict.state}")
-        self._saved(job.id)
+        now = self._clock().at
+        ended = replace(run.attempt, state=verdict.state, ended_at=now, error=verdict.error)
+        return await self._writer.finish(ended, end.job, now, verdict.result)
 
     # --- time and phones ------------------------------------------------------------------------------------------
 
@@ -376,25 +385,10 @@ class Dispatcher:
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed inside farm", task.get_name(), exc_info=error)
-
     def _wake(self, job_id: str) -> None:
         for waiter in self._changed.pop(job_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _wall_s(now: Moment) -> float:
-    """How far the wall clock is before the monotonic one."""
-    return now.at.timestamp() - now.s
 
 
 def _fresh_ids(kind: str) -> Iterator[str]:

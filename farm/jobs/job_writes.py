@@ -1,27 +1,26 @@
 """Writes of the queue's decisions: each with the events that tell it, and patient while the store cannot write.
 
-A decision is made once; a full disk only delays that it is kept. So nothing here gives up: whoever waits for a write
-may be cancelled, and then nothing was decided for anybody else.
+A decision is made once; a full disk only delays that it is kept. What the store refuses for another reason (a bug) is
+kept as a plain failure of its job instead: one job's end must not hold its phone, its followers or the queue.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
 
-from farm.core.events import EventLog
-from farm.core.job import FINAL, Attempt, Job, JobState
+from farm.core.error_wire import error_to_wire
+from farm.core.events import EventLog, Told
+from farm.core.job import FINAL, Attempt, AttemptState, Job, JobState
+from farm.core.retry import failed_instead
+from farm.store.patience import Patience
 from farm.store.store import Store
-from farm.store.writer import StoreWriteError
-
-PROBE_S = 1.0  # how often a write is tried again if nobody says that the store is back
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Told = tuple[str, str, Mapping[str, object]]  # an event: kind, subject, data
 
 
 class JobWriter:
@@ -30,12 +29,8 @@ class JobWriter:
     def __init__(self, store: Store, events: EventLog) -> None:
         self._store = store
         self._events = events
-        self._back = asyncio.Event()
-        store.on_problem(self._problem)
-
-    def _problem(self, failing: bool) -> None:
-        if not failing:
-            self._back.set()
+        self._patience = Patience()
+        store.on_problem(self._patience.store_problem)
 
     async def add(self, jobs: Sequence[Job], key: str) -> tuple[str, ...]:
         """Keep the jobs of a submit; the ids of an earlier one with that user and key if there was one.
@@ -64,46 +59,56 @@ class JobWriter:
             with self._events.drafted(("attempt.started", attempt.id, _attempt_facts(attempt))) as drafts:
                 return await self._store.jobs.start(attempt, attempts_before=attempts_before, events=drafts)
 
-        return await self._patiently(claim)
+        return await self._patience.write(claim, f"attempt {attempt.id}")
 
-    async def finish(self, attempt: Attempt, becomes: Job, result: Mapping[str, Any] | None = None) -> None:
-        """Commit an attempt's end, its result and what its job becomes."""
-        ended = {**_attempt_facts(attempt), "state": attempt.state, "error": attempt.error}
-        told: list[Told] = [("attempt.ended", attempt.id, ended), job_event(becomes, JobState.RUNNING)]
+    async def finish(self, ended: Attempt, becomes: Job, at: datetime, result: Mapping[str, Any] | None = None) -> Job:
+        """Commit an attempt's end, its result and what its job becomes; returns what it became."""
 
-        async def finish() -> bool:
+        async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:
+            facts = {**_attempt_facts(ended), "state": ended.state, "error": ended.error}
+            told = ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
             with self._events.drafted(*told) as drafts:
-                return await self._store.jobs.finish(attempt, becomes, result=result, events=drafts)
+                return await self._store.jobs.finish(ended, becomes, result=result, events=drafts)
 
-        if not await self._patiently(finish):
-            log.error("attempt %s had ended before: nothing of this end was kept", attempt.id)
+        def failed(instead: Job) -> Awaitable[bool]:
+            return finish(instead, replace(ended, state=AttemptState.FAILED, error=instead.error), None)
 
-    async def save(self, becomes: Job, before: JobState) -> None:
-        """Commit a job's next state."""
+        return await self._kept(becomes, at, lambda: finish(becomes, ended, result), failed)
 
-        async def save() -> bool:
+    async def save(self, becomes: Job, before: JobState, at: datetime) -> Job:
+        """Commit a job's next state; returns what it became."""
+
+        async def save(becomes: Job) -> bool:
             with self._events.drafted(job_event(becomes, before)) as drafts:
                 return await self._store.jobs.save(becomes, expected=(before,), events=drafts)
 
-        if not await self._patiently(save):
-            log.error("job %s was not %s any more: it was not made %s", becomes.id, before, becomes.state)
+        return await self._kept(becomes, at, lambda: save(becomes), save)
 
     async def move_deadlines(self, by_s: float) -> None:
         """The wall clock was set: what is written of deadlines follows it."""
-        await self._patiently(lambda: self._store.jobs.move_deadlines(by_s))
+        await self._patience.write(lambda: self._store.jobs.move_deadlines(by_s), "deadlines")
 
-    async def _patiently(self, write: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            self._back.clear()
+    async def _kept(
+        self,
+        becomes: Job,
+        at: datetime,
+        write: Callable[[], Awaitable[bool]],
+        failed: Callable[[Job], Awaitable[bool]],
+    ) -> Job:
+        """Write what a job becomes; `failed` writes its failure in its place, `at` that moment, if that is refused."""
+        try:
+            written = await self._patience.write(write, f"job {becomes.id}")
+        except Exception as error:
+            log.exception("job %s cannot be kept as %s: it fails", becomes.id, becomes.state)
+            becomes = failed_instead(becomes, error_to_wire(error), at)
             try:
-                return await write()
-            except StoreWriteError as error:
-                log.warning("%s; it is kept in memory: %s", error.message, error.evidence)
-            try:
-                async with asyncio.timeout(PROBE_S):
-                    await self._back.wait()
-            except TimeoutError:
-                continue
+                written = await self._patience.write(partial(failed, becomes), f"job {becomes.id}")
+            except Exception:
+                log.exception("job %s cannot be kept as failed either: the next start takes it up again", becomes.id)
+                return becomes
+        if not written:
+            log.error("job %s was not as it was believed to be: that it is %s was not kept", becomes.id, becomes.state)
+        return becomes
 
 
 def job_event(job: Job, before: JobState) -> Told:

@@ -14,11 +14,13 @@ from farm.core.events import EventLog
 from farm.core.job import Attempt, AttemptState, Job
 from farm.core.queue_messages import Moment, Outcome
 from farm.core.requests import Lease
-from farm.core.retry import after_attempt
+from farm.core.retry import DaemonDiedError, after_attempt, crashes
+from farm.jobs.interruption import broken_off
 from farm.jobs.job_writes import JobWriter
 from farm.jobs.planning import request_of
 from farm.jobs.specs import LeaseSpec
 from farm.leasing import LeaseEndedError
+from farm.leasing.book import released
 from farm.store.records import LeaseRecord
 from farm.store.store import Store
 
@@ -56,9 +58,7 @@ async def recover(store: Store, events: EventLog, writer: JobWriter, now: Moment
             await _interrupt(store, writer, job, attempt, now)
     for record in open_leases.values():
         held_s = _held_s(record, now)
-        facts = {"device": record.device, "user": record.user, "fence": record.fence, "job": record.job}
-        told = ("lease.released", record.id, {**facts, "reason": RESTARTED, "held_s": round(held_s, 3)})
-        with events.drafted(told) as drafts:
+        with events.drafted(released(record, RESTARTED, held_s)) as drafts:
             await store.leases.end(record.id, ended_at=now.at, reason=RESTARTED, held_s=held_s, events=drafts)
     return tuple(survivors)
 
@@ -102,14 +102,15 @@ async def _end_of_lease(writer: JobWriter, job: Job, attempt: Attempt, record: L
         state, result = AttemptState.FAILED, None
         error = error_to_wire(LeaseEndedError(f"the lease on {attempt.device} was taken back"))
     becomes = after_attempt(job, Outcome(state, error, attempt.device), now)
-    await writer.finish(replace(attempt, state=state, ended_at=now.at, error=error), becomes, result)
+    await writer.finish(replace(attempt, state=state, ended_at=now.at, error=error), becomes, now.at, result)
 
 
 async def _interrupt(store: Store, writer: JobWriter, job: Job, attempt: Attempt, now: Moment) -> None:
-    before = sum(each.state is AttemptState.INTERRUPTED for each in store.jobs.attempts(job.id))
-    outcome = Outcome(AttemptState.INTERRUPTED, device=attempt.device, interruptions=before)
-    becomes = after_attempt(job, outcome, now)
-    await writer.finish(replace(attempt, state=outcome.state, ended_at=now.at), becomes)
+    state, error = broken_off(job, DaemonDiedError)
+    ended = replace(attempt, state=state, ended_at=now.at, error=error)
+    died = crashes((*store.jobs.attempts(job.id), ended))  # the store has it as running
+    becomes = after_attempt(job, Outcome(ended.state, error, attempt.device, crashes=died), now)
+    await writer.finish(ended, becomes, now.at)
 
 
 def _held_s(record: LeaseRecord, now: Moment) -> float:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from farm.core.error_wire import error_to_wire
 from farm.core.errors import Fault
-from farm.core.job import AttemptState, Job, JobState
+from farm.core.job import Attempt, AttemptState, Job, JobState
 from farm.core.queue import JobQueue
 from farm.core.queue_messages import (
     ArrayBegan,
@@ -33,7 +34,16 @@ from farm.core.queue_messages import (
     Withdraw,
 )
 from farm.core.queue_model import JobRunsError, NoSuchJobError, Phase, QueueError
-from farm.core.retry import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MOST_INTERRUPTIONS, back_off_s
+from farm.core.retry import (
+    FIRST_BACK_OFF_S,
+    LONGEST_BACK_OFF_S,
+    MOST_CRASHES,
+    DaemonDiedError,
+    DaemonStoppedError,
+    back_off_s,
+    crashes,
+    failed_instead,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UNWANTED = {"code": "cancelled", "fault": "user", "message": "not wanted"}
@@ -196,17 +206,56 @@ def test_back_off_is_bounded():
 def test_yielding_and_interruption_are_no_tries():
     desk = Desk()
     desk.add(a_job(max_attempts=1))
-    for _ in range(3 * MOST_INTERRUPTIONS):
+    for _ in range(3 * MOST_CRASHES):
         desk.run()
         desk.end(outcome=Outcome(AttemptState.YIELDED))
-    for before in range(MOST_INTERRUPTIONS):
         desk.run()
-        desk.end(outcome=Outcome(AttemptState.INTERRUPTED, interruptions=before))
-    desk.run()
-    desk.end(outcome=Outcome(AttemptState.INTERRUPTED, interruptions=MOST_INTERRUPTIONS))
+        desk.end(outcome=Outcome(AttemptState.INTERRUPTED))
+    for died in range(1, MOST_CRASHES + 1):
+        assert "a" in desk.asked
+        desk.run()
+        desk.end(outcome=Outcome(AttemptState.INTERRUPTED, crashes=died))
     job = desk.saved["a"]
     assert (job.state, job.error["code"], job.error["fault"]) == (JobState.FAILED, "interrupted_too_often", "farm")
-    assert job.attempts == job.uncounted == 4 * MOST_INTERRUPTIONS + 1
+    assert f"died {MOST_CRASHES} times" in job.error["message"]
+    assert job.attempts == job.uncounted == 7 * MOST_CRASHES
+
+
+DIED, STOPPED = error_to_wire(DaemonDiedError()), error_to_wire(DaemonStoppedError())
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [
+        ([], 0),
+        ([(AttemptState.INTERRUPTED, DIED)], 1),
+        ([(AttemptState.INTERRUPTED, STOPPED)], 0),
+        ([(AttemptState.INTERRUPTED, None)], 0),  # of a release that did not tell them apart
+        ([(AttemptState.FAILED, DIED), (AttemptState.YIELDED, None), (AttemptState.RUNNING, None)], 0),
+        ([(AttemptState.INTERRUPTED, STOPPED)] * 10 + [(AttemptState.INTERRUPTED, DIED)] * 2, 2),
+    ],
+)
+def test_only_a_daemon_that_died_counts_against_a_job(ends, count):
+    attempts = [
+        Attempt(f"a.{number}", "a", number, "p1", "l", number, START, state=state, error=error)
+        for number, (state, error) in enumerate(ends, start=1)
+    ]
+    assert crashes(attempts) == count
+
+
+def test_what_was_kept_instead_is_what_a_job_has_become():
+    queue = JobQueue()
+    queue.apply(JobAdded(a_job()), moment(0))
+    queue.apply(JobAdded(a_job("b", state=JobState.BLOCKED, after=("a",))), moment(0))
+    queue.apply(PhoneGranted("a", "p1"), moment(0))
+    queue.apply(AttemptStarted("a"), moment(0))
+    (end,) = queue.apply(AttemptEnded("a", Outcome(AttemptState.DONE)), moment(1))
+    error = error_to_wire(ValueError("the store would not have it"))
+    failed = failed_instead(end.job, error, moment(1).at)
+    assert (end.job.state, failed.state, failed.error) == (JobState.DONE, JobState.FAILED, error)
+    (save,) = queue.apply(JobSaved("a", failed), moment(1))
+    assert (save.job.id, save.job.state) == ("b", JobState.CANCELLED)
+    assert "a" not in queue
 
 
 def test_held_until_resumed():

@@ -33,6 +33,7 @@ from farm.core.queue_messages import (
     Withdraw,
 )
 from farm.core.queue_model import JobRunsError, NoSuchJobError, Phase
+from farm.core.retry import failed_instead
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PHONES = ("p1", "p2", "p3", "p4")
@@ -194,13 +195,16 @@ class QueueMachine(RuleBasedStateMachine):
         self.tell(AttemptEnded(job, outcome))
 
     @precondition(lambda self: self.writing)
-    @rule(data=st.data())
-    def answer_write(self, data):
+    @rule(data=st.data(), refused=st.sampled_from((False,) * 9 + (True,)))
+    def answer_write(self, data, refused):
         job = data.draw(st.sampled_from(sorted(self.writing)))
-        self.stored[job] = self.writing.pop(job)
+        becomes = self.writing.pop(job)
+        now = START + timedelta(seconds=self.s)
+        instead = failed_instead(becomes, UNWANTED, now) if refused else None
+        self.stored[job] = instead or becomes
         if self.stored[job].state in FINAL:
             self.ends[job] += 1
-        self.tell(JobSaved(job))
+        self.tell(JobSaved(job, instead))
 
     @rule(seconds=st.floats(0.01, 100))
     def wait(self, seconds):
