@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import zmq
 
-from farm.control.exchange import Exchange, probe
+from farm.control.exchange import FIRST_SIGN_S, Exchange, probe
 from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, encode_request
 from farm.core.errors import DaemonUnreachableError, ProtocolError, UserError
 
@@ -30,9 +30,15 @@ OnProgress = Callable[[dict[str, Any]], None]
 class ControlClient:
     """One connection to the daemon. Not for several threads at once: give each its own."""
 
-    def __init__(self, path: Path, *, token: str = "", attempt: str = "", fence: int = 0) -> None:
-        """`token`, `attempt` and `fence` are a worker's credentials; people have none."""
+    def __init__(
+        self, path: Path, *, token: str = "", attempt: str = "", fence: int = 0, first_sign_s: float = FIRST_SIGN_S
+    ) -> None:
+        """`token`, `attempt` and `fence` are a worker's credentials; people have none.
+
+        `first_sign_s`: how long the daemon may say nothing at all before it counts as unreachable.
+        """
         self.path = path
+        self._first_sign_s = first_sign_s
         self._credentials = {"token": token, "attempt": attempt, "fence": fence}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -60,7 +66,7 @@ class ControlClient:
         """Ask and wait for the answer, however long the daemon is at work on it.
 
         Raises:
-            DaemonUnreachableError: nobody answers (within 2 s).
+            DaemonUnreachableError: nobody answers (within `first_sign_s`).
             FarmError: what the daemon reported, of the same fault, code and exit code.
         """
         return dict(self._ask(kind, fields, frames, on_progress).fields)
@@ -147,7 +153,7 @@ class ControlClient:
         message = encode_request(request)
         connection = self._connected()
         connection.send_multipart(message)
-        exchange = Exchange(request.id, time.monotonic())
+        exchange = Exchange(request.id, time.monotonic(), self._first_sign_s)
         latest = time.monotonic() + limit_s
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.

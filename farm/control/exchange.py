@@ -21,11 +21,11 @@ CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlo
 class Exchange:
     """Tells what a client got from signs of life, and when silence means that nobody answers."""
 
-    def __init__(self, request_id: str, now_s: float) -> None:
-        """`now_s` is monotonic, as in `received`."""
+    def __init__(self, request_id: str, now_s: float, first_sign_s: float = FIRST_SIGN_S) -> None:
+        """`now_s` is monotonic, as in `received`; `first_sign_s`: how long nothing at all may come."""
         self._id = request_id
-        self._silence_s = FIRST_SIGN_S
-        self.deadline_s = now_s + FIRST_SIGN_S  # something must have come by then
+        self._silence_s = first_sign_s
+        self.deadline_s = now_s + first_sign_s  # something must have come by then
         self.ended = False  # the answer is there
 
     def received(self, frames: Sequence[bytes], now_s: float) -> Reply | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from farm.control.client import ControlClient
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError
-from farm.jobs.attempt import MAX_WORDS_CHARS, SessionOffer, check_report
+from farm.core.errors import FarmError, HostError
+from farm.jobs.attempt import MAX_WORDS_CHARS, SILENCE_LIMIT_S, SessionOffer, check_report
 from farm.jobs.messages import Spawn
 
-HEARTBEAT_S = 1.0  # the daemon gives a worker up after 15 s of silence
+HEARTBEAT_S = 1.0  # the daemon gives a worker up after SILENCE_LIMIT_S without one
 LEAVE_S = 2.0
 
 
@@ -22,9 +23,10 @@ class Daemon:
 
     def __init__(self, order: Spawn) -> None:
         credentials = {"token": order.token, "attempt": order.attempt, "fence": order.fence}
-        self._client = ControlClient(Path(order.door), **credentials)  # type: ignore[arg-type]
+        # A worker's work is worth more than a person's two seconds: it waits as long as the daemon waits for it.
+        self._client = ControlClient(Path(order.door), first_sign_s=SILENCE_LIMIT_S, **credentials)  # type: ignore[arg-type]
         # A socket is for one thread; the heart has its own thread because the main one may be deep in TVM.
-        self._heart = ControlClient(Path(order.door), **credentials)  # type: ignore[arg-type]
+        self._heart = ControlClient(Path(order.door), first_sign_s=SILENCE_LIMIT_S, **credentials)  # type: ignore[arg-type]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -87,9 +89,15 @@ class Daemon:
         self._client.call("result", error=error_to_wire(error))
 
     def _beat(self) -> None:
+        answered_s = time.monotonic()
         try:
             while not self._over.wait(HEARTBEAT_S):
-                self._heart.call("heartbeat")
+                try:
+                    self._heart.call("heartbeat")
+                    answered_s = time.monotonic()
+                except HostError:  # it is stuck, or has too much to do
+                    if time.monotonic() - answered_s > SILENCE_LIMIT_S:
+                        raise
         except FarmError as error:  # refused, or the daemon is gone: it will end this worker; nothing to save here
             print(f"heartbeat ended: {error}", flush=True)  # noqa: T201 - the attempt's log
         finally:
