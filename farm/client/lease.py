@@ -105,7 +105,7 @@ async def granted(door: Door, job: str, on_wait: OnNotice | None = None) -> Asyn
     `on_wait` hears why there is none yet, when that is news.
     """
     reasons = Reasons()
-    async with aclosing(with_idle(watched(door, (job,), 0), LOOK_S)) as told:
+    async with aclosing(with_idle(watched(door, (job,), 0, attended=True), LOOK_S)) as told:
         async for each in told:
             if isinstance(each, tuple):
                 break

@@ -34,18 +34,21 @@ async def events(door: Door, since: int, subject: str, *, follow: bool) -> Async
             return
 
 
-async def watched(door: Door, names: tuple[str, ...], since: int) -> Watched:
-    """Events of jobs and arrays, then the jobs as they ended; more than a thousand names in several rounds."""
+async def watched(door: Door, names: tuple[str, ...], since: int, *, attended: bool = False) -> Watched:
+    """Events of jobs and arrays, then the jobs as they ended; more than a thousand names in several rounds.
+
+    `attended`: the daemon cancels what has not begun when this process dies.
+    """
     for start in range(0, len(names), WATCHED_JOBS):
-        async with aclosing(_watched(door, names[start : start + WATCHED_JOBS], since)) as told:
+        async with aclosing(_watched(door, names[start : start + WATCHED_JOBS], since, attended)) as told:
             async for each in told:
                 yield each
 
 
-async def _watched(door: Door, names: tuple[str, ...], since: int) -> Watched:
+async def _watched(door: Door, names: tuple[str, ...], since: int, attended: bool) -> Watched:
     while True:
         try:
-            async with aclosing(door.stream("job.watch", jobs=list(names), since=since)) as replies:
+            async with aclosing(door.stream("job.watch", jobs=list(names), since=since, attended=attended)) as replies:
                 async for reply in replies:
                     if not reply.more:
                         yield tuple(map(job_from, reply.fields["jobs"]))

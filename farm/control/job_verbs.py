@@ -91,10 +91,14 @@ class Cancel:
 
 @checked(frozen=True, slots=True, config=STRICT)
 class Watch:
-    """`job.watch`: events of these jobs and arrays after `since`."""
+    """`job.watch`: events of these jobs and arrays after `since`.
+
+    `attended`: nobody wants what has not begun when this caller goes; it is cancelled then.
+    """
 
     jobs: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_WATCHED)]
     since: Annotated[int, Field(ge=0)] = 0
+    attended: bool = False
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -194,7 +198,13 @@ class JobVerbs:
                 async for event in events:
                     await call.progress(**event.to_wire())
         except CallerGoneError:
+            if asked.attended:
+                self._abandoned(call.caller, jobs)
             return {}
+        except asyncio.CancelledError:
+            if asked.attended and call.call.gone.is_set():  # not the end of the daemon
+                self._abandoned(call.caller, jobs)
+            raise
         return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, jobs))}
 
     async def logs(self, call: ControlCall) -> Mapping[str, Any]:
@@ -272,6 +282,14 @@ class JobVerbs:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+    def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
+        """Cancel what has not begun: whoever waited for it is gone."""
+        error = CancelledError(f"{caller.user} went away while it waited")
+        for job in self._store.jobs.several(jobs):
+            if job.state is not JobState.RUNNING and _may_act(caller, job):
+                with suppress(NoSuchJobError):
+                    self._dispatcher.cancel(job.id, error)
 
     def _meant(self, name: str) -> tuple[Job, ...]:
         """The one job, or the jobs of an array.

@@ -197,6 +197,27 @@ def test_whoever_gives_up_waiting_leaves_nothing(farm):
     assert farm.client.call("lease.list")["waiting"] == []
 
 
+def test_whoever_is_killed_while_waiting_leaves_nothing_but_a_daemon_that_ends_is_waited_for(farm):
+    phone = phones(farm)[0]
+    held = acquire(farm, phone.name)
+    with subprocess.Popen(
+        [sys.executable, "-m", "farm", "lease", "acquire", "--on", phone.name],
+        env=os.environ | {"FARM_SOCKET": str(farm.socket)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:  # fmt: skip
+        assert "waits" in waiting.stderr.readline()
+        [row] = farm.client.call("job.list", state=["queued"])["jobs"]
+        farm.daemon.stop()
+        farm.daemon.start().close()
+        while "is back" not in waiting.stderr.readline():
+            assert waiting.poll() is None
+        assert "waits" in waiting.stderr.readline()
+        assert farm.client.call("job.show", job=row["id"])["job"]["state"] == "queued"
+        waiting.kill()
+    until(lambda: farm.client.call("job.show", job=row["id"])["job"]["state"] == "cancelled")
+    assert [row["id"] for row in farm.client.call("lease.list")["leases"]] == [held["lease"]]
+
+
 def test_a_command_with_a_phone(farm):
     phone = phones(farm)[0]
     script = f'[ "$FARM_DEVICE" = {phone.name} ] && adb shell echo from $ANDROID_SERIAL; exit 7'
