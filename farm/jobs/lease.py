@@ -27,6 +27,7 @@ from farm.core.errors import FarmError, UserError
 from farm.core.events import EventLog
 from farm.core.limits import MAX_LEASE_S
 from farm.core.requests import Lease
+from farm.core.selector import nearest
 from farm.jobs.executor import Running
 from farm.jobs.ports import Devices
 from farm.jobs.specs import LeaseSpec
@@ -266,7 +267,10 @@ class LeaseExecutor:
         for current in self._current.values():
             if name in (current.lease.id, current.running.job.id, current.lease.device):
                 return current
-        raise LeaseUnusableError(f"there is no lease {name!r} in anybody's hands", hint="farm lease list")
+        held = [each for current in self._current.values() for each in (current.lease.id, current.lease.device)]
+        close = nearest(name, held)
+        hint = f"did you mean {close[0]}?" if close else "`farm lease list` shows who holds what"
+        raise LeaseUnusableError(f"there is no lease {name!r} in anybody's hands", hint=hint)
 
     @contextlib.asynccontextmanager
     async def _opened(self, running: Running, facts: LeaseFacts, key: str) -> AsyncIterator[_Current]:

@@ -142,8 +142,8 @@ def test_extending_moves_the_end(farm):
     assert answer(farm.farm("lease", "show", held["job"], "--json")) == {**held, "expires_at": extended["expires_at"]}
     assert farm.farm("lease", "release", held["job"]).returncode == 0
     story.until("lease.released", subject=held["lease"])
-    refused(farm.farm("lease", "release", held["lease"]), ExitCode.NO_PHONE)
-    refused(farm.farm("lease", "show", held["lease"]), ExitCode.NO_PHONE)
+    refused(farm.farm("lease", "release", held["lease"]), ExitCode.USAGE)
+    refused(farm.farm("lease", "show", held["lease"]), ExitCode.USAGE)
 
 
 def test_a_kicked_lease_fails_and_its_streams_are_cut(farm):

@@ -10,7 +10,7 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.core.device import DeviceView, Life
-from farm.core.errors import FarmError, UserError
+from farm.core.errors import ExitCode, FarmError, UserError
 from farm.core.events import EventLog
 from farm.core.job import Attempt, Job
 from farm.core.limits import MAX_LEASE_S
@@ -133,6 +133,9 @@ async def test_what_is_told_and_kept_holds_no_key():
         assert KEY not in str((world.facts, world.progress, world.lines))
         assert world.facts["key_sha256"] == (digest(KEY),)
         assert "farm lease" in await asyncio.to_thread(world.said)
+        with pytest.raises(LeaseUnusableError) as unknown:
+            world.executor.holder("phnoe")
+        assert (unknown.value.exit_code, unknown.value.hint) == (ExitCode.USAGE, "did you mean phone?")
         assert world.executor.release("L1", "released") == "lease-1"
         result = await task
     assert (result["device"], result["ended"]) == ("phone", "released")
