@@ -31,9 +31,9 @@ def submit(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Queue the jobs of a file; the files it names are uploaded.
+    """Queue the jobs of a file, all or none; the files it names are uploaded.
 
-    With --wait: exit code 1 when a job failed, or the reason's code when all failed for one.
+    Exit code 3 when no phone matches one of them. With --wait: exit code 1 when a job failed, or the reason's code when all failed for one.
     """
     from farm.client.specfile import load
 
@@ -42,7 +42,7 @@ def submit(
         _print_plan(planned, json=json)
         return
     with work.client() as farm:
-        submitted = farm.submit_file(file, key=key)
+        submitted = farm.submit_file(file, key=key, must_match=True)
         for each in submitted:
             for warning in each.warnings:
                 say(f"warning: {warning}")

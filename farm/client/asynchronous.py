@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -15,6 +15,7 @@ from farm.client.files import fetch
 from farm.client.lease import AsyncLease, granted
 from farm.client.model import JobInfo, JobRefs, LogLine, Submitted, job_from, names_of, submitted_from
 from farm.client.streams import log_lines, watched, with_idle
+from farm.core.error_wire import error_from_wire
 from farm.core.errors import DaemonUnreachableError, FarmError
 from farm.core.events import Event
 
@@ -51,11 +52,24 @@ class AsyncClient(AsyncFarm):
         answer = await self._door.call("job.submit", spec=spec.to_wire(), key=key, must_match=must_match)
         return submitted_from(answer)
 
+    async def check(
+        self, wishes: Sequence[tuple[AnySpec, str]], *, must_match: bool = False, besides: int = 0
+    ) -> tuple[int, int, FarmError | None]:
+        """Whether `submit` would take all of these specs (each with its key), `besides` so many jobs; adds nothing.
+
+        Returns:
+            how many jobs there would be, `besides` included; the first that would be refused, and why, or None.
+        """
+        entries = [{"spec": spec.to_wire(), "key": key, "must_match": must_match} for spec, key in wishes]
+        answer = await self._door.call("job.check", entries=entries, besides=besides)
+        error = answer["error"]
+        return int(answer["jobs"]), int(answer["entry"] or 0), error_from_wire(error) if error else None
+
     async def submit_file(self, path: Path | str, *, key: str = "", must_match: bool = False) -> tuple[Submitted, ...]:
         """Queue every job of a spec file (docs/clients.md); the files it names are uploaded.
 
         Raises:
-            UserError: the file has a mistake; nothing was submitted.
+            UserError: the file has a mistake, or the farm would refuse one of its jobs; nothing was submitted.
         """
         from farm.client.specfile import load, submit_all
 

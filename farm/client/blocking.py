@@ -174,6 +174,7 @@ class Client:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     submit = _blocking(AsyncClient.submit)
+    check = _blocking(AsyncClient.check)
     submit_file = _blocking(AsyncClient.submit_file)
     wait = _blocking(AsyncClient.wait)
     watch = _iterating(AsyncClient.watch)

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.client.files import checked_file
-from farm.client.model import Submitted
-from farm.core.errors import UserError
+from farm.client.model import Submitted, names_of
+from farm.core.errors import FarmError, UserError
 from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.selector import nearest
+from farm.core.selector import Selector, nearest
 from farm.jobs.specs import KINDS, SHA256_PATTERN, AnySpec
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FILES = ("model", "inputs", "labels")  # keys whose values are paths (or the SHA-256 of what the farm has already)
 OWN_KEYS = frozenset({"kind", "id", "matrix"})  # of a table, beside its spec's
+CHECKED_AT_ONCE = 100  # specs in one question: a spec may have 10 kB, a message 2 MiB
 KEY_CHARS = 64  # of a caller's key that are kept; a hash of the job follows
 
 
@@ -80,8 +81,14 @@ def load(path: Path) -> tuple[Planned, ...]:
         )
     hashes: dict[Path, str] = {}
     seen: dict[str, str] = {}  # id of a table -> where
+    later = {table.id: table for table in tables if table.id}
     planned: list[Planned] = []
     for table in tables:
+        unknown = [name for name in table.waits_for if name in later and name not in seen]
+        if unknown:
+            raise table.error(
+                f"after: {unknown[0]!r} does not stand above it", hint="write the [[job]] with that id first"
+            )
         planned += table.plan(hashes, seen)
         if table.id:
             if table.id in seen:
@@ -102,27 +109,58 @@ async def submit_all(
         must_match: refuse selectors that no phone matches.
 
     Raises:
-        FarmError: the farm refuses one; those before it are submitted.
+        FarmError: the farm would refuse one, which is named; nothing is submitted. Should it refuse one after that
+            (another's job took the last place), those before it are submitted, and the hint names them.
     """
-    uploaded: set[str] = set()
+    entries = list(zip(planned, _keys_of(planned, key), strict=True))
+    await _check(client, entries, must_match)
+    await _upload(client, planned)
     submitted: list[Submitted] = []
     jobs_of: dict[str, tuple[str, ...]] = {}
-    times: Counter[str] = Counter()
-    for each in planned:
-        for sha256, file in each.files.items():
-            if sha256 not in uploaded and await client.put_file(file) != sha256:
-                raise UserError(f"{file} changed while it was submitted", hint="submit again")
-            uploaded.add(sha256)
-        fingerprint = each.fingerprint()
-        times[fingerprint] += 1  # the same job twice in one file is meant twice
-        own_key = f"{key[:KEY_CHARS]}:{fingerprint[:32]}:{times[fingerprint]}" if key else ""
+    for each, own_key in entries:
         waits_for = tuple(itertools.chain.from_iterable(jobs_of[name] for name in each.after))
         spec = replace(each.spec, after=(*each.spec.after, *waits_for))
-        done = await client.submit(spec, key=own_key, must_match=must_match)
+        try:
+            done = await client.submit(spec, key=own_key, must_match=must_match)
+        except FarmError as error:
+            before = " ".join(itertools.chain.from_iterable(names_of(one) for one in submitted))
+            raise _named(error, each, f"submitted already: {before}" if before else "") from error
         submitted.append(done)
         if each.id:
             jobs_of[each.id] = (*jobs_of.get(each.id, ()), *((done.array,) if done.array else done.ids))
     return tuple(submitted)
+
+
+def _keys_of(planned: Sequence[Planned], key: str) -> Iterator[str]:
+    """The key of each submission. The same job twice in one file is meant twice."""
+    times: Counter[str] = Counter()
+    for each in planned:
+        fingerprint = each.fingerprint()
+        times[fingerprint] += 1
+        yield f"{key[:KEY_CHARS]}:{fingerprint[:32]}:{times[fingerprint]}" if key else ""
+
+
+async def _check(client: AsyncClient, entries: Sequence[tuple[Planned, str]], must_match: bool) -> None:
+    jobs = 0
+    for start in range(0, len(entries), CHECKED_AT_ONCE):
+        some = entries[start : start + CHECKED_AT_ONCE]
+        wishes = [(each.spec, own_key) for each, own_key in some]
+        jobs, refused, error = await client.check(wishes, must_match=must_match, besides=jobs)
+        if error is not None:
+            raise _named(error, some[refused][0], "nothing was submitted")
+
+
+async def _upload(client: AsyncClient, planned: Sequence[Planned]) -> None:
+    files = {sha256: file for each in planned for sha256, file in each.files.items()}
+    for sha256, file in files.items():
+        if await client.put_file(file) != sha256:
+            raise UserError(f"{file} changed while it was submitted", hint="submit again")
+
+
+def _named(error: FarmError, planned: Planned, so_far: str) -> FarmError:
+    """The same error, of one entry of the file."""
+    hint = "; ".join(filter(None, (error.hint, so_far)))
+    return type(error)(f"{planned.name}: {error.message}", hint=hint, evidence=error.evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +177,11 @@ class _Table:
     @property
     def combinations(self) -> int:
         return math.prod(len(values) for values in self.matrix.values())
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        after = self.given.get("after", [])
+        return tuple(each for each in after if isinstance(each, str)) if isinstance(after, list) else ()
 
     def error(self, message: str, *, hint: str = "") -> SpecFileError:
         return SpecFileError(": ".join(filter(None, (str(self.path), self.where, message))), hint=hint)
@@ -169,6 +212,7 @@ class _Table:
             raise self.error(f"{self.cls.kind} needs {missing[0]!r}", hint=f"add: {missing[0]} = ...")
         try:
             spec = self.cls.from_wire(given)
+            Selector.parse(spec.on)
         except UserError as error:
             raise self.error(f"{name}: {error.message}" if name else error.message, hint=error.hint) from error
         shown = name or str(given.get("name") or given.get("command") or given.get("note") or self.cls.kind)

@@ -17,7 +17,8 @@ from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
 from farm.control.server import Caller, ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
-from farm.core.errors import ExitCode, NotAllowedError, UserError
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
 from farm.core.job import FINAL, Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.queue_model import JobRunsError, NoSuchJobError
@@ -49,6 +50,14 @@ class Submit:
     spec: dict[str, Any]
     key: Key = ""
     must_match: bool = False
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Check:
+    """`job.check`: whether all of these could be submitted, together with `besides` jobs that were checked before."""
+
+    entries: Annotated[tuple[Submit, ...], Field(max_length=MAX_JOBS_AT_ONCE)]
+    besides: Annotated[int, Field(ge=0)] = 0
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -123,6 +132,7 @@ class JobVerbs:
     def register(self, server: ControlServer) -> None:
         """Add the verbs to the door."""
         server.register("job.submit", self.submit, Role.USER)
+        server.register("job.check", self.check, Role.USER)
         server.register("job.list", self.list_jobs, Role.VIEWER)
         server.register("job.show", self.show, Role.VIEWER)
         server.register("job.cancel", self.cancel, Role.USER)
@@ -142,6 +152,20 @@ class JobVerbs:
         else:
             rows = await self._rows(await asyncio.to_thread(self._store.jobs.several, submitted.jobs))
         return {"jobs": rows, "array": submitted.array, "warnings": list(submitted.warnings)}
+
+    async def check(self, call: ControlCall) -> Mapping[str, Any]:
+        """Whether jobs could be taken in: how many there would be, or which entry could not and why."""
+        asked = read_fields(call, Check)
+        jobs = asked.besides
+        for index, entry in enumerate(asked.entries):
+            try:
+                spec = spec_from_wire(entry.spec)
+                jobs += self._dispatcher.check(
+                    spec, call.caller.user, key=entry.key, must_match=entry.must_match, besides=jobs
+                )
+            except FarmError as error:
+                return {"jobs": jobs, "entry": index, "error": error_to_wire(error)}
+        return {"jobs": jobs, "entry": None, "error": None}
 
     async def list_jobs(self, call: ControlCall) -> Mapping[str, Any]:
         """A page of jobs."""

@@ -19,7 +19,7 @@ from functools import partial
 
 from farm.core.device import DeviceView, Life
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, HostError, PhoneError
+from farm.core.errors import FarmError, HostError, PhoneError, UserError
 from farm.core.events import EventLog
 from farm.core.job import Attempt, AttemptState, Job, JobState
 from farm.core.queue import JobQueue
@@ -207,6 +207,26 @@ class Dispatcher:
             for job in planned.jobs:
                 self._tell(JobAdded(job, ended))
         return Submitted(ids, planned.array, planned.warnings, planned.jobs)
+
+    def check(self, spec: AnySpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
+        """How many jobs `submit` would add, `besides` so many others; nothing is added. Ids in `after` must be whole.
+
+        Raises:
+            FarmError: what `submit` would refuse.
+        """
+        if key and self._store.jobs.submitted(user, key):
+            return 0
+        for name, meant in zip(
+            spec.after, (resolve_after(self._store.jobs, (each,)) for each in spec.after), strict=True
+        ):
+            if meant != (name,):
+                raise UserError(f"after: {name!r} is no whole id", hint=f"write {meant[0]!r} if you mean that one")
+        planned = plan(
+            spec, user, self._devices.views(), self._clock().at, _fresh_ids(spec.kind), must_match=must_match
+        )
+        mine = self._queue.count_of(user) + self._submitting[user] + besides
+        check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
+        return len(planned.jobs)
 
     def _earlier(self, ids: tuple[str, ...]) -> Submitted:
         first = self._store.jobs.get(ids[0])

@@ -16,7 +16,7 @@ from farm.core.job import Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
-from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec
+from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, BenchSpec, LeaseSpec, RunSpec
 
 # A phone in one of these lives is ready, or will be without anybody's help.
 READY_OR_SOON = frozenset(
@@ -51,10 +51,11 @@ def plan(
     Raises:
         SelectorError: the selector does not follow the grammar.
         NoPhoneError: no phone matches, and one must.
-        BadSpecError: more jobs than one submit may have.
+        BadSpecError: more jobs than one submit may have, or none of the phones has the compile target.
     """
     selector = _parsed(spec.on)
     matching = [view for view in devices if view.adopted and selector.matches(view.labels, view.aliases)]
+    _check_target(spec, matching)
     places = _places(spec, matching)
     if len(places) > MAX_JOBS_AT_ONCE:
         raise BadSpecError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once")
@@ -139,6 +140,16 @@ def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
     if spec.devices != ALL:
         return [""] * spec.devices
     return sorted(view.name for view in matching if view.service is Service.IN)
+
+
+def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:
+    """Refuse a compile target that no matching phone has; one that is not known yet may have any."""
+    if not isinstance(spec, BenchSpec | RunSpec):
+        return
+    known = {view.name: view.identity.targets for view in matching if view.identity is not None}
+    if known and len(known) == len(matching) and not any(spec.target in targets for targets in known.values()):
+        there = ", ".join(sorted(set().union(*known.values()))) or "none"
+        raise BadSpecError(f"no phone that matches {spec.on} has the target {spec.target!r}", hint=f"targets: {there}")
 
 
 def _no_match(selector: Selector, devices: Sequence[DeviceView], matching: Sequence[DeviceView]) -> NoPhoneError:

@@ -20,7 +20,7 @@ SAYS = {  # what only a program that worked prints
     "farm.bench(": " ms ",
     "farm.run(": "class ",
     "farm.lease(": "[1. 1. 1.]",
-    "farm.submit_file(": "6 jobs",
+    "farm.submit_file(": "8 jobs",
     "AsyncClient": "job.done",
 }
 MYPY = """

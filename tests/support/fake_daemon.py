@@ -33,6 +33,7 @@ class FakeDaemon:
     def __init__(self, folder: Path, devices: tuple[str, ...] = ("pixel", "galaxy")) -> None:
         self.socket = folder / "control.sock"
         self.devices = devices
+        self.refused: set[str] = set()  # selectors that job.check refuses
         self.submissions: list[Json] = []  # fields of every job.submit
         self.listings: list[Json] = []  # fields of every job.list
         self.calls: list[str] = []
@@ -183,6 +184,12 @@ class FakeDaemon:
             await self._tell("job.submitted", row["id"], {})
         self.keys[key] = answer = {"jobs": [dict(row) for row in rows], "array": array, "warnings": warnings}
         return answer
+
+    async def on_job__check(self, call: Any) -> Json:
+        for index, entry in enumerate(call.fields["entries"]):
+            if entry["spec"]["on"] in self.refused:
+                return {"jobs": index, "entry": index, "error": error_to_wire(NoPhoneError("no phone matches"))}
+        return {"jobs": len(call.fields["entries"]), "entry": None, "error": None}
 
     async def on_job__list(self, call: Any) -> Json:
         fields = call.fields

@@ -6,7 +6,7 @@ import pytest
 
 from farm import Client
 from farm.client.specfile import SpecFileError, load
-from farm.core.errors import UserError
+from farm.core.errors import NoPhoneError, UserError
 from tests.support.fake_daemon import FakeDaemon
 
 
@@ -78,6 +78,11 @@ MISTAKES = {
     'kind = "bench"\nmodel = "absent.onnx"\non = "x"\n': ("model: ", "absent.onnx does not exist", "relative"),
     'kind = "bench"\nmodel = "."\non = "x"\n': ("is a folder",),
     'kind = "bench"\nmodel = "small.onnx"\non = "x"\nrepeat = 0\n': ("'repeat'", "must be 1 or more"),
+    'on = "x"\nkind = "shell"\n[[job]]\ncommand = "id"\nafter = ["b"]\n[[job]]\ncommand = "id"\nid = "b"\n': (
+        "[[job]] 1: after: 'b' does not stand above it", "first",
+    ),
+    'on = "x"\nkind = "shell"\n[[job]]\ncommand = "id"\nafter = ["b"]\nid = "b"\n': ("'b' does not stand above it",),
+    'kind = "shell"\ncommand = "id"\non = "soc="\n': ("soc=",),
     'kind = "bench"\nmodel = "small.onnx"\non = "x"\nrepeat = "20"\n': ("'repeat' must be a whole number", "'20'"),
     'kind = "shell"\ncommand = "id"\non = "x"\ndeadline_s = "2h"\n': ("'deadline_s' must be a number", "seconds: 7200"),
     'kind = "shell"\ncommand = "id"\non = "x"\ndevices = "two"\n': ("'devices' must be a whole number or 'all' (got",),
@@ -150,6 +155,24 @@ def test_submitted_with_a_key_only_what_changed_is_new(write, tmp_path):
         assert (changed[0].ids, len(daemon.jobs)) == (first[0].ids, 3)
         assert client.submit_file(write(text))[0].ids != first[0].ids
         assert daemon.calls.count("job.submit") == 8
+
+
+def test_nothing_is_submitted_when_one_entry_would_be_refused(write, tmp_path):
+    text = 'kind = "shell"\ncommand = "id"\ndevices = "all"\n[matrix]\non = ["android", "absent"]\n'
+    with FakeDaemon(tmp_path) as daemon, Client(daemon.socket) as client:
+        daemon.refused.add("absent")
+        with pytest.raises(NoPhoneError, match=r"^absent: no phone matches") as raised:
+            client.submit_file(write(text))
+        assert raised.value.hint == "nothing was submitted"
+        assert daemon.submissions == []
+
+
+def test_what_was_submitted_before_a_late_refusal_is_told(write, tmp_path):
+    text = 'kind = "shell"\ncommand = "id"\n[matrix]\non = ["android", "nothing"]\n'
+    with FakeDaemon(tmp_path) as daemon, Client(daemon.socket) as client:
+        with pytest.raises(NoPhoneError, match=r"^nothing: no phone matches") as raised:
+            client.submit_file(write(text), must_match=True)
+        assert f"submitted already: {next(iter(daemon.jobs))}" in raised.value.hint
 
 
 def test_the_same_job_twice_in_one_file_is_meant_twice(write, tmp_path):
