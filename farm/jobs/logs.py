@@ -61,7 +61,7 @@ class AttemptLogs:
         """`folder` is made if need be, for the daemon's own eyes: people read through its door."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._grown: dict[tuple[str, int], asyncio.Event] = {}
+        self._waiters: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._cut: set[tuple[str, int]] = set()  # full ones that say so already
 
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
@@ -83,9 +83,9 @@ class AttemptLogs:
                 self._append(path, (job, number), lines)
         except OSError as error:
             logger.warning("a line of the log of %s.%d is lost: %s", job, number, error)
-        grown = self._grown.pop((job, number), None)
-        if grown is not None:
-            grown.set()
+        for waiter in self._waiters.get((job, number), ()):
+            if not waiter.done():
+                waiter.set_result(None)
 
     def read(self, job: str, number: int, after: int = 0, limit: int = PAGE_LINES) -> LogPage:
         """At most `limit` lines from the position `after`: 0, or `next` of an earlier page. Blocking.
@@ -116,7 +116,15 @@ class AttemptLogs:
     async def grown(self, job: str, number: int, after: int) -> None:
         """Return as soon as the log has something at or beyond the position `after`."""
         while self._size(job, number) <= after:
-            await self._grown.setdefault((job, number), asyncio.Event()).wait()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiters = self._waiters.setdefault((job, number), set())
+            waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                waiters.remove(waiter)
+                if not waiters and self._waiters.get((job, number)) is waiters:
+                    del self._waiters[job, number]
 
     def jobs(self) -> frozenset[str]:
         """The jobs that have logs. Blocking."""
@@ -126,6 +134,9 @@ class AttemptLogs:
         """Delete the logs of jobs that are forgotten. Blocking."""
         for job in jobs:
             shutil.rmtree(self._path(job, 1).parent, ignore_errors=True)
+        for key in tuple(self._cut):  # a copy: the loop may add to it meanwhile
+            if key[0] in jobs:
+                self._cut.discard(key)
 
     def _append(self, path: Path, key: tuple[str, int], lines: Collection[LogLine]) -> None:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

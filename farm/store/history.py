@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from itertools import islice
 from typing import Protocol
 
-from farm.core.errors import FarmError
 from farm.core.events import Event, EventLog
+from farm.store.patience import Patience
+from farm.store.writer import StoreWriteError
 
 KEPT_WITHIN_S = 0.4  # events that tell no change of the store may come this late: a burst shares one commit
-RETRY_S = 1.0  # after a commit that failed: the disk may be full for hours
 MOST_WAITING = 20_000  # events that wait for a full disk; the oldest are given up
 MOST_AT_ONCE = 500  # rows of one read or commit
 # Steps of something whose end is told too: news for whoever watches, of no use later.
@@ -49,25 +49,18 @@ class EventHistory:
 
     async def run(self) -> None:
         """Keep events as they come, until cancelled."""
-        failed = False
+        patience = Patience()
         while True:
             await self._some.wait()
-            await asyncio.sleep(RETRY_S if failed else KEPT_WITHIN_S)
-            try:
-                await self._keep()
-            except FarmError as error:
-                if not failed:
-                    logger.warning("events wait to be kept: %s", error)
-                failed = True
-            else:
-                failed = False
+            await asyncio.sleep(KEPT_WITHIN_S)
+            await patience.write(self._keep, "events")
 
     async def close(self) -> None:
         """Keep the last ones."""
         self._stop()
         try:
             await self._keep()
-        except FarmError as error:
+        except StoreWriteError as error:
             logger.warning("%d events were not kept: %s", len(self._waiting), error)
 
     async def read(self, since: int, subject: str = "") -> Sequence[Event]:
@@ -128,13 +121,18 @@ class EventHistory:
     async def _keep_before(self, oldest: int) -> None:
         """Everything before the oldest in memory has been told, so it is in the store or on its way there: hurry."""
         if self._waiting and self._waiting[0].seq < oldest:
-            with contextlib.suppress(FarmError):  # a full disk: what does not fit in memory either is lost
+            with contextlib.suppress(StoreWriteError):  # a full disk: what does not fit in memory either is lost
                 await self._keep()
 
     async def _keep(self) -> None:
         async with self._keeping:
             while batch := tuple(islice(self._waiting, MOST_AT_ONCE)):
-                await self._book.add(batch)
+                try:
+                    await self._book.add(batch)
+                except StoreWriteError:
+                    raise
+                except Exception:  # a bug: these are given up, or none would ever be kept again
+                    logger.exception("%d events cannot be kept", len(batch))
                 kept_to = batch[-1].seq
                 while self._waiting and self._waiting[0].seq <= kept_to:
                     self._waiting.popleft()

@@ -139,3 +139,26 @@ def test_a_disk_that_refuses_costs_lines_not_the_attempt(logs, monkeypatch, capl
     logs.keep(ATTEMPT, "one")
     assert "No space left" in caplog.text
     assert logs.read("bench-1", 2).lines == ()
+
+
+async def test_whoever_stops_following_leaves_nothing(logs):
+    followers = [asyncio.create_task(logs.grown("bench-1", number, 0)) for number in (1, 2, 2)]
+    await asyncio.sleep(0)
+    for follower in followers[:2]:
+        follower.cancel()
+    await asyncio.gather(*followers[:2], return_exceptions=True)
+    assert {key: len(waiters) for key, waiters in logs._waiters.items()} == {("bench-1", 2): 1}
+    logs.keep(ATTEMPT, "news")
+    await asyncio.wait_for(followers[2], 5)
+    assert logs._waiters == {}
+
+
+def test_a_log_that_is_removed_is_not_cut_any_more(logs, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 200)
+    for _ in range(5):
+        logs.append("bench-1", 2, line("x" * 50))
+    assert "the rest is not kept" in everything(logs)[-1].text
+    logs.remove(["bench-1"])
+    assert everything(logs) == []
+    logs.keep(ATTEMPT, "anew", source="worker")
+    assert [each.text for each in everything(logs)] == ["anew"]

@@ -4,11 +4,12 @@ from contextlib import aclosing
 import pytest
 
 from farm.core import events as core_events
-from farm.core.errors import HostError
 from farm.core.events import EventLog
 from farm.store import history as history_module
+from farm.store import patience as patience_module
 from farm.store.history import EventHistory
 from farm.store.store import Store
+from farm.store.writer import StoreConflictError, StoreWriteError
 from tests.unit.store.values import job
 
 
@@ -70,7 +71,9 @@ class Book:
     async def add(self, events):
         self.tried.set()
         if self.full:
-            raise HostError("disk full")
+            raise StoreWriteError("disk full")
+        if any(event.kind == "bad" for event in events):
+            raise StoreConflictError("two of a number")
         self.put(events)
 
     def put(self, events):
@@ -80,7 +83,7 @@ class Book:
 
 async def test_events_wait_for_a_full_disk(monkeypatch):
     monkeypatch.setattr(history_module, "KEPT_WITHIN_S", 0)
-    monkeypatch.setattr(history_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(patience_module, "RETRY_S", 0.001)
     monkeypatch.setattr(history_module, "MOST_WAITING", 3)
     book, log = Book(), EventLog(1)
     book.full = True
@@ -95,6 +98,16 @@ async def test_events_wait_for_a_full_disk(monkeypatch):
             await asyncio.sleep(0.001)
     assert [event.subject for event in book.kept] == ["c", "d", "e"]
     running.cancel()
+
+
+async def test_events_that_the_store_refuses_keep_no_others_back(monkeypatch):
+    monkeypatch.setattr(history_module, "MOST_AT_ONCE", 1)
+    book, log = Book(), EventLog(1)
+    history = EventHistory(log, book)
+    for kind in ("good", "bad", "better"):
+        log.publish(kind, "a")
+    await history.close()
+    assert [event.kind for event in book.kept] == ["good", "better"]
 
 
 @pytest.mark.parametrize("memory", [3, 10, 20_000])
