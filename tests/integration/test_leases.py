@@ -197,7 +197,8 @@ def test_whoever_gives_up_waiting_leaves_nothing(farm):
     assert farm.client.call("lease.list")["waiting"] == []
 
 
-def test_whoever_is_killed_while_waiting_leaves_nothing_but_a_daemon_that_ends_is_waited_for(farm):
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_whoever_is_killed_while_waiting_leaves_nothing_but_a_daemon_that_ends_cancels_nothing(farm, over_a_restart):
     phone = phones(farm)[0]
     held = acquire(farm, phone.name)
     with subprocess.Popen(
@@ -207,13 +208,15 @@ def test_whoever_is_killed_while_waiting_leaves_nothing_but_a_daemon_that_ends_i
     ) as waiting:  # fmt: skip
         assert "waits" in waiting.stderr.readline()
         [row] = farm.client.call("job.list", state=["queued"])["jobs"]
-        farm.daemon.stop()
-        farm.daemon.start().close()
-        while "is back" not in waiting.stderr.readline():
-            assert waiting.poll() is None
-        assert "waits" in waiting.stderr.readline()
-        assert farm.client.call("job.show", job=row["id"])["job"]["state"] == "queued"
-        waiting.kill()
+        if over_a_restart:
+            farm.daemon.stop()
+            farm.daemon.start().close()
+            while "is back" not in waiting.stderr.readline():
+                assert waiting.poll() is None
+            assert farm.client.call("job.show", job=row["id"])["job"]["state"] == "queued"
+            waiting.terminate()
+        else:
+            waiting.kill()
     until(lambda: farm.client.call("job.show", job=row["id"])["job"]["state"] == "cancelled")
     assert [row["id"] for row in farm.client.call("lease.list")["leases"]] == [held["lease"]]
 
