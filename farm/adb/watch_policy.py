@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -9,6 +10,9 @@ from farm.adb.devices import DeviceState
 from farm.core.errors import UserError
 
 DEFAULT_NETWORK_PORT = 5555  # of `adb tcpip`
+
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?\]")  # RFC 1035, RFC 4007
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,8 @@ def network_address(text: str) -> str:
     host, colon, port = text.strip().rpartition(":")
     if not colon or (text.endswith("]")):
         host, port = text.strip(), str(DEFAULT_NETWORK_PORT)
-    well_formed = host and not any(char.isspace() for char in host) and (":" not in host or host.startswith("["))
-    if not well_formed or not (port.isascii() and port.isdigit() and 0 < int(port) <= 0xFFFF):
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or not 0 < int(port) <= 0xFFFF:
         raise UserError(
-            f"{text!r} is not a network phone's address", hint="Write HOST:PORT, for example 10.0.0.7:5555."
+            f"{text[:80]!r} is not a network phone's address", hint="Write HOST:PORT, for example 10.0.0.7:5555."
         )
     return f"{host}:{port}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.forms import Count
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
@@ -18,7 +19,7 @@ from farm.store.history import EventHistory
 class Since:
     """`events`: those after `since`; then, if `follow`, each as it happens until the caller leaves."""
 
-    since: int = 0
+    since: Count = 0
     follow: bool = True
     subject: str = ""  # only about this device, job, lease ...
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.forms import MAX_COUNT, Count
 from farm.control.job_rows import attempt_row, job_row
 from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
@@ -106,7 +107,7 @@ class Watch:
     """
 
     jobs: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_WATCHED)]
-    since: Annotated[int, Field(ge=0)] = 0
+    since: Count = 0
     attended: bool = False
 
 
@@ -115,8 +116,8 @@ class Logs:
     """`job.logs`. `number`: which attempt (that name is the request's own); None: the latest."""
 
     job: str
-    number: Annotated[int, Field(ge=1)] | None = None
-    after: Annotated[int, Field(ge=0)] = 0
+    number: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
+    after: Count = 0
     follow: bool = False
 
 
@@ -363,6 +364,7 @@ class JobVerbs:
 
     def _all_meant(self, names: Sequence[str]) -> tuple[str, ...]:
         """The ids of all jobs that these names mean, each once."""
+        names = tuple(dict.fromkeys(names))
         known = {job.id for job in self._store.jobs.several(names)}
         meant = ([name] if name in known else [job.id for job in self._meant(name)] for name in names)
         return tuple(dict.fromkeys(chain.from_iterable(meant)))

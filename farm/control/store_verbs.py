@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.forms import HostPath
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
@@ -25,7 +26,7 @@ MAX_KEEP_DAYS = 36_500
 class Backup:
     """`store.backup`: an absolute path on the daemon's host; empty: beside the database."""
 
-    path: str = ""
+    path: HostPath = ""
 
 
 @checked(frozen=True, slots=True, config=STRICT)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pydantic.dataclasses import dataclass as checked
 
 from farm.bundle.library import BundleLibrary
+from farm.control.forms import HostPath
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
@@ -24,7 +25,7 @@ class AddToolchain:
     """`toolchain.add`: an interpreter on the daemon's host, and a bundle by name or hash; "": none in particular."""
 
     name: str
-    python: str
+    python: HostPath
     bundle: str = ""
 
 

@@ -2,11 +2,13 @@
 
 DEFAULT_PRIORITY = 1  # what stock TVM clients ask with
 MAX_PRIORITY = 10
+MIN_TIME_S = 0.1  # of a timeout or deadline: nothing a phone does is faster
 MAX_TIMEOUT_S = 24 * 3600.0  # one attempt
 MAX_LEASE_S = 7 * 24 * 3600.0  # a person's lease, extensions included
 MAX_DEADLINE_S = 30 * 24 * 3600.0
 DEFAULT_MAX_ATTEMPTS = 3  # a phone's fault is often a loose cable; the third phone with the same fault is no chance
 MAX_ATTEMPTS = 10
+MAX_AFTER = 100  # names that a submit waits for; an array is one name, and each is looked up
 MAX_REPEAT = 20_000  # a sample is about 20 bytes as JSON; a result must fit one frame of 1 MiB
 MAX_NUMBER = 1_000_000
 MAX_TOP_K = 1000

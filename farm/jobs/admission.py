@@ -62,7 +62,7 @@ def resolve_after(jobs: JobTable, names: Collection[str]) -> tuple[str, ...]:
         NoSuchJobError: one means nothing.
         UserError: one means several jobs.
     """
-    return tuple(dict.fromkeys(_resolve(jobs, name) for name in names))
+    return tuple(dict.fromkeys(_resolve(jobs, name) for name in dict.fromkeys(names)))
 
 
 def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobState | None]:

@@ -16,6 +16,7 @@ from farm.core.field_errors import SHA256_FORM, field_error
 from farm.core.limits import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,
+    MAX_AFTER,
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
     MAX_LEASE_S,
@@ -24,6 +25,7 @@ from farm.core.limits import (
     MAX_REPEAT,
     MAX_TIMEOUT_S,
     MAX_TOP_K,
+    MIN_TIME_S,
 )
 from farm.core.requests import LeaseClass
 from farm.core.selector import nearest
@@ -61,10 +63,10 @@ class JobSpec:
     on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
     devices: Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
     priority: Annotated[Whole, Field(ge=0, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
-    timeout_s: Annotated[Seconds, Field(gt=0, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S  # one attempt, all steps
-    deadline_s: Annotated[Seconds, Field(gt=0, le=MAX_DEADLINE_S)] | None = None  # from submission to its end
+    timeout_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S  # one attempt, all steps
+    deadline_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_DEADLINE_S)] | None = None  # from submission to its end
     max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = DEFAULT_MAX_ATTEMPTS
-    after: tuple[Name, ...] = ()  # jobs or arrays that must be done first
+    after: Annotated[tuple[Name, ...], Field(max_length=MAX_AFTER)] = ()  # jobs or arrays that must be done first
     hold: Flag = False  # wait for `farm job resume`
 
     @classmethod

@@ -222,7 +222,26 @@ def test_addresses(text: str, address: str) -> None:
     assert network_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", ":5555", "a b:1", "host:0", "host:65536", "host:x", "fe80::1", "host:"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":5555",
+        "a b:1",
+        "host:0",
+        "host:65536",
+        "host:x",
+        "fe80::1",
+        "host:",
+        "\0",
+        "a\0b:1",
+        "\x1b[31m:1",
+        "h" * 300,
+        "host:" + "9" * 5000,
+        "[x]",
+        "host:٣",
+    ],
+)
 def test_impossible_addresses(text: str) -> None:
     with pytest.raises(UserError, match="network phone"):
         network_address(text)
