@@ -1,0 +1,259 @@
+"""Leases over restarts, extended, with traces, under quotas, and in a storm over the real store."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from farm.config import UserConfig
+from farm.core.device import Life
+from farm.core.events import EventLog
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector
+from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
+from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError
+from farm.leasing import leases as leases_module
+from farm.leasing.sessions import digest
+from farm.store.store import Store
+from tests.support.leasing_lab import ANDROID, Lab, settle
+from tests.support.raw import until
+from tests.support.tvm import FakeDevices
+
+# --- restarts -------------------------------------------------------------------------------------------------------
+
+
+PERSONAL = LeaseRequest(
+    Selector.parse("android"), "alice", Door.JOB, longest_s=60.0, traces=True, personal=True, job="j"
+)
+
+
+async def test_a_personal_lease_goes_on_after_a_restart():
+    before = Lab("a", "b")
+    lease = await before.lease(PERSONAL)
+    key = before.leasing.new_match_key(lease.id, single_use=False)
+    other = await before.lease()
+    await before.leasing.close()
+    assert before.open_rows() == [(lease.device, lease.id)]
+    assert "lease.revoked" in before.told()
+    assert before.keeper.rows[other.id].reason == "the farm is stopping"
+
+    after = Lab()
+    after.keeper.rows = {lease.id: before.keeper.rows[lease.id]}
+    after.leasing.restore(lease, PERSONAL)
+    after.leasing.adopt_match_key(lease.id, digest(key))
+    (holder,) = after.leasing.holders()
+    assert (holder.lease.id, holder.lease.fence) == (lease.id, lease.fence)
+    assert 0 < (holder.expires_at - after.keeper.rows[lease.id].granted_at).total_seconds() <= 61
+    after.ask()
+    for life in (Life.NEW, Life.IDENTIFYING, Life.STARTING):
+        after.devices.add(lease.device, "android", life=life)
+    await settle()
+    assert len(after.leasing.holders()) == 1
+    after.devices.become(lease.device, Life.READY)
+    assert after.got == []
+    leg = await after.leasing.open(key, None, 1.0, lambda reason: None)
+    assert leg.device == lease.device
+    after.devices.recover = False
+    taken = after.leasing.taken_away(lease.id)
+    await asyncio.wait_for(revoke(after, lease.device, leg), 2)
+    assert taken.done()
+    assert after.devices.broken  # cleaned after a person, whatever ended it
+    assert after.got == []
+    after.devices.become(lease.device, Life.READY)
+    await settle()
+    assert after.got[0].device == lease.device
+
+
+async def revoke(lab, device, leg):
+    asyncio.get_running_loop().call_soon(leg.ended, SessionEnd(SessionOutcome.CUT))
+    await lab.leasing.revoke(device, "kicked")
+
+
+async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked():
+    before = Lab("a")
+    lease = await before.lease(PERSONAL)
+    after = Lab(policy=LeasePolicy(recovery_s=0.02))
+    after.devices.add("a", "android", life=Life.GONE)
+    after.keeper.rows = dict(before.keeper.rows)
+    after.leasing.restore(lease, PERSONAL)
+    lost = await asyncio.wait_for(after.leasing.taken_away(lease.id), 2)
+    assert isinstance(lost, PhoneLostError)
+    await until(lambda: not after.open_rows())
+    assert after.told() == ["lease.revoked", "lease.released"]
+
+
+# --- extend, dirty, quotas ------------------------------------------------------------------------------------------
+
+
+async def test_extending_is_kept_and_told():
+    lab = Lab("a")
+    lease = await lab.lease(PERSONAL)
+    before = lab.leasing.expires_at(lease.id)
+    expires_at = await lab.leasing.extend(lease.id, 600.0)
+    assert (expires_at - before).total_seconds() > 500
+    assert lab.keeper.rows[lease.id].expires_at == expires_at
+    assert abs((lab.leasing.expires_at(lease.id) - expires_at).total_seconds()) < 1
+    assert lab.told() == ["lease.granted", "lease.extended"]
+    lab.leasing.release(lease.id)
+    with pytest.raises(NoSuchLeaseError):
+        await lab.leasing.extend(lease.id, 1.0)
+
+
+async def test_a_lease_that_ends_while_it_is_extended_is_not_extended():
+    lab = Lab("a")
+    lease = await lab.lease(PERSONAL)
+    lab.keeper.gate.clear()
+    extending = asyncio.ensure_future(lab.leasing.extend(lease.id, 600.0))
+    await settle()
+    lab.leasing.release(lease.id)
+    lab.keeper.gate.set()
+    with pytest.raises(NoSuchLeaseError):
+        await extending
+    await until(lambda: not lab.open_rows())
+
+
+@pytest.mark.parametrize(("request_", "dirty"), [(ANDROID, True), (PERSONAL, False)])
+async def test_a_phone_with_traces_is_cleaned_before_the_next_user(request_, dirty):
+    lab = Lab("a")
+    lab.devices.recover = False
+    lease = await lab.lease(request_)
+    lab.ask()
+    lab.leasing.release(lease.id, dirty=dirty)
+    await settle()
+    assert [name for name, _ in lab.devices.broken] == ["a"]
+    assert lab.got == []
+    lab.devices.become("a", Life.READY)
+    await settle()
+    assert len(lab.got) == 1
+
+
+async def test_a_user_holds_no_more_phones_than_their_quota():
+    lab = Lab("a", "b", policy=LeasePolicy(quota=UserConfig(devices=1), users={"ci": UserConfig(devices=2)}))
+    first = await lab.lease()
+    lab.ask()
+    await settle()
+    assert lab.got == []
+    assert "at most 1" in lab.why_first()
+    lab.leasing.release(first.id)
+    await until(lambda: len(lab.got) == 1)
+
+
+async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(
+        leases_module, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
+    )
+    lab = Lab("a")
+    await lab.lease()
+    alike = [lab.ask(replace(ANDROID, job=f"j{number}")) for number in range(3)]
+    other = lab.ask(replace(ANDROID, job="j4", avoid=frozenset({"b"})))
+    assert lab.leasing.why([*alike, other, "gone"]) == {**dict.fromkeys(alike, "1"), other: "2", "gone": ""}
+    assert len(looked_at) == 2
+
+
+async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
+    lab = Lab(policy=LeasePolicy(quota=UserConfig(priority=3), users={"ci": UserConfig(priority=7)}))
+    wishes = [
+        asyncio.ensure_future(lab.leasing.request("android", user, priority, Peer("127.0.0.1", 1, user)))
+        for user, priority in (("bob", 99), ("ci", 99), ("bob", 2))
+    ]
+    await settle()
+    assert [each.request.priority for each in lab.leasing.waiting()] == [7, 3, 2]
+    assert lab.leasing.summary().keys[0].pending == 3
+    for wish in wishes:
+        wish.cancel()
+    await settle()
+    assert lab.leasing.summary().keys == ()
+
+
+async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
+    lab, peer = Lab("a"), Peer("127.0.0.1", 1, "alice")
+    lease = await lab.lease(PERSONAL)
+    key = lab.leasing.new_match_key(lease.id, single_use=False)
+    assert await lab.leasing.request(key, "alice", 1, peer) == key
+    leg = await lab.leasing.open(key, peer, 1.0, lambda reason: None)
+    waiting = asyncio.ensure_future(lab.leasing.request(key, "alice", 1, peer))
+    await settle()
+    assert not waiting.done()
+    lab.leasing.release(lease.id)
+    leg.ended(SessionEnd(SessionOutcome.CUT))
+    for late in (waiting, lab.leasing.request(key, "alice", 1, peer)):
+        with pytest.raises(UnknownMatchKeyError):
+            await late
+    assert lab.leasing.waiting() == ()
+
+
+async def test_many_may_wait_and_none_of_them_is_a_task():
+    lab = Lab()
+    tasks = len(asyncio.all_tasks())
+    requests = [lab.ask() for _ in range(10_000)]
+    assert len(asyncio.all_tasks()) == tasks
+    assert lab.leasing.summary().keys[0].pending == 10_000
+    for request in requests:
+        lab.leasing.withdraw(request)
+    assert lab.leasing.waiting() == ()
+    assert lab.leasing.summary().keys == ()
+
+
+# --- against the real store -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_lease_ends(tmp_path, seed):
+    dice = random.Random(seed)
+    store = Store.open(tmp_path / "farm.db")
+    devices, events = FakeDevices(), EventLog(store.epoch)
+    names = ["a", "b", "c"]
+    for name in names:
+        devices.add(name, "android")
+    leasing = Leasing(devices, events, store.epoch, store.leases, LeasePolicy(recovery_s=0.01))
+    got, asked = [], []
+    for _ in range(400):
+        match dice.randrange(6):
+            case 0 | 1:
+                asked.append(leasing.ask(ANDROID, got.append))
+            case 2 if asked:
+                leasing.withdraw(asked.pop(dice.randrange(len(asked))))
+            case 3 if got:
+                leasing.release(got.pop(dice.randrange(len(got))).id)
+            case 4:
+                devices.become(dice.choice(names), dice.choice([Life.OFFLINE, Life.RECOVERING, Life.READY, Life.READY]))
+            case _:
+                await asyncio.sleep(dice.choice([0, 0, 0.001]))
+    await leasing.close()
+    assert store.leases.open() == ()
+    told = events.since()
+    holder = {}
+    for event in told:
+        device = event.data.get("device")
+        if event.kind == "lease.granted":
+            assert device not in holder
+            holder[device] = event.subject
+        elif event.kind == "lease.released":
+            assert holder.pop(device) == event.subject
+    assert holder == {}
+    assert sum(event.kind == "lease.granted" for event in told) > 10
+    assert {lease.id for lease in got} <= {event.subject for event in told if event.kind == "lease.granted"}
+    store.close()
+
+
+async def test_a_restart_in_the_middle_finds_what_was_open(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    devices, events = FakeDevices(), EventLog(store.epoch)
+    devices.add("a", "android")
+    leasing = Leasing(devices, events, store.epoch, store.leases)
+    lease = await leasing.acquire(PERSONAL)
+    await leasing.close()
+    store.close()
+    again = Store.open(tmp_path / "farm.db")
+    (record,) = again.leases.open()
+    assert (record.id, record.fence, record.device) == (lease.id, lease.fence, "a")
+    assert record.expires_at is not None
+    devices.become("a", Life.OFFLINE)
+    later = Leasing(devices, EventLog(again.epoch), again.epoch, again.leases)
+    later.restore(lease, PERSONAL)
+    later.release(lease.id)
+    await later.close()
+    assert again.leases.open() == ()
+    again.close()
