@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 
 app = typer.Typer(help="Aliases: keys stock TVM clients ask for.")
 
@@ -36,7 +36,7 @@ def set_alias(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['alias']}: {', '.join(answer['devices']) or 'no phone now'}")
+        tell(f"{answer['alias']}: {', '.join(answer['devices']) or 'no phone now'}")
 
 
 @app.command()
@@ -46,4 +46,4 @@ def remove(alias: Alias, json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
     else:
-        typer.echo(f"removed {answer['alias']}")
+        tell(f"removed {answer['alias']}")

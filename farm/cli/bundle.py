@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
 from farm.core.errors import ExitCode
 
 app = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
@@ -34,7 +34,7 @@ def add(
     if json:
         print_json(answer)
         return
-    typer.echo(f"added {_line(answer)}")
+    tell(f"added {_line(answer)}")
     for warning in answer["warnings"]:
         say(f"warning: {warning}")
 
@@ -63,7 +63,7 @@ def show(which: Which, json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
         return
-    typer.echo(_line(answer))
+    tell(_line(answer))
     print_table(("FILE", "SIZE", "SHA256"), ((f["name"], f["size_bytes"], f["sha256"]) for f in answer["files"]))
 
 
@@ -74,7 +74,7 @@ def remove(which: Which, json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
     else:
-        typer.echo(f"removed {answer['name']}")
+        tell(f"removed {answer['name']}")
 
 
 @app.command()
@@ -84,9 +84,9 @@ def verify(which: Which, json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['name']}: " + ("intact" if not answer["differences"] else "damaged"))
+        tell(f"{answer['name']}: " + ("intact" if not answer["differences"] else "damaged"))
         for difference in answer["differences"]:
-            typer.echo(f"  {difference}")
+            tell(f"  {difference}")
     raise typer.Exit(ExitCode.FAILED if answer["differences"] else ExitCode.OK)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from farm.control.client import ControlClient
+
+# Control characters but the tab, what breaks lines or turns their direction, and halves of characters.
+_STEERS = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -64,9 +68,14 @@ def print_json_line(value: object) -> None:
     sys.stdout.flush()
 
 
+def shown(text: str) -> str:
+    r"""The text with escapes (`\x1b`, `\n`) where it would steer a terminal: names and notes are anybody's words."""
+    return _STEERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Aligned columns without borders: easy on eyes, grep and awk. Nothing is cut; long cells widen the column."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[shown(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
     for row in [list(columns), *cells]:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -80,9 +89,15 @@ def when(at: datetime) -> str:
     return f"{clock} (in {format_duration((moment - now).total_seconds())})"
 
 
+def tell(text: str = "") -> None:
+    """A line of a command's answer, on stdout."""
+    sys.stdout.write(shown(text) + "\n")
+    sys.stdout.flush()
+
+
 def say(text: str) -> None:
     """A line for people, on stderr so that stdout stays data."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(shown(text) + "\n")
     sys.stderr.flush()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, write_file
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, tell, write_file
 from farm.cli.status import print_devices
 from farm.control.client import ControlClient
 from farm.core.errors import PhoneError, UserError
@@ -25,7 +25,7 @@ def _act(kind: str, done: str, json: bool, **fields: object) -> None:
     if json:
         print_json(answer)
     else:
-        typer.echo(done.format(**answer))
+        tell(done.format(**answer))
 
 
 @app.command("list")
@@ -91,7 +91,7 @@ def adopt(
         if json:
             print_json(answer)
         else:
-            typer.echo(f"adopted {answer['name']}")
+            tell(f"adopted {answer['name']}")
         if wait:
             _follow(client, answer["name"], since)
 
@@ -131,7 +131,7 @@ def set_device(
         print_json(answer)
         return
     labels = [f"label {key}={value}" if value else f"label {key} removed" for key, value in answer["changed"].items()]
-    typer.echo(", ".join((f"name {answer['name']}", f"pool {answer['pool'] or '(none)'}", *labels)))
+    tell(", ".join((f"name {answer['name']}", f"pool {answer['pool'] or '(none)'}", *labels)))
 
 
 @app.command()
@@ -175,7 +175,7 @@ def screenshot(name: Name, out: Annotated[Path, typer.Argument(help="The PNG fil
     with connect() as client:
         answer = client.call("device.screenshot", device=name)
         write_file(out, client.get_artifact(answer["artifact"]))
-    typer.echo(f"wrote {out}: {answer['width']} x {answer['height']}")
+    tell(f"wrote {out}: {answer['width']} x {answer['height']}")
 
 
 @app.command()
@@ -188,7 +188,7 @@ def pull(
     with connect() as client:
         answer = client.call("device.pull", device=name, path=path)
         write_file(out, client.get_artifact(answer["artifact"]))
-    typer.echo(f"wrote {out}: {answer['size_bytes']} bytes")
+    tell(f"wrote {out}: {answer['size_bytes']} bytes")
 
 
 @app.command()
@@ -196,7 +196,7 @@ def install(name: Name, package: Annotated[Path, typer.Argument(help="An .apk fi
     """Install or replace an app on a phone."""
     with connect() as client:
         client.call("device.install", device=name, package=client.put_artifact(package), name=package.name)
-    typer.echo(f"installed {package.name} on {name}")
+    tell(f"installed {package.name} on {name}")
 
 
 @app.command("adb")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def doctor(
         print_table(("CHECK", "", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
         for finding in findings:
             if finding.fix:
-                typer.echo(f"fix {finding.check}: {finding.fix}")
+                tell(f"fix {finding.check}: {finding.fix}")
     raise typer.Exit(ExitCode.FAILED if any(f.verdict is Verdict.FAIL for f in findings) else ExitCode.OK)
 
 

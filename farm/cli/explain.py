@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json
+from farm.cli.context import JsonFlag, call, print_json, tell
 from farm.core.errors import ExitCode
 
 
@@ -38,6 +38,6 @@ def explain(
         print_json(answer)
     else:
         for line in answer["lines"]:
-            typer.echo(line)
+            tell(line)
     if not answer.get("matches", True):
         raise typer.Exit(ExitCode.NO_PHONE)

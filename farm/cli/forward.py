@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 
 app = typer.Typer(
     help="adb forward/reverse entries that farm keeps alive. TVM needs none: the tracker's port is the way."
@@ -29,7 +29,7 @@ def add(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['kind']} {answer['device']} {answer['listen']} -> {answer['dial']}")
+        tell(f"{answer['kind']} {answer['device']} {answer['listen']} -> {answer['dial']}")
 
 
 @app.command("list")
@@ -63,6 +63,6 @@ def remove(
     if json:
         print_json(answer)
     elif answer["waits"]:
-        typer.echo(f"{answer['listen']} of {answer['device']} waits: {answer['waits']}")
+        tell(f"{answer['listen']} of {answer['device']} waits: {answer['waits']}")
     else:
-        typer.echo(f"removed {answer['listen']} of {answer['device']}")
+        tell(f"removed {answer['listen']} of {answer['device']}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli import job_page, work
-from farm.cli.context import JsonFlag, call, print_json, print_table, say, write_file
+from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell, write_file
 from farm.cli.job_page import local_time
 from farm.core.errors import UserError
 from farm.core.job import JobState
@@ -97,10 +97,10 @@ def cancel(
         print_json({"jobs": rows})
         return
     cancelled = sum(row["state"] == JobState.CANCELLED for row in rows)
-    typer.echo(f"cancelled {cancelled} job{'s' * (cancelled != 1)}")
+    tell(f"cancelled {cancelled} job{'s' * (cancelled != 1)}")
     for row in rows:
         if row["state"] != JobState.CANCELLED:
-            typer.echo(f"{row['id']} is {row['state']}")
+            tell(f"{row['id']} is {row['state']}")
 
 
 @app.command()
@@ -149,7 +149,7 @@ def _change(kind: str, jobs: list[str], json: bool) -> None:
         return
     for row in rows:
         done = "" if row["id"] in changed else ": nothing was done"
-        typer.echo(f"{row['id']} is {row['state']}{done}")
+        tell(f"{row['id']} is {row['state']}{done}")
 
 
 def _why(row: Mapping[str, Any]) -> str:

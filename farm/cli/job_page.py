@@ -7,10 +7,8 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
-import typer
-
 from farm.cli import bench, run
-from farm.cli.context import print_table
+from farm.cli.context import print_table, tell
 from farm.core.durations import format_duration
 
 SHORT_HASH = 12  # characters of an artifact's hash: enough to tell two apart
@@ -31,11 +29,11 @@ TOLD = {
 def print_page(shown: Mapping[str, Any]) -> None:
     """The answer of `job.show`: who, where, why it waits or failed; its attempts; its result."""
     row = shown["job"]
-    typer.echo(f"{row['id']} is {row['state']}: {row['kind']} of {row['user']}, priority {row['priority']}")
+    tell(f"{row['id']} is {row['state']}: {row['kind']} of {row['user']}, priority {row['priority']}")
     for name, value in _facts(shown):
-        typer.echo(f"  {name:<10}{value}")
+        tell(f"  {name:<10}{value}")
     if shown["attempts"]:
-        typer.echo()
+        tell()
         print_table(
             ("ATTEMPT", "DEVICE", "STATE", "STARTED", "TOOK", "ERROR"),
             (
@@ -47,7 +45,7 @@ def print_page(shown: Mapping[str, Any]) -> None:
             ),
         )  # fmt: skip
     if shown["result"]:
-        typer.echo()
+        tell()
         _print_result(shown)
 
 
@@ -101,15 +99,17 @@ def _print_result(shown: Mapping[str, Any]) -> None:
     match outcome:
         case RunOutcome():
             run.print_results([outcome])
-            typer.echo(f"outputs: farm job output {outcome.job.id} -o FILE.npz")
+            tell(f"outputs: farm job output {outcome.job.id} -o FILE.npz")
         case ShellOutcome():
-            typer.echo(f"exit code {outcome.exit_code}")
+            tell(f"exit code {outcome.exit_code}")
             for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
                 if text:
-                    typer.echo(f"{name}:\n{text.rstrip()}")
+                    tell(f"{name}:")
+                    for line in text.rstrip().split("\n"):
+                        tell(line)
         case LeaseOutcome():
             held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
-            typer.echo(": ".join(filter(None, (held, outcome.reason))))
+            tell(": ".join(filter(None, (held, outcome.reason))))
         case BenchOutcome() if outcome.latency is not None:
             bench.print_results([{**outcome.result, "device": outcome.device}])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, call, print_json, print_table, say, when
+from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell, when
 from farm.core.durations import format_duration, parse_duration
 from farm.core.errors import UserError
 
@@ -48,7 +48,7 @@ def acquire(
         print_json(_facts(held))
     elif env:
         for name, value in holding.environment_of(held).items():
-            typer.echo(f"export {name}={quote(value)}")
+            tell(f"export {name}={quote(value)}")
         say(holding.until(held))
     else:
         _print(held)
@@ -93,7 +93,7 @@ def extend(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['lease']} ends {when(datetime.fromisoformat(answer['expires_at']))}")
+        tell(f"{answer['lease']} ends {when(datetime.fromisoformat(answer['expires_at']))}")
 
 
 @app.command()
@@ -103,7 +103,7 @@ def release(lease: Which, json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
     else:
-        typer.echo(f"released {answer['lease']}")
+        tell(f"released {answer['lease']}")
 
 
 @app.command("list")
@@ -126,9 +126,9 @@ def list_leases(json: JsonFlag = False) -> None:
         ),
     )  # fmt: skip
     for row in answer["waiting"]:
-        typer.echo(f"waiting: {row['user']} for {row['selector']}, {format_duration(row['waited_s'])}")
+        tell(f"waiting: {row['user']} for {row['selector']}, {format_duration(row['waited_s'])}")
     if answer["waiting_more"]:
-        typer.echo(f"waiting: {answer['waiting_more']} more")
+        tell(f"waiting: {answer['waiting_more']} more")
 
 
 @app.command()
@@ -138,7 +138,7 @@ def kick(device: Annotated[str, typer.Argument(help="A device or lease id.")], j
     if json:
         print_json(answer)
     else:
-        typer.echo(f"ended lease {answer['id']} on {answer['device']}")
+        tell(f"ended lease {answer['id']} on {answer['device']}")
 
 
 def _facts(held: HeldPhone) -> dict[str, Any]:
@@ -158,4 +158,4 @@ def _print(held: HeldPhone) -> None:
         "adb": f"export ANDROID_ADB_SERVER_PORT={held.adb_port}",
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<8}{value}")
+        tell(f"{name:<8}{value}")

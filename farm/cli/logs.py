@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_json_line
+from farm.cli.context import JsonFlag, print_json_line, tell
 
 
 def register(app: typer.Typer) -> None:
@@ -29,4 +30,9 @@ def logs(
                 print_json_line(asdict(line))
             else:
                 level = "" if line.level == "info" else f"{line.level}: "
-                typer.echo(f"{line.at.astimezone():%H:%M:%S} {line.source}: {level}{line.text}")
+                text = f"{line.at.astimezone():%H:%M:%S} {line.source}: {level}{line.text}"
+                if sys.stdout.isatty():
+                    tell(text)
+                else:
+                    sys.stdout.write(text + "\n")  # a file or a filter gets the log as it is
+                    sys.stdout.flush()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table, say
+from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell
 from farm.core.durations import parse_duration, parse_when
 
 app = typer.Typer(help="Reservations: phones that are kept for somebody for a time.")
@@ -39,7 +39,7 @@ def add(
     for warning in answer["warnings"]:
         say(f"warning: {warning}")
     row = answer["reservation"]
-    typer.echo(f"{row['id']}: {', '.join(answer['devices']) or row['selector']} for {row['user']}, {_window(row)}")
+    tell(f"{row['id']}: {', '.join(answer['devices']) or row['selector']} for {row['user']}, {_window(row)}")
 
 
 @app.command("list")
@@ -64,7 +64,7 @@ def remove(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"removed {answer['reservation']['id']}")
+        tell(f"removed {answer['reservation']['id']}")
 
 
 def _window(row: dict[str, Any]) -> str:

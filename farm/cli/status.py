@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 
 
 def register(app: typer.Typer) -> None:
@@ -26,21 +26,23 @@ def status(json: JsonFlag = False) -> None:
 def print_status(answer: dict[str, Any]) -> None:
     """The status answer as two tables."""
     tracker = answer["tracker"]
-    typer.echo(f"Tracker address {tracker['host']}:{tracker['port']}\n")
+    tell(f"Tracker address {tracker['host']}:{tracker['port']}")
+    tell()
     if answer["keys"]:
         print_table(
             ("KEY", "TOTAL", "FREE", "PENDING"),
             ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"]),
         )
     else:
-        typer.echo("no keys: no phone is in service and nobody waits")
-    typer.echo()
+        tell("no keys: no phone is in service and nobody waits")
+    tell()
     if answer["devices"]:
         print_devices(answer["devices"])
     else:
-        typer.echo("no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host")
+        tell("no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host")
     for problem in answer["problems"]:
-        typer.echo(f"\nwarning: {problem}")
+        tell()
+        tell(f"warning: {problem}")
 
 
 def print_devices(devices: list[dict[str, Any]]) -> None:

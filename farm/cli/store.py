@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json
+from farm.cli.context import JsonFlag, call, print_json, tell
 from farm.core.errors import DaemonUnreachableError, ExitCode
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def check(config: ConfigOption = None, state_dir: StateOption = None, json: Json
         print_json(report)
     else:
         rows = ", ".join(f"{count} {table}" for table, count in report["rows"].items() if count)
-        typer.echo(f"{report['size_bytes'] / 1e6:.1f} MB: {rows}")
+        tell(f"{report['size_bytes'] / 1e6:.1f} MB: {rows}")
         if report["oldest"]:
-            typer.echo(f"oldest job: {report['oldest'][:16].replace('T', ' ')} UTC")
+            tell(f"oldest job: {report['oldest'][:16].replace('T', ' ')} UTC")
         for finding in [*report["findings"], *filter(None, [report.get("problem")])]:
-            typer.echo(f"wrong: {finding}")
-        typer.echo("sound" if report["ok"] else "not sound: farm store backup, then restore an older backup")
+            tell(f"wrong: {finding}")
+        tell("sound" if report["ok"] else "not sound: farm store backup, then restore an older backup")
     if not report["ok"]:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -66,7 +66,7 @@ def backup(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['path']} ({answer['size_bytes'] / 1e6:.1f} MB)")
+        tell(f"{answer['path']} ({answer['size_bytes'] / 1e6:.1f} MB)")
 
 
 @app.command()
@@ -97,7 +97,7 @@ def prune(
         print_json(answer)
         return
     said = f"{answer['jobs']} jobs, {answer['leases']} leases, {answer['events']} events"
-    typer.echo(f"would remove {said}" if dry_run else f"removed {said}; freed {answer['freed_bytes'] / 1e6:.1f} MB")
+    tell(f"would remove {said}" if dry_run else f"removed {said}; freed {answer['freed_bytes'] / 1e6:.1f} MB")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
 
 app = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
 
@@ -35,7 +35,7 @@ def add(
         print_json(answer)
         return
     paired = f", paired with bundle {answer['bundle']}" if answer["bundle"] else ""
-    typer.echo(f"added {answer['name']}: TVM {answer['tvm']} in {answer['python']}{paired}")
+    tell(f"added {answer['name']}: TVM {answer['tvm']} in {answer['python']}{paired}")
 
 
 @app.command("list")
@@ -62,4 +62,4 @@ def remove(which: Which, json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
     else:
-        typer.echo(f"removed {answer['name']}")
+        tell(f"removed {answer['name']}")

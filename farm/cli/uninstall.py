@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json
+from farm.cli.context import JsonFlag, call, print_json, tell
 from farm.core.errors import ExitCode, UserError
 
 
@@ -27,7 +27,7 @@ def uninstall(
         print_json(answer)
     else:
         for name in answer["cleaned"]:
-            typer.echo(f"cleaned {name}")
+            tell(f"cleaned {name}")
         for name, reason in answer["failed"].items():
-            typer.echo(f"not cleaned {name}: {reason}")
+            tell(f"not cleaned {name}: {reason}")
     raise typer.Exit(ExitCode.FAILED if answer["failed"] else ExitCode.OK)

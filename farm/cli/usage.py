@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table
+from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 from farm.core.durations import format_duration, parse_since
 
 
@@ -41,7 +41,7 @@ def usage(
         print_json(answer)
         return
     if not answer["usage"]:
-        typer.echo("nobody used a phone in that time")
+        tell("nobody used a phone in that time")
         return
     total_s = sum(row["held_s"] for row in answer["usage"])
     print_table(

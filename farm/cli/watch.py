@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_json_line
+from farm.cli.context import JsonFlag, print_json_line, tell
 from farm.cli.progress import Progress
 
 
@@ -35,7 +35,7 @@ def watch(
             else:
                 line = progress.line(event)
                 if line:
-                    typer.echo(f"{event.at.astimezone():%H:%M:%S} {line}")
+                    tell(f"{event.at.astimezone():%H:%M:%S} {line}")
         outcomes = farm.wait(jobs, fetch_outputs=False)
     if not json:
         work.print_failures(outcomes)

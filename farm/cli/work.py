@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from farm.cli.context import print_json, say
+from farm.cli.context import print_json, say, tell
 from farm.cli.progress import Progress
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import DaemonUnreachableError, ExitCode, UserError
@@ -104,7 +104,7 @@ def print_ids(submitted: Iterable[Submitted], *, json: bool) -> None:
         print_json({"jobs": [{"id": job.id, "array": job.array, "name": job.name} for job in jobs]})
         return
     for job in jobs:
-        typer.echo(job.id)
+        tell(job.id)
 
 
 def carried_out(
