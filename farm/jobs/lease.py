@@ -34,9 +34,7 @@ from farm.jobs.specs import LeaseSpec
 from farm.leasing.sessions import digest
 from farm.store.changes import to_its_end
 
-WARNED_BEFORE_S = (
-    60.0  # lease.expiring is told this long before the end: time to extend, or to save what is on the phone
-)
+WARNED_BEFORE_S = 60.0  # lease.expiring is told so long before the end: time to extend, or to save things
 CLOSE_LIMIT_S = 15.0  # the phone may be gone; streams are cut at once, its adbd forgets reverses with the link
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 FACTS_VERSION = 1
@@ -259,18 +257,22 @@ class LeaseExecutor:
     # -- below --
 
     def _find(self, name: str) -> _Current:
-        """A lease by its own id, its job's, or its device's name.
+        """A lease by its own id, its job's (their beginning will do), or its device's name.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now.
+            LeaseUnusableError: nobody has such a lease now, or several begin so.
         """
-        for current in self._current.values():
+        every = tuple(self._current.values())
+        for current in every:
             if name in (current.lease.id, current.running.job.id, current.lease.device):
                 return current
-        held = [each for current in self._current.values() for each in (current.lease.id, current.lease.device)]
-        close = nearest(name, held)
-        hint = f"did you mean {close[0]}?" if close else "`farm lease list` shows who holds what"
-        raise LeaseUnusableError(f"there is no lease {name!r} in anybody's hands", hint=hint)
+        found = [one for one in every if name and name in (one.lease.id[: len(name)], one.running.job.id[: len(name)])]
+        if len(found) == 1:
+            return found[0]
+        close = nearest(name, [held for each in every for held in (each.lease.id, each.lease.device)])
+        hint = f"did you mean {close[0]}?" if close and not found else "`farm lease list` shows who holds what"
+        what = f"{len(found)} leases begin with {name!r}" if found else f"there is no lease {name!r} in anybody's hands"
+        raise LeaseUnusableError(what, hint=hint)
 
     @contextlib.asynccontextmanager
     async def _opened(self, running: Running, facts: LeaseFacts, key: str) -> AsyncIterator[_Current]:

@@ -110,23 +110,31 @@ class ReservationBook:
 
     @to_its_end
     async def remove(self, reservation_id: str) -> ReservationRecord:
-        """Take a reservation back.
+        """Take a reservation back; the beginning of its id will do.
 
         Raises:
-            NoSuchReservationError: there is none of that id.
+            NoSuchReservationError: there is none of that id, or several begin so.
             StoreWriteError: nothing can be written now.
         """
-        record = self._records.get(reservation_id)
+        record = self._records.get(reservation_id) or self._begins(reservation_id)
         if record is not None:
             with self._events.drafted(("reservation.removed", record.id, _told(record))) as drafts:
                 removed = await self._keeper.remove(record.id, drafts)
-            self._records.pop(reservation_id, None)
+            self._records.pop(record.id, None)
             self.tell()
             if removed:
                 return record
         raise NoSuchReservationError(
             f"there is no reservation {reservation_id!r}", hint="`farm reservation list` shows those there are"
         )
+
+    def _begins(self, prefix: str) -> ReservationRecord | None:
+        found = [record for name, record in self._records.items() if prefix and name.startswith(prefix)]
+        if len(found) > 1:
+            raise NoSuchReservationError(
+                f"{len(found)} reservations begin with {prefix!r}", hint="`farm reservation list` shows those there are"
+            )
+        return found[0] if found else None
 
     def tell(self) -> None:
         """Let the allocator know every window as of now; again whenever the wall clock was set."""

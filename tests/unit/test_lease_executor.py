@@ -136,6 +136,9 @@ async def test_what_is_told_and_kept_holds_no_key():
         with pytest.raises(LeaseUnusableError) as unknown:
             world.executor.holder("phnoe")
         assert (unknown.value.exit_code, unknown.value.hint) == (ExitCode.USAGE, "did you mean phone?")
+        assert world.executor.holder("lease-") == world.executor.holder("L1")
+        with pytest.raises(LeaseUnusableError):
+            world.executor.holder("")
         assert world.executor.release("L1", "released") == "lease-1"
         result = await task
     assert (result["device"], result["ended"]) == ("phone", "released")
