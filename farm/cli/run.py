@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_table, say
+from farm.cli.context import JsonFlag, print_table, say, tell
 from farm.core.errors import UserError
 from farm.core.limits import MAX_TOP_K
 
@@ -61,6 +61,8 @@ def run(
     work.checked(model)
     if output is not None and not output.parent.is_dir():
         raise UserError(f"cannot write {output}: there is no folder {output.parent}", hint="make it first")
+    if output is not None and output.suffix != ".npz":
+        raise UserError(f"{output}: outputs are written as .npz", hint=f"--output {output.with_suffix('.npz')}")
     if output is not None and (detach or hold):
         raise UserError("nobody waits for the outputs to write", hint="leave out --output, or --detach and --hold")
     if labels is not None and not top_k:
@@ -95,13 +97,27 @@ def print_results(done: Sequence[Outcome]) -> None:
         print_table(("DEVICE", "OUTPUT", "RANK", "VALUE", "INDEX", "LABEL"), ranked)
     elif done:
         print_table(
-            ("DEVICE", "OUTPUT", "SHAPE", "TYPE"),
+            ("DEVICE", "OUTPUT", "SHAPE", "TYPE", "MIN", "MAX", "MEAN"),
             (
-                (each.device, array["name"], " x ".join(map(str, array["shape"])) or "scalar", array["dtype"])
+                (
+                    each.device, array["name"], " x ".join(map(str, array["shape"])) or "scalar", array["dtype"],
+                    *(_number(array.get(name)) for name in ("min", "max", "mean")),
+                )
                 for each in done
                 for array in each.result["arrays"]
             ),
-        )
+        )  # fmt: skip
+        for each in done:
+            for array in each.result["arrays"]:
+                if array.get("values") is not None:
+                    tell(f"{each.device} {array['name']}: {' '.join(map(_number, array['values']))}")
+    filled = {(name, each.result["fill"]) for each in done for name in each.result.get("filled", ())}
+    for name, fill in sorted(filled):
+        say(f"input {name!r} filled: {fill}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
 
 
 def _ranked(outcome: Outcome) -> Iterator[tuple[object, ...]]:

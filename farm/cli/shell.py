@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from farm.cli import work
-from farm.cli.context import JsonFlag
+from farm.cli.context import JsonFlag, say
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def _printing(farm: Client, readers: list[Thread], *, several: bool) -> Callable
             if out is not None:
                 out.write(f"{prefix}{line.text}\n")
                 out.flush()
+            elif line.source == "farm" and line.level == "warning":  # such as that the log is full
+                say(f"warning: {prefix}{line.text}")
 
     def began(event: Event) -> None:
         if event.kind == "attempt.started":

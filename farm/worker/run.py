@@ -17,6 +17,7 @@ from farm.worker.onnx_model import load
 from farm.worker.ranking import check_labels, largest, read_labels
 from farm.worker.reference import judge
 
+FEW_VALUES = 16  # an output of so many is told whole
 OUTPUTS = Path("outputs.npz")  # in the attempt's own folder
 
 
@@ -45,11 +46,10 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         **numerics,
         **prepared.about(task.target),
         "outputs": daemon.put_artifact(OUTPUTS),
-        "arrays": [
-            {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)} for name, array in outputs.items()
-        ],
+        "arrays": [_about(name, array) for name, array in outputs.items()],
         "top_k": {name: largest(array, task.top_k, labels) for name, array in outputs.items()} if task.top_k else {},
         "given": sorted(given),
+        "filled": [spec.name for spec in model.inputs if spec.name not in given],
         "fill": task.fill,
         "timings": ran.timings,
     }
@@ -61,6 +61,21 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _about(name: str, array: Array) -> dict[str, Any]:
+    """What an output looks like; small ones whole. JSON has no NaN: what is not finite is left out."""
+    numbers = array.astype(np.float64).ravel()
+    finite = bool(numbers.size) and bool(np.isfinite(numbers).all())
+    return {
+        "name": name,
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "min": float(numbers.min()) if finite else None,
+        "max": float(numbers.max()) if finite else None,
+        "mean": float(numbers.mean()) if finite else None,
+        "values": numbers.tolist() if finite and numbers.size <= FEW_VALUES else None,
+    }
 
 
 def _storable(array: Array) -> Array:

@@ -197,8 +197,13 @@ async def test_a_model_is_run_and_its_outputs_are_kept(lab):
     result = await lab.run("run", inputs=lab.uploaded(input=image), top_k=3, labels=labels)
     result = json.loads(json.dumps(result))
     (row,) = result["arrays"]
-    assert row == {"name": "output", "shape": [1, 10], "dtype": "float32"}
     found = lab.outputs(result)["output"]
+    assert {key: row[key] for key in ("name", "shape", "dtype")} == {
+        "name": "output", "shape": [1, 10], "dtype": "float32",
+    }  # fmt: skip
+    assert np.array_equal(row["values"], found.ravel())
+    assert (row["min"], row["max"], row["mean"]) == (found.min(), found.max(), found.astype("float64").mean())
+    assert result["filled"] == []
     assert np.isclose(found.sum(), 1.0)
     order = np.argsort(-found[0])[:3]
     assert [(each["index"], each["label"]) for each in result["top_k"]["output"]] == [

@@ -127,6 +127,14 @@ def test_run_writes_outputs_and_ranks_them(farm, model, tmp_path):
         phones(farm)[0].name, "output", "1", f"{output.max():.6g}", str(best), "class", str(best),
     ]  # fmt: skip
     assert len(done.stdout.splitlines()) == 3
+    shown = farm.farm("run", str(model), "--on", phones(farm)[0].name)
+    heading, _, values = shown.stdout.splitlines()
+    assert heading.split()[-3:] == ["MIN", "MAX", "MEAN"]
+    assert len(values.partition(": ")[2].split()) == output.size
+    assert "input 'input' filled: random\n" in shown.stderr
+    refused_name = farm.farm("run", str(model), "--on", "android", "-o", str(tmp_path / "out.txt"))
+    assert refused_name.returncode == ExitCode.USAGE
+    assert "out.npz" in refused_name.stderr
     every = farm.farm("run", str(model), "--on", "android", "--devices", "all", "--fill", "zeros", "-o", str(written))
     assert every.returncode == 0, every
     assert {path.name for path in tmp_path.glob("out.*.npz")} == {f"out.{phone.name}.npz" for phone in phones(farm)}
@@ -144,6 +152,13 @@ def test_shell_streams_what_the_phone_says_and_tells_its_exit_code(farm):
     )
     document = answer(farm.farm("shell", "--on", "android", "--json", "--", "echo hi"))
     assert (document["results"][0]["exit_code"], document["results"][0]["stdout"]) == (0, "hi\n")
+
+
+def test_shell_says_that_not_all_of_the_output_was_kept(farm):
+    done = farm.farm("shell", "--on", phones(farm)[0].name, "--", "seq 1 400000")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) < 400_000
+    assert "warning: more than " in done.stderr
 
 
 def test_ctrl_c_cancels_the_jobs_and_says_so(farm, client, typed):
