@@ -36,7 +36,8 @@ def test_looking_imports_nothing_heavy(tmp_path, command):
 def test_the_package_itself_imports_nothing_and_its_names_are_there(tmp_path):
     probe = (
         "import sys, farm; before = {name for name in sys.modules if name.startswith('farm')};"
-        "assert all(getattr(farm, name) for name in farm.__all__); assert not hasattr(farm, 'Cleint'); print(*before)"
+        "assert all(getattr(farm, name) for name in farm.__all__); assert not hasattr(farm, 'Cleint');"
+        "assert {*farm.__all__} <= {*dir(farm)}; print(*before)"
     )
     done = farm(tmp_path=tmp_path, code=probe)
     assert (done.stdout, done.stderr) == ("farm\n", "")

@@ -113,6 +113,8 @@ def test_outputs_that_would_run_code_are_not_loaded(daemon, client):
 def test_inputs_that_are_no_numbers_are_refused_before_anything_is_sent(daemon, client, tmp_path):
     model = tmp_path / "net.onnx"
     model.write_bytes(b"onnx")
+    with pytest.raises(UserError, match=r"inputs have no names \(ndarray\)"):
+        client.run(model, on="android", inputs=np.zeros(3))
     with pytest.raises(UserError, match="'x' is no array of numbers"):
         client.run(model, on="android", inputs={"x": np.array(["a"])})
     with pytest.raises(UserError, match="repeat"):
