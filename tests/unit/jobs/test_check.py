@@ -11,8 +11,8 @@ from farm.core.errors import NoPhoneError, UserError
 from farm.jobs.admission import QuotaError
 from farm.jobs.planning import plan
 from farm.jobs.specs import BadSpecError, RunSpec, ShellSpec
+from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
-from tests.unit.jobs.test_dispatcher import running
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

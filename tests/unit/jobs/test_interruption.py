@@ -3,7 +3,7 @@
 import pytest
 
 from farm.core.job import AttemptState, JobState
-from tests.unit.jobs.test_dispatcher import Farm, running
+from tests.unit.jobs.dispatching import Farm, running
 
 
 async def restarted(path, *, crash, **fields):

@@ -11,8 +11,8 @@ from farm.core.device import Life
 from farm.core.errors import UserError
 from farm.core.job import JobState
 from farm.core.queue_model import JobRunsError
+from tests.unit.jobs.dispatching import PATIENCE_S, running
 from tests.unit.jobs.fakes import phone
-from tests.unit.jobs.test_dispatcher import PATIENCE_S, running
 
 CLIENTS = 12
 

@@ -1,0 +1,94 @@
+"""A dispatcher over a real store, with leasing, phones and executors played by the test."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from farm.config import UserConfig
+from farm.core.events import EventLog
+from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.specs import ShellSpec
+from farm.jobs.workbench import Workbench
+from farm.store.store import Store
+from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
+
+PATIENCE_S = 10
+
+
+class Farm:
+    """One daemon's share of jobs; `again` is the next daemon over the same store."""
+
+    def __init__(self, path, *names, limits=None, **options):
+        self.path = path
+        self.store = Store.open(path)
+        self.events = EventLog(self.store.epoch)
+        self.told = []
+        self.events.subscribe(self.told.append)
+        self.devices = FakeDevices(*names)
+        self.leases = FakeLeases(self.store, self.devices, fence=self.store.epoch << 32)
+        self.executor = FakeExecutor()
+        self.log = []
+        self.dispatcher = Dispatcher(
+            store=self.store,
+            events=self.events,
+            leases=self.leases,
+            devices=self.devices,
+            executors={"shell": self.executor, "lease": self.executor},
+            bench=Workbench(
+                jobs=self.store.jobs,
+                events=self.events,
+                keep_log=lambda *line: self.log.append(line),
+                leases=self.leases,
+                devices=self.devices,
+            ),
+            limits=lambda _: limits or UserConfig(),
+            **options,
+        )
+
+    async def submit(self, on="android", user="alice", *, key="", must_match=False, **fields):
+        spec = ShellSpec(on=on, command="id", **{"max_attempts": 3, **fields})
+        return await self.dispatcher.submit(spec, user, key=key, must_match=must_match)
+
+    async def one(self, **fields):
+        (job,) = (await self.submit(**fields)).jobs
+        return job
+
+    def waits(self, job_id):
+        return self.dispatcher.waits([job_id])[job_id]
+
+    async def started(self):
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.executor.started.get()
+
+    async def until(self, kind, subject=""):
+        """The first event of that kind (and subject) not looked at yet."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for event in self.told:
+                    if event.kind == kind and subject in ("", event.subject):
+                        self.told.remove(event)
+                        return event
+                await asyncio.sleep(0.001)
+
+    async def ends(self, job_id, result):
+        self.executor.end(job_id, result)
+        await self.until("attempt.ended")
+
+    def job(self, job_id):
+        return self.store.jobs.get(job_id)
+
+    def crash(self):
+        """kill -9: nobody is told anything."""
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        self.store.close()
+
+
+@asynccontextmanager
+async def running(path, *names, **options):
+    farm = Farm(path, *names, **options)
+    await farm.dispatcher.start()
+    try:
+        yield farm
+    finally:
+        await farm.dispatcher.stop()
+        farm.store.close()

@@ -1,0 +1,143 @@
+"""What becomes of jobs when the daemon is killed or stops, and when the clock is set."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.core.job import AttemptState, JobState
+from farm.core.queue_messages import Moment
+from farm.jobs.specs import LeaseSpec
+from tests.unit.jobs.dispatching import Farm, running
+
+
+async def test_a_killed_daemons_jobs_go_on(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1")
+    await farm.dispatcher.start()
+    runs, waits = await farm.one(), await farm.one()
+    array = await farm.submit(devices=2, hold=True)
+    await farm.started()
+    farm.crash()
+    async with running(path, "p1", "p2") as again:
+        both = {(await again.started()).job.id, (await again.started()).job.id}
+        assert both == {runs, waits}
+        first, second = again.store.jobs.attempts(runs)
+        assert (first.state, second.state) == (AttemptState.INTERRUPTED, AttemptState.RUNNING)
+        assert second.fence > first.fence
+        assert again.job(runs).uncounted == 1
+        kinds = {event.kind for event in again.store.events.since(0)}
+        assert {"lease.released", "job.queued"} <= kinds
+        assert {again.job(each).state for each in array.jobs} == {JobState.HELD}
+        await again.ends(runs, {})
+        await again.ends(waits, {})
+
+
+async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("farm.core.retry.MOST_CRASHES", 2)
+    path = tmp_path / "farm.db"
+    for _ in range(4):  # an upgrade is no crash
+        async with running(path, "p1") as farm:
+            job_id = await farm.one(key="the same")
+            await farm.started()
+    for _ in range(2):
+        farm = Farm(path, "p1")
+        await farm.dispatcher.start()
+        job_id = await farm.one(key="the same")
+        await farm.started()
+        farm.crash()
+    async with running(path, "p1") as again:
+        job = again.job(job_id)
+        assert (job.state, job.error["code"]) == (JobState.FAILED, "interrupted_too_often")
+        how = [attempt.error["code"] for attempt in again.store.jobs.attempts(job_id)]
+        assert how == ["daemon_stopped"] * 4 + ["daemon_died"] * 2
+        assert again.leases.waiting == {}
+
+
+async def test_a_stopping_daemon_interrupts_what_runs(tmp_path):
+    path = tmp_path / "farm.db"
+    async with running(path, "p1") as farm:
+        job_id = await farm.one()
+        running_attempt = await farm.started()
+    assert farm.executor.cancelled == [running_attempt.attempt.id]
+    assert farm.leases.released == [running_attempt.lease.id]
+    async with running(path, "p1") as again:
+        assert (await again.started()).attempt.number == 2
+        assert again.store.jobs.attempts(job_id)[0].state is AttemptState.INTERRUPTED
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_persons_lease_outlives_the_daemon(tmp_path, end):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1")
+    await farm.dispatcher.start()
+    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
+    running_attempt = await farm.started()
+    lease = running_attempt.lease
+    await running_attempt.save_facts({"adb_port": 1234})
+    await farm.store.leases.extend(lease.id, datetime.now(UTC) + timedelta(seconds=600))
+    if end == "stop":
+        await farm.dispatcher.stop()
+        farm.store.close()
+    else:
+        farm.crash()
+    async with running(path) as again:  # its phone is not listed yet
+        resumed = await again.started()
+        assert again.executor.resumed == [f"{job_id}.1"]
+        assert resumed.attempt.facts == {"adb_port": 1234}
+        (restored,) = again.leases.restored
+        assert (restored.id, restored.fence, restored.device) == (lease.id, lease.fence, "p1")
+        assert 590 < restored.request.longest_s <= 600
+        await again.ends(job_id, {"given": "back"})
+        assert again.job(job_id).state is JobState.DONE
+        assert again.store.jobs.attempts(job_id)[0].state is AttemptState.DONE
+
+
+async def test_a_lease_whose_time_ended_meanwhile_is_done(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1")
+    await farm.dispatcher.start()
+    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
+    running_attempt = await farm.started()
+    await running_attempt.save_facts({"adb_port": 1234})
+    await farm.store.leases.extend(running_attempt.lease.id, datetime.now(UTC))
+    farm.crash()
+    async with running(path, "p1") as again:
+        assert again.job(job_id).state is JobState.DONE
+        assert again.store.jobs.result(job_id)["ended"] == "its time ended while the daemon was down"
+        assert again.store.leases.open() == ()
+        assert again.executor.resumed == []
+
+
+async def test_a_lease_that_was_taken_away_before_the_crash_is_not_given_again(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1")
+    await farm.dispatcher.start()
+    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
+    running_attempt = await farm.started()
+    await running_attempt.save_facts({"adb_port": 1234})
+    await farm.store.leases.end(running_attempt.lease.id, ended_at=datetime.now(UTC), reason="kicked", held_s=1)
+    farm.crash()
+    async with running(path, "p1") as again:
+        assert again.job(job_id).state is JobState.FAILED
+        assert again.job(job_id).error["code"] == "lease_ended"
+
+
+async def test_deadlines_follow_a_clock_that_is_set(tmp_path):
+    set_by_s = 0.0
+
+    def clock():
+        return Moment(asyncio.get_running_loop().time(), datetime.now(UTC) + timedelta(seconds=set_by_s))
+
+    path = tmp_path / "farm.db"
+    async with running(path, clock=clock) as farm:
+        job_id = await farm.one(deadline_s=3600)
+        was = farm.job(job_id).deadline
+        set_by_s = 86400.0
+        farm.dispatcher.clock_jumped()
+        farm.dispatcher.hold(job_id)  # written after the deadlines
+        await farm.dispatcher.settled(job_id)
+        assert farm.job(job_id).state is JobState.HELD
+        assert abs(farm.job(job_id).deadline - was - timedelta(days=1)) < timedelta(seconds=1)
+    async with running(path, clock=clock) as again:
+        assert again.job(job_id).state is JobState.HELD
