@@ -121,6 +121,8 @@ class AdbServer:
             self._inherited = None
         elif even_adopted:
             await self._end_adopted()
+        elif (left := await asyncio.to_thread(self._unused)) is not None:
+            await asyncio.to_thread(_end_inherited, left)
 
     def trim_log(self) -> None:
         """Empties the log when it is too long; the server appends, so it goes on at the start."""
@@ -167,6 +169,11 @@ class AdbServer:
             return process if process.environ().get("HOME") == str(self.folder) else None
         except psutil.Error:
             return None  # another user's, or it ended while we looked
+
+    def _unused(self) -> psutil.Process | None:
+        """The server of a daemon that was killed, when this one ends before it has used it. Blocks."""
+        holder = socket_holder(self.client.address)
+        return None if holder is None or holder.pid is None else self._left_behind(holder.pid)
 
     async def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -277,7 +277,7 @@ class ArtifactFolder:
             return Stored(sha256, final.stat().st_size, complete=True)
         partial = self._partial / sha256
         there = partial.stat().st_size if partial.exists() else 0
-        if offset != there:
+        if offset != there or (not data and there < total_bytes):  # it only asks how much is here
             return Stored(sha256, there, complete=False)
         self._make_room(total_bytes - there)
         with partial.open("ab") as file:

@@ -105,7 +105,10 @@ def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
     """What keeps a request waiting, in one sentence: its own limits, else the devices that suit it."""
     reasons = [f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s)]
     if not reasons:
-        return f"no phone matches {asked_for(request)}"
+        avoided = sorted(allocator.matching(request.selector, request.device))
+        if not avoided:
+            return f"no phone matches {asked_for(request)}"
+        reasons = [f"{name}: it failed this job, or another job of its array has it" for name in avoided]
     if limits := allocator.limits(request):
         return "; ".join(limits)
     more = len(reasons) - REASONS_IN_SHORT

@@ -415,6 +415,15 @@ async def test_impossible_uploads_are_refused(tmp_path, sha256, offset, size, to
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+async def test_an_empty_chunk_asks_how_much_is_there(tmp_path):
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    assert (await folder.put(sha256, 0, b"", 5)).size_bytes == 0
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    await folder.put(sha256, 0, b"ri", 5)
+    assert (await folder.put(sha256, 2, b"", 5)).size_bytes == 2
+    assert (await folder.put(hashlib.sha256().hexdigest(), 0, b"", 0)).complete
+
+
 async def test_abandoned_uploads_are_dropped(tmp_path):
     folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
     await folder.put(sha256, 0, b"ri", 5)

@@ -269,6 +269,14 @@ async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
         task.cancel()
 
 
+async def test_phones_that_a_job_must_avoid_match_it_all_the_same():
+    lab = Lab("a", "b")
+    request = LeaseRequest(Selector.parse("android"), "alice", Door.JOB, avoid=frozenset({"a", "b"}))
+    waiting = lab.leasing.ask(request, lambda _: None)
+    why = "it failed this job, or another job of its array has it"
+    assert lab.leasing.why((waiting,)) == {waiting: f"a: {why}; b: {why}"}
+
+
 async def test_a_forgotten_device_is_explained_no_more():
     lab = Lab("a")
     view = lab.devices._views.pop("a")

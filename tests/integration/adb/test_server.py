@@ -111,6 +111,18 @@ async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer
         await own_server.client.version()
 
 
+async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(
+    own_server: AdbServer, folder: Path
+) -> None:
+    stranger = AdbServer(own_server.binary, own_server.client.address.spec, folder / "another", usb=False)
+    await stranger.stop()
+    assert await own_server.client.version() == 41
+    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    await second.stop()
+    with pytest.raises(AdbServerUnreachable):
+        await own_server.client.version()
+
+
 async def test_a_hanging_server_is_replaced(
     own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
