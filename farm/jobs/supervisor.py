@@ -131,6 +131,8 @@ class Supervisor:
         slot = self._slot(toolchain)
         slot.busy += 1
         try:
+            if slot.zygote is None:  # no part of the attempt's time, which begins with its worker
+                host.progressed(f"waiting for toolchain {toolchain}", {})
             return await self._run(await _ready(slot), task, host)
         finally:
             slot.busy -= 1

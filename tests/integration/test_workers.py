@@ -49,7 +49,8 @@ class Host:
         self.heard.put_nowait(("abort", {"reason": reason}))
 
     def progressed(self, step, fields):
-        self.heard.put_nowait((step, fields))
+        if not step.startswith("waiting for toolchain"):  # as long as that takes, which is no matter here
+            self.heard.put_nowait((step, fields))
 
     def logged(self, text, level):
         self.lines += [(line, level) for line in text.split("\n")]
