@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 from farm.client.files import checked_file, upload
+from farm.client.input_files import checked_inputs, checked_labels
 from farm.client.outcomes import save_arrays
 from farm.core.errors import UserError
 from farm.jobs.specs import BenchSpec, RunSpec
@@ -103,14 +104,14 @@ async def _with_files(
 def _inputs(source: InputSource | None) -> Path | bytes | None:
     if source is None:
         return None
-    return checked_file(source) if isinstance(source, Path | str) else save_arrays(source)
+    return checked_inputs(source) if isinstance(source, Path | str) else save_arrays(source)
 
 
 def _labels(source: LabelSource | None) -> Path | bytes | None:
     if source is None:
         return None
     if isinstance(source, Path | str):
-        return checked_file(source)
+        return checked_labels(source)
     lines = list(source)
     if any("\n" in line for line in lines):
         raise UserError("a label has two lines", hint="give one text per class")

@@ -263,7 +263,7 @@ def test_a_spec_file_is_tried_dry_submitted_and_waited_for(farm, client, model):
         (
             ["bench", "MODEL", "--on", "android", "--target", "opencl", "--devices", "1"],
             ExitCode.USAGE,
-            "its targets: cpu",
+            "hint: targets: cpu",
         ),
         (["run", "MODEL", "--on", "android", "--labels", "MODEL"], ExitCode.USAGE, "--top-k"),
         (["run", "MODEL", "--on", "android", "-o", "/absent/x.npz"], ExitCode.USAGE, "/absent"),

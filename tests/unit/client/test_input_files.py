@@ -1,0 +1,43 @@
+"""Files of inputs and labels are looked at before anything is uploaded."""
+
+import numpy as np
+import pytest
+
+from farm.client.input_files import checked_inputs, checked_labels
+from farm.core.errors import UserError
+
+NPY = b"\x93NUMPY\x01\x00"
+
+
+def test_plain_arrays_are_taken(tmp_path):
+    path = tmp_path / "in.npz"
+    np.savez(path, x=np.ones(3), n=np.arange(3))
+    assert checked_inputs(path) == path
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda path: np.savez(path, x=np.array([1.0, np.nan])), "the array 'x' has NaN"),
+        (lambda path: np.savez(path, x=np.array([{}], dtype=object)), "has Python objects"),
+        (lambda path: path.write_bytes(NPY), "is no .npz file"),
+        (lambda path: path.write_bytes(b"text"), "is no .npz file"),
+    ],
+    ids=["nan", "objects", "npy", "text"],
+)
+def test_what_is_wrong_with_inputs_is_told_with_their_file(tmp_path, write, said):
+    path = tmp_path / "in.npz"
+    write(path)
+    with pytest.raises(UserError) as raised:
+        checked_inputs(path)
+    assert raised.value.message.startswith(str(path))
+    assert said in raised.value.message
+
+
+def test_labels_are_text(tmp_path):
+    path = tmp_path / "labels.txt"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="is no UTF-8 text"):
+        checked_labels(path)
+    path.write_text("cat\n")
+    assert checked_labels(path) == path
