@@ -94,7 +94,7 @@ class AttemptLogs:
         """
         try:
             with self._path(job, number).open("rb") as file:
-                begin = max(0, after - 1)
+                begin = max(0, min(after - 1, file.seek(0, os.SEEK_END)))  # no file system takes every number
                 file.seek(begin)
                 data = file.read(PAGE_BYTES)
         except FileNotFoundError:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from farm.core.job import Attempt
 from farm.jobs import logs as module
-from farm.jobs.logs import AttemptLogs, LogLine
+from farm.jobs.logs import AttemptLogs, LogLine, LogPage
 
 ATTEMPT = Attempt("bench-1.2", "bench-1", 2, "a", "lease", 7, datetime.now(UTC))
 
@@ -49,6 +49,7 @@ def test_lines_are_read_by_position(logs):
     assert texts(second) == ["three"]
     assert logs.read("bench-1", 2, second.next) == module.LogPage((), second.next)
     assert texts(logs.read("bench-1", 2, 1)) == ["two", "three"]  # a position inside the first line
+    assert logs.read("bench-1", 2, 2**63 - 1) == LogPage((), 2**63 - 1)
     assert logs.read("bench-1", 1) == module.LogPage((), 0)
     assert logs.read("bench-1", 2, 10**9).lines == ()
 
