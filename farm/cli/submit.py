@@ -33,7 +33,8 @@ def submit(
 ) -> None:
     """Queue the jobs of a file, all or none; the files it names are uploaded.
 
-    Exit code 3 when no phone matches one of them. With --wait: exit code 1 when a job failed, or the reason's code when all failed for one.
+    Exit code 3 when no phone matches one of them. With --wait: exit code 1 when a job failed, or the reason's code when
+    all failed for one.
     """
     from farm.client.specfile import load
 

@@ -267,6 +267,7 @@ def handler(
     form: type[Any], verb: Callable[[Any], Awaitable[Mapping[str, Any]]]
 ) -> Callable[[ControlCall], Awaitable[Mapping[str, Any]]]:
     """`verb` as the door calls it: with the checked fields instead of the call."""
+
     async def handle(call: ControlCall) -> Mapping[str, Any]:
         return await verb(read_fields(call, form))
 

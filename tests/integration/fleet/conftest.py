@@ -186,7 +186,9 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
         shelf = shelf or Shelf(bundle)
         for record in remembered(control.phone("one").hardware_serial):
             await store.devices.save(record)
-        fleet = Fleet(client, DeviceWatcher(client), shelf, checker, store.devices, events, config or FleetConfig(rules=rules))
+        fleet = Fleet(
+            client, DeviceWatcher(client), shelf, checker, store.devices, events, config or FleetConfig(rules=rules)
+        )
         checker.fleet = fleet
         running = asyncio.create_task(fleet.run())
         made = Rig(fleet, client, checker, shelf, events, store, control)

@@ -21,8 +21,7 @@ def test_every_command_is_in_the_document_and_nothing_else():
     section = text.partition("## Command line\n")[2].partition("\n## ")[0]
     listed = section.partition("Verbs alone:")[0]
     groups = {
-        group: set(verbs.split("|"))
-        for group, verbs in re.findall(r"`farm ([a-z-]+) ([a-z-]+(?:\|[a-z-]+)*)`", listed)
+        group: set(verbs.split("|")) for group, verbs in re.findall(r"`farm ([a-z-]+) ([a-z-]+(?:\|[a-z-]+)*)`", listed)
     }
     alone = set(re.search(r"Verbs alone: `([^`]+)`", section)[1].split())
     commands = typer.main.get_command(app).commands

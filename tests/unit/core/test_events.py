@@ -68,9 +68,13 @@ def test_dropped_drafts_leave_a_gap(log, heard, how):
 
 
 def test_what_is_committed_is_told_whatever_happens_after(log, heard):
-    with pytest.raises(ZeroDivisionError), log.drafted(*draft("a")) as drafts:
-        drafts.settle(committed=True)
-        raise ZeroDivisionError
+    def commits_and_fails():
+        with log.drafted(*draft("a")) as drafts:
+            drafts.settle(committed=True)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        commits_and_fails()
     assert heard == ["a"]
 
 
