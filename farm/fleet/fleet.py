@@ -379,11 +379,10 @@ class Fleet:
     @to_its_end
     async def _let_go(self, agent: Agent) -> None:
         """Forget an agent's record, and the agent itself when adb does not list it."""
-        record = self._registry.get(agent.serial)
-        if record is not None:
+        if (record := self._registry.get(agent.serial)) is not None:
             await self._registry.forget(agent.serial)
-        if record is not None and record.address:
-            await part_from_network(self._client, self._watcher, record.address)
+            if record.address:
+                await part_from_network(self._client, self._watcher, record.address)
         if agent.state.life is Life.GONE:
             await self._drop(agent)
         else:
