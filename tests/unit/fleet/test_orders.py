@@ -156,3 +156,25 @@ async def test_a_bundle_on_its_way_is_in_use(tmp_path: Path) -> None:
         for serial in ("S2", "S1"):
             fleet._agents[serial].installing = "c" * 64
         assert fleet.bundles_in_use() == {"c" * 64: ("one", "two")}
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_an_order_whose_caller_leaves_is_kept_and_believed_or_neither(tmp_path: Path, turns: int) -> None:
+    async with fleet_on(tmp_path) as (fleet, store):
+        aliases = Aliases(fleet, store.aliases, {})
+        await aliases.set("old", "pool=x")
+        orders = (
+            fleet.set_service("one", Service.MAINTENANCE), fleet.adopt("two", pool="desk"),
+            aliases.set("new", "pool=y"), aliases.remove("old"),
+        )  # fmt: skip
+        callers = [asyncio.ensure_future(order) for order in orders]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        records = {record.name: record for record in store.devices.all()}
+        assert fleet.view("one").service.value == records["one"].service
+        two = fleet.view("two")
+        assert (two.adopted, two.pool) == (records["two"].adopted, records["two"].pool)
+        assert {name: str(selector) for name, selector in aliases.selectors().items()} == store.aliases.all()
