@@ -21,6 +21,9 @@ def farm(whole):
     return whole
 
 
+AGAIN = 3  # a shell line is not run again unless its owner allows for it
+
+
 def submit(farm, command="true", *, key="", must_match=False, **spec):
     wanted = {"kind": "shell", "on": "android", "command": command, **spec}
     return farm.client.call("job.submit", spec=wanted, key=key, must_match=must_match)
@@ -72,7 +75,7 @@ def test_a_log_is_followed_until_its_job_has_ended(farm):
 
 
 def test_a_killed_daemon_loses_no_job_and_doubles_no_result(farm):
-    jobs = [one(farm, f"sleep 1; echo {number}") for number in range(4)]
+    jobs = [one(farm, f"sleep 1; echo {number}", max_attempts=AGAIN) for number in range(4)]
     blocked = one(farm, after=[jobs[0]])
     held = one(farm, hold=True)
     (once,) = submit(farm, key="once")["jobs"]
@@ -96,7 +99,7 @@ def test_a_killed_daemon_loses_no_job_and_doubles_no_result(farm):
 
 
 def test_a_stopped_daemon_interrupts_and_goes_on(farm):
-    job = one(farm, "sleep 1; echo done")
+    job = one(farm, "sleep 1; echo done", max_attempts=AGAIN)
     Story(farm, since=0).until("attempt.started", job=job)
     farm.daemon.stop()
     farm.daemon.start().close()
@@ -106,7 +109,7 @@ def test_a_stopped_daemon_interrupts_and_goes_on(farm):
 
 
 def test_an_unplugged_phones_job_goes_to_the_other_one(farm):
-    job = one(farm, "sleep 3; echo done")
+    job = one(farm, "sleep 3; echo done", max_attempts=AGAIN)
     started = Story(farm, since=0).until("attempt.started", job=job)
     phone = next(each for each in phones(farm) if each.name == started["data"]["device"])
     farm.lab.unplug(phone.nickname)
