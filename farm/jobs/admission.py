@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from farm.config import UserConfig
 from farm.core.errors import ExitCode, HostError, NotAllowedError, UserError
@@ -11,6 +12,22 @@ from farm.core.queue_model import NoSuchJobError
 from farm.store.jobs import JobTable
 
 Limits = Callable[[str], UserConfig]  # what a user may have
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submit."""
+
+    jobs: tuple[str, ...]
+    array: str = ""
+    warnings: tuple[str, ...] = ()
+    taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
+
+
+class StoppingError(HostError):
+    """The farm daemon is stopping."""
+
+    code = "stopping"
 
 
 class QuotaError(UserError):

@@ -13,13 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from farm.core.device import DeviceView, Life
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, HostError, PhoneError, UserError
+from farm.core.errors import FarmError, PhoneError, UserError
 from farm.core.events import EventLog
 from farm.core.job import Attempt, AttemptState, Job, JobState
 from farm.core.queue import JobQueue
@@ -50,7 +50,16 @@ from farm.core.queue_messages import (
 )
 from farm.core.queue_model import NoSuchJobError, Phase
 from farm.core.requests import Lease
-from farm.jobs.admission import Limits, check_quota, check_store, ended_before, ended_before_start, resolve_after
+from farm.jobs.admission import (
+    Limits,
+    StoppingError,
+    Submitted,
+    check_quota,
+    check_store,
+    ended_before,
+    ended_before_start,
+    resolve_after,
+)
 from farm.jobs.attempt_run import AttemptRun, Verdict
 from farm.jobs.background import Background
 from farm.jobs.executor import Executor
@@ -70,26 +79,10 @@ JOB_ID_BYTES = 6  # of chance in an id: 48 bits keep a million jobs apart
 log = logging.getLogger(__name__)
 
 
-class StoppingError(HostError):
-    """The farm daemon is stopping."""
-
-    code = "stopping"
-
-
 class ForgottenPhoneError(PhoneError):
     """The job's phone is no part of the farm any more."""
 
     code = "phone_forgotten"
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What became of a submit."""
-
-    jobs: tuple[str, ...]
-    array: str = ""
-    warnings: tuple[str, ...] = ()
-    taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
 
 
 class Dispatcher:
