@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from farm.client.asynchronous import AsyncClient
 from farm.client.door import RESTART_S, OnNotice, logger
@@ -23,6 +23,42 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """One coroutine on the loop of another thread. Whatever moment its caller is interrupted in, `cancel` ends it.
+
+    A signal may come before the caller knows whether `begin` was handed over. The loop calls back in order: when
+    `cancel` is called, `begin` has been, or never will be.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.ended = threading.Event()
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Run it; on the loop."""
+        self._task = asyncio.ensure_future(self._coroutine)
+        self._task.add_done_callback(self._over)
+
+    def cancel(self) -> None:
+        """End it; on the loop."""
+        if self._task is None:
+            self._coroutine.close()
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+    def _over(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # seen, though an interrupted caller will not ask
+        self.ended.set()
+
+    def result(self) -> T:
+        """What it returned or raised, once it has ended."""
+        assert self._task is not None
+        return self._task.result()
 
 
 class LoopThread:
@@ -45,22 +81,15 @@ class LoopThread:
         if self._stopped or threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("this client is closed" if self._stopped else "a client's callback may not use it")
-        ended = threading.Event()
-
-        async def run() -> T:
-            try:
-                return await coroutine
-            finally:
-                ended.set()
-
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        call = _Call(coroutine)
         try:
-            return future.result()
+            self._loop.call_soon_threadsafe(call.begin)
+            call.ended.wait()
         except BaseException:
-            if not future.done():
-                future.cancel()
-                ended.wait()
+            self._loop.call_soon_threadsafe(call.cancel)
+            call.ended.wait()
             raise
+        return call.result()
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         """Its items; closing the generator closes it."""
