@@ -81,7 +81,7 @@ def test_a_new_name_is_a_new_key_and_the_old_one_is_none(farm, phone, clients):
     keys = {row["key"] for row in farm.status()["keys"]}
     assert "renamed" in keys
     assert before not in keys
-    refused(farm.farm("device", "show", "renamd"), 3, "renamd", "did you mean renamed?")
+    refused(farm.farm("device", "show", "renamd"), 2, "renamd", "did you mean renamed?")
     assert "no phone matches renamd: nearest is renamed" in farm.farm("explain", "key", "renamd").stdout
 
 
