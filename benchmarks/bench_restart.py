@@ -55,6 +55,7 @@ def starts_s(folder: Path, live: int = 0) -> list[float]:
     try:
         times = []
         for number in range(STARTS + 1):
+            daemon.kill()  # not after the last: a killed daemon cannot end its adb server
             begun = time.monotonic()
             client = daemon.start()
             client.call("status")
@@ -64,7 +65,6 @@ def starts_s(folder: Path, live: int = 0) -> list[float]:
             elif (waits := waiting(client)) != live:
                 raise HostError(f"{waits} jobs wait, not {live}")
             client.close()
-            daemon.kill()
     finally:
         daemon.stop()
     return times[1:]
