@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from farm.simulation.control import LabClient
+
+
+def pytest_configure() -> None:
+    """A test run that a shell started in the background ignores Ctrl-C, and so would every command it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

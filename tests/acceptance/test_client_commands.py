@@ -31,6 +31,7 @@ def whole():
 
 @pytest.fixture
 def farm(whole):
+    whole.farm("job", "cancel", "--mine")  # what a test that failed has left must not hold the phones of the others
     until_ready(whole)
     return whole
 
