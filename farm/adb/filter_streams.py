@@ -41,11 +41,6 @@ class Doorway:
         self._socket: socket.socket | None = None
         self.port = 0  # 0 before `open`
 
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        return len(self._tasks)
-
     def open(self, port: int = 0) -> int:
         """Listen; 0 lets the kernel choose. Returns the port.
 

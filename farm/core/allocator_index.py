@@ -8,7 +8,6 @@ or is among the recent ones; a key that no device answers to is not remembered, 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,11 +70,6 @@ class DeviceIndex:
         self._demand: dict[str, int] = {}
         self._alias_count: Counter[str] = Counter()
         self._rarity: dict[str, float] = {}  # remembered until any device's aliases change
-
-    @property
-    def groups(self) -> Mapping[Meaning, Group]:
-        """Groups with a waiting or a recent request."""
-        return self._groups
 
     def answers_to(self, alias: str) -> bool:
         """Whether any device has this alias."""

@@ -12,19 +12,17 @@ from farm.core.selector import Selector
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """From `starts_s` to `ends_s` only `users` get the devices that `selector` and `device` mean."""
+    """From `starts_s` to `ends_s` only `users` get the devices that `selector` means."""
 
     id: str
     selector: Selector  # `Selector()` means every device
     users: frozenset[str]
     starts_s: float
     ends_s: float
-    device: str = ""  # only this one
-    note: str = ""
 
     def covers(self, view: DeviceView) -> bool:
         """Whether the device is among those reserved."""
-        return (not self.device or self.device == view.name) and self.selector.matches(view.labels, view.aliases)
+        return self.selector.matches(view.labels, view.aliases)
 
 
 UNLIMITED: tuple[float, None] = (math.inf, None)

@@ -16,13 +16,13 @@ from farm.core.errors import NotAllowedError
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
-from farm.jobs.bench import BenchExecutor
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.lease import LeaseExecutor
+from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
-from farm.jobs.run import RunExecutor
 from farm.jobs.shell import ShellExecutor
 from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+from farm.jobs.tasks import BenchTask, RunTask
 from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
 from farm.leasing.reserving import ReservationBook
@@ -97,8 +97,8 @@ async def open_sharing(
         leases=leasing,
         devices=phones.fleet,
         executors={
-            BenchSpec.kind: BenchExecutor(work),
-            RunSpec.kind: RunExecutor(work),
+            BenchSpec.kind: ModelExecutor(work, "farm.worker.bench", BenchTask),
+            RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
             LeaseSpec.kind: personal,
         },

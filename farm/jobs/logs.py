@@ -126,10 +126,6 @@ class AttemptLogs:
                 if not waiters and self._waiters.get((job, number)) is waiters:
                     del self._waiters[job, number]
 
-    def jobs(self) -> frozenset[str]:
-        """The jobs that have logs. Blocking."""
-        return frozenset(entry.name for entry in os.scandir(self._folder) if entry.is_dir())
-
     def remove(self, jobs: Collection[str]) -> None:
         """Delete the logs of jobs that are forgotten. Blocking."""
         for job in jobs:

@@ -125,6 +125,11 @@ class RunSpec(JobSpec):
     top_k: Annotated[Whole, Field(ge=0, le=MAX_TOP_K)] = 0  # largest elements of each output; 0: none
     labels: Sha256 | None = None  # artifact: text, one class name per line, for top_k
 
+    def __post_init__(self) -> None:
+        """Refuse what would be found out only with a phone in hand."""
+        if self.labels and not self.top_k:
+            raise BadSpecError("labels are for the largest elements, and top_k is 0", hint="give top_k too, say 5")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellSpec(JobSpec):

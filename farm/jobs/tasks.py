@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
+
+from farm.jobs.specs import BenchSpec, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,13 @@ class ModelTask:
     target_name: str
     target: Any  # a TVM tag or target dict (DeviceIdentity.targets)
     cache: str  # folder of compiled libraries and reference outputs, shared by workers of one toolchain
+
+    @classmethod
+    def of(cls, spec: BenchSpec | RunSpec, target: object, cache: str) -> Self:
+        """What a spec means on one phone: options of the same name are the same."""
+        found: dict[str, Any] = {"target_name": spec.target, "target": target, "cache": cache}
+        options = {each.name: getattr(spec, each.name) for each in fields(cls) if each.name not in found}
+        return cls(**found, **options)
 
     @classmethod
     def from_wire(cls, fields: Mapping[str, Any]) -> Self:

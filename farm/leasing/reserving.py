@@ -145,11 +145,10 @@ class ReservationBook:
 
         windows = tuple(
             Reservation(
-                each.id, Selector.parse(each.selector), frozenset({each.user}), at(each.starts_at), at(each.ends_at),
-                note=each.note,
+                each.id, Selector.parse(each.selector), frozenset({each.user}), at(each.starts_at), at(each.ends_at)
             )
             for each in self.all()
-        )  # fmt: skip
+        )
         self._use(ReservationsChanged(windows))
 
 

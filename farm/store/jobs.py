@@ -236,7 +236,6 @@ class JobTable:
         becomes: Job,
         *,
         expected: Collection[JobState],
-        result: Mapping[str, Any] | None = None,
         events: Sequence[Event] = (),
     ) -> bool:
         """What a decision makes of a job that is in one of the `expected` states; False: it is in another."""
@@ -248,7 +247,6 @@ class JobTable:
 
         def save(connection: Connection) -> None:
             must_change(connection.execute(change).rowcount)
-            _keep_result(connection, becomes.id, result)
 
         return await self._database.write_if(save, events, last=becomes.state in FINAL)
 

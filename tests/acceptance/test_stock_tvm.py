@@ -15,7 +15,7 @@ from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tracker import wire
 from farm.tracker.door import TvmDoor
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import RawTracker, until
+from tests.support.raw import RawTracker
 from tests.support.tvm import (
     FakeDevices,
     environment,
@@ -25,6 +25,7 @@ from tests.support.tvm import (
     stock_server,
     wait_for_port,
 )
+from tests.support.waiting import until
 
 SECRET = "per-start-secret"
 CLIENT_LIMIT_S = 100.0  # importing TVM takes 10 s on a cold disk

@@ -26,14 +26,14 @@ from farm.core.job import Attempt, Job
 from farm.core.requests import Door, Lease, LeaseRequest
 from farm.core.selector import Selector
 from farm.jobs.attempt import AttemptTimeoutError
-from farm.jobs.bench import BenchExecutor
 from farm.jobs.checker import CheckTimeoutError, FarmChecker
 from farm.jobs.executor import Running
 from farm.jobs.logs import AttemptLogs
+from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
-from farm.jobs.run import RunExecutor
 from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
+from farm.jobs.tasks import BenchTask, RunTask
 from farm.jobs.zygote import Toolchain
 from farm.worker.inputs import InputError
 from farm.worker.ranking import LabelsError
@@ -78,6 +78,7 @@ class Lab:
         self.heard = asyncio.Event()
         self.model = self.artifacts.add(build().SerializeToString(deterministic=True))
         self.count = 0
+        self.latest = ""  # job
 
     async def run(self, kind="bench", *, port=None, view=PHONE, timeout_s=60.0, **changes):
         """One attempt of a job; its result."""
@@ -88,6 +89,7 @@ class Lab:
         spec = spec_from_wire(fields | changes)
         now = datetime.now(UTC)
         job = Job(f"{kind}-{self.count}", kind, "tester", spec.to_wire(), "android", now, timeout_s=timeout_s)
+        self.latest = job.id
         attempt = Attempt(f"{job.id}.1", job.id, 1, view.name, "lease", self.count, now)
         lease = Lease("lease", view.name, self.count, LeaseRequest(Selector.parse("android"), "tester", Door.JOB), 0.0)
 
@@ -109,13 +111,12 @@ class Lab:
             gate=lambda: ("127.0.0.1", port or self.port),
             toolchain_of=lambda view: "default",
         )
-        executor = {"bench": BenchExecutor, "run": RunExecutor}[kind](work)
+        executor = ModelExecutor(work, f"farm.worker.{kind}", {"bench": BenchTask, "run": RunTask}[kind])
         return await executor.run(running)
 
     def log(self):
         """What the latest attempt's log says, as (source, text)."""
-        (job,) = (job for job in self.logs.jobs() if job.endswith(f"-{self.count}"))
-        return [(line.source, line.text) for line in self.logs.read(job, 1).lines]
+        return [(line.source, line.text) for line in self.logs.read(self.latest, 1).lines]
 
     async def until(self, step):
         while step not in self.steps:

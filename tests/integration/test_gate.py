@@ -19,8 +19,9 @@ from farm.tracker.gate import GateLimits
 from farm.tracker.handshake import SESSION_MAGIC, SessionCode
 from farm.tracker.relay import GOODBYE
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import PATIENCE_S, RawPhone, RawTracker, open_session, until
+from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Lab:

@@ -15,8 +15,9 @@ from farm.tracker.external import ExternalPolicy
 from farm.tracker.listener import PortTakenError
 from farm.tracker.tracker import TrackerConnection
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import RawTracker, until
+from tests.support.raw import RawTracker
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
 
 
 class Lab:

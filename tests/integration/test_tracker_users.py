@@ -15,8 +15,9 @@ from farm.tracker import sockets, wire
 from farm.tracker.door import TvmDoor
 from farm.tracker.sockets import identify_peer, owner_of
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import RawTracker, until
+from tests.support.raw import RawTracker
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 NOBODY = pwd.getpwnam("nobody")

@@ -18,15 +18,7 @@ from farm.tracker.handshake import (
     encode_server_hello,
 )
 from farm.tracker.sockets import quick_ack
-
-PATIENCE_S = 10.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until `condition` holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 (tests observe; they add no events to what they test)
-            await asyncio.sleep(0.002)
+from tests.support.waiting import PATIENCE_S
 
 
 class RawTracker:

@@ -17,8 +17,8 @@ from farm.leasing import leases as leases_module
 from farm.leasing.sessions import digest
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
-from tests.support.raw import until
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
 
 # --- restarts -------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from farm.store import patience as patience_module
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError
 from tests.support.leasing_lab import ANDROID, Lab, settle
-from tests.support.raw import until
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
 
 
 @pytest.fixture

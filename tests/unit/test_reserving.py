@@ -18,8 +18,8 @@ from farm.store.records import UsageRow
 from farm.store.schema import reservation, selector
 from farm.store.store import Store
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import until
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
 
 HOUR = timedelta(hours=1)
 

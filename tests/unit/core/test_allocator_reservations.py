@@ -19,8 +19,8 @@ from tests.support.allocator import Lab, phone, wish
 BEGIN_S = 1000.0  # when every Lab begins
 
 
-def window(starts_s, ends_s, *users, on="android", device="", name="w"):
-    return Reservation(name, Selector.parse(on), frozenset(users), BEGIN_S + starts_s, BEGIN_S + ends_s, device)
+def window(starts_s, ends_s, *users, on="android", name="w"):
+    return Reservation(name, Selector.parse(on), frozenset(users), BEGIN_S + starts_s, BEGIN_S + ends_s)
 
 
 def reserve(lab, *windows):
@@ -40,7 +40,7 @@ def test_inside_the_window_only_its_users_get_the_devices():
 
 def test_one_device_may_be_reserved():
     lab = Lab("a", "b")
-    reserve(lab, Reservation("w", Selector(), frozenset({"ann"}), BEGIN_S, BEGIN_S + 10, device="a"))
+    reserve(lab, window(0, 10, "ann", on="a"))
     assert lab.want("bob", user="bob") == "b"
     assert not lab.want("bob-2", user="bob")
 
@@ -93,7 +93,7 @@ def test_it_starts_and_ends_by_itself():
 
 def test_its_end_is_noticed_with_any_event():
     lab = Lab("a", "b")
-    reserve(lab, window(0, 20, "ann", device="a"))
+    reserve(lab, window(0, 20, "ann", on="a"))
     lab.want("first", user="bob")
     lab.want("second", user="bob")
     lab.now_s += 21

@@ -33,6 +33,7 @@ from farm.jobs.messages import (
     decode_to_zygote,
     encode,
 )
+from farm.jobs.specs import BenchSpec, RunSpec
 from farm.jobs.tasks import BenchTask, RunTask
 
 
@@ -46,6 +47,20 @@ def test_tasks_survive_the_wire():
         RunTask(**what, fill="ones", top_k=3, labels="b" * 64),
     ):
         assert type(task).from_wire(json.loads(json.dumps(task.to_wire()))) == task
+
+
+@pytest.mark.parametrize(
+    ("spec", "task", "options"),
+    [
+        (BenchSpec, BenchTask, {"repeat": 3, "number": 2, "min_repeat_ms": 9}),
+        (RunSpec, RunTask, {"fill": "ones", "top_k": 3, "labels": "b" * 64}),
+    ],
+)
+def test_a_task_has_the_options_of_its_spec(spec, task, options):
+    options = options | {"model": "a" * 64, "name": "net", "inputs": "c" * 64}
+    wanted = spec(on="android", target="adreno", **options)
+    found = {"target_name": "adreno", "target": {"kind": "opencl"}, "cache": "/cache"}
+    assert task.of(wanted, found["target"], "/cache") == task(**options, **found)
 
 
 def test_a_worker_is_overdue_by_its_time_or_by_its_silence():

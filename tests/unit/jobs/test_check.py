@@ -10,7 +10,7 @@ from farm.config import UserConfig
 from farm.core.errors import NoPhoneError, UserError
 from farm.jobs.admission import QuotaError
 from farm.jobs.planning import plan
-from farm.jobs.specs import BadSpecError, RunSpec, ShellSpec
+from farm.jobs.specs import BadSpecError, RunSpec, ShellSpec, spec_from_wire
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
@@ -41,6 +41,13 @@ async def test_a_checked_spec_waits_for_whole_ids_only(tmp_path):
         with pytest.raises(UserError, match="is no whole id") as raised:
             farm.dispatcher.check(spec(after=(job_id[:-2],)), "alice")
         assert job_id in raised.value.hint
+
+
+def test_labels_for_no_elements_are_refused_before_there_is_a_job():
+    given = {"kind": "run", "on": "android", "model": "0" * 64, "name": "net", "labels": "1" * 64}
+    assert spec_from_wire(given | {"top_k": 5}).top_k == 5
+    with pytest.raises(BadSpecError, match="top_k is 0"):
+        spec_from_wire(given)
 
 
 def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are():

@@ -12,6 +12,7 @@ from farm.jobs import planning
 from farm.jobs.admission import StoreTroubleError
 from farm.jobs.executor import FailedWithResultError
 from farm.store.writer import StoreWriteError
+from tests.support.waiting import until
 from tests.unit.jobs.dispatching import PATIENCE_S, running
 from tests.unit.jobs.fakes import phone
 
@@ -121,9 +122,7 @@ async def test_an_end_that_can_be_kept_in_no_form_frees_the_phone_and_is_taken_u
             lease = (await farm.started()).lease
             Refusing(farm.store, monkeypatch, "finish", *JobState)
             farm.executor.end(job_id, {"answer": 42})
-            async with asyncio.timeout(PATIENCE_S):
-                while farm.dispatcher.lives(job_id):  # noqa: ASYNC110 (another thread's commit)
-                    await asyncio.sleep(0.001)
+            await until(lambda: not farm.dispatcher.lives(job_id))
             assert farm.leases.released == [lease.id]
     async with running(path, "p1") as again:
         assert (await again.started()).job.id == job_id

@@ -11,7 +11,8 @@ from farm.core.device import Life
 from farm.core.errors import UserError
 from farm.core.job import JobState
 from farm.core.queue_model import JobRunsError
-from tests.unit.jobs.dispatching import PATIENCE_S, running
+from tests.support.waiting import until
+from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
 CLIENTS = 12
@@ -103,9 +104,8 @@ async def test_of_an_array_whatever_does_not_run_is_held(farm, verbs, monkeypatc
     submitted = await farm.submit(devices=3)
     await gate.reached.wait()
     order = asyncio.create_task(verbs.hold(call(submitted.array)))
-    async with asyncio.timeout(PATIENCE_S):  # not for their events: those of the attempt come first
-        while any(farm.job(job).state is not JobState.HELD for job in submitted.jobs[1:]):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    # not for their events: those of the attempt come first
+    await until(lambda: all(farm.job(job).state is JobState.HELD for job in submitted.jobs[1:]))
     gate.opened.set()
     starting = (await farm.started()).job.id
     assert states(await order) == ["running", "held", "held"]

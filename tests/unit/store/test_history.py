@@ -10,6 +10,7 @@ from farm.store import patience as patience_module
 from farm.store.history import EventHistory
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError, StoreWriteError
+from tests.support.waiting import until
 from tests.unit.store.values import job
 
 
@@ -53,9 +54,7 @@ async def test_plain_events_are_kept_soon(store, log, monkeypatch):
     history = EventHistory(log, store.events)
     running = asyncio.create_task(history.run())
     event = log.publish("device.ready", "a")
-    async with asyncio.timeout(10):
-        while store.events.since(0) != (event,):  # noqa: ASYNC110 (another thread's commit)
-            await asyncio.sleep(0.01)
+    await until(lambda: store.events.since(0) == (event,))
     running.cancel()
 
 
@@ -91,11 +90,9 @@ async def test_events_wait_for_a_full_disk(monkeypatch):
     running = asyncio.create_task(history.run())
     for name in "abcde":
         log.publish("device.ready", name)
-    async with asyncio.timeout(10):
-        await book.tried.wait()
-        book.full = False
-        while len(book.kept) < 3:  # noqa: ASYNC110 (a retry every millisecond)
-            await asyncio.sleep(0.001)
+    await until(book.tried.is_set)
+    book.full = False
+    await until(lambda: len(book.kept) >= 3)
     assert [event.subject for event in book.kept] == ["c", "d", "e"]
     running.cancel()
 

@@ -18,6 +18,7 @@ from farm.store.opening import DatabaseUnusableError
 from farm.store.reserve import Reserve
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
+from tests.support.waiting import until
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
 ROOT = Path(__file__).parents[3]
@@ -35,12 +36,6 @@ def here(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     yield store
     store.close()
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (another thread's work)
-            await asyncio.sleep(0.005)
 
 
 async def limit_pages(store, more):

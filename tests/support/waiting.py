@@ -1,0 +1,14 @@
+"""Waiting for what no event tells, on the event loop."""
+
+import asyncio
+from collections.abc import Callable
+
+PATIENCE_S = 10.0
+LOOK_S = 0.002
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until `condition` holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 (tests observe; they add no events to what they test)
+            await asyncio.sleep(LOOK_S)
