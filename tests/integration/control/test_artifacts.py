@@ -1,0 +1,164 @@
+"""Artifacts: up and down whole, broken off and resumed, wrong, dropped when nobody needs them, bounded."""
+
+import asyncio
+import hashlib
+import os
+import time
+import tracemalloc
+
+import pytest
+
+from farm.control.artifact_budget import ArtifactRules
+from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissingError, ArtifactStorageError
+from farm.control.client import ControlClient
+from farm.control.messages import MAX_FRAME_BYTES
+
+DAY_S = 24 * 3600.0
+LARGE_BYTES = 200 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, MAX_FRAME_BYTES, 2 * MAX_FRAME_BYTES + 17])
+async def test_artifacts_come_back_as_they_went(door, size, tmp_path):
+    data = os.urandom(size)
+    source = tmp_path / "model"
+    source.write_bytes(data)
+    seen = []
+
+    def both_ways():
+        with ControlClient(door.path) as client:
+            sha256 = client.put_artifact(source, on_progress=lambda done, total: seen.append((done, total)))
+            assert client.put_artifact(data) == sha256
+            return sha256, client.get_artifact(sha256)
+
+    sha256, back = await asyncio.to_thread(both_ways)
+    assert sha256 == hashlib.sha256(data).hexdigest()
+    assert back == data
+    assert seen[-1] == (size, size)
+    assert door.artifacts.path(sha256).read_bytes() == data
+
+
+async def test_an_interrupted_upload_goes_on_where_it_ended(tmp_path):
+    folder, data = ArtifactFolder(tmp_path), os.urandom(3000)
+    sha256 = hashlib.sha256(data).hexdigest()
+    assert (await folder.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
+    again = ArtifactFolder(tmp_path)  # the daemon was restarted
+    assert (await again.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
+    with pytest.raises(ArtifactMissingError):
+        again.path(sha256)
+    assert (await again.put(sha256, 1000, data[1000:], 3000)).complete
+    assert await again.get(sha256, 2999) == (data[2999:], 3000)
+
+
+async def test_wrong_bytes_are_dropped(tmp_path):
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    with pytest.raises(ArtifactError, match="are not artifact"):
+        await folder.put(sha256, 0, b"wrong", 5)
+    assert (await folder.put(sha256, 0, b"right", 5)).complete
+
+
+@pytest.mark.parametrize(
+    ("sha256", "offset", "size", "total"),
+    [
+        ("../../etc/passwd", 0, 1, 1),
+        ("a" * 63, 0, 1, 1),
+        ("a" * 64, 5, 1, 4),
+        ("a" * 64, 0, 5, 4),
+        ("a" * 64, 0, 1, 1 << 40),
+    ],
+)
+async def test_impossible_uploads_are_refused(tmp_path, sha256, offset, size, total):
+    with pytest.raises(ArtifactError):
+        await ArtifactFolder(tmp_path).put(sha256, offset, b"x" * size, total)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+async def test_an_empty_chunk_asks_how_much_is_there(tmp_path):
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    assert (await folder.put(sha256, 0, b"", 5)).size_bytes == 0
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    await folder.put(sha256, 0, b"ri", 5)
+    assert (await folder.put(sha256, 2, b"", 5)).size_bytes == 2
+    assert (await folder.put(hashlib.sha256().hexdigest(), 0, b"", 0)).complete
+
+
+async def test_abandoned_uploads_are_dropped(tmp_path):
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    await folder.put(sha256, 0, b"ri", 5)
+    assert folder.drop_unneeded() == 0
+    assert folder.drop_unneeded(time.time() + 1.1 * DAY_S) == 1
+
+
+async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
+    folder, now_s = ArtifactFolder(tmp_path), time.time()
+    old, asked, sent = (folder.add(data) for data in (b"old", b"asked for again", b"sent again"))
+    for sha256 in (old, asked, sent):
+        os.utime(tmp_path / sha256, (now_s - 31 * DAY_S,) * 2)
+    await folder.get(asked, 0)
+    await folder.put(sent, 0, b"", 10)
+    assert folder.drop_unneeded(now_s) == 1
+    with pytest.raises(ArtifactMissingError):
+        folder.path(old)
+    assert folder.path(asked).read_bytes() == b"asked for again"
+    assert folder.path(sent).exists()
+
+
+def test_a_full_artifact_folder_loses_what_was_unused_longest(tmp_path):
+    folder, now_s = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=25)), time.time()
+    kept = {}
+    for days in (9, 5, 2, 0):
+        kept[days] = tmp_path / folder.add(b"%10d" % days)
+        os.utime(kept[days], (now_s - days * DAY_S,) * 2)
+    assert [path.exists() for path in kept.values()] == [False, False, True, True]  # each made room for itself
+    assert folder.used_bytes == 20
+    assert folder.drop_unneeded(now_s) == 0
+
+
+class Use:
+    def __init__(self, live=(), results=()):
+        self.live, self.results = lambda: live, lambda: results
+
+
+async def test_an_upload_that_has_no_room_is_refused_with_what_to_do(tmp_path):
+    first = b"first".ljust(20)
+    use = Use(live={hashlib.sha256(first).hexdigest()})
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=30), use)
+    kept = folder.path(folder.add(first))
+    os.utime(kept, (0, 0))
+    second = b"second".ljust(20)
+    sha256 = hashlib.sha256(second).hexdigest()
+    with pytest.raises(ArtifactStorageError, match=r"no room for .* GB of artifacts are in use") as caught:
+        await folder.put(sha256, 0, second[:10], 20)
+    assert "budget_gb" in caught.value.hint
+    assert kept.exists()
+    small = hashlib.sha256(b"small").hexdigest()
+    assert (await folder.put(small, 0, b"small", 5)).complete
+
+
+async def test_an_upload_counts_from_its_first_byte_and_not_after_it_was_refused(tmp_path):
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=30))
+    data = os.urandom(20)
+    sha256 = hashlib.sha256(data).hexdigest()
+    await folder.put(sha256, 0, data[:10], 20)
+    assert folder.used_bytes == ArtifactFolder(tmp_path).used_bytes == 10
+    with pytest.raises(ArtifactError):
+        await folder.put(sha256, 10, b"x" * 10, 20)
+    assert folder.used_bytes == ArtifactFolder(tmp_path).used_bytes == 0
+
+
+async def test_a_large_upload_is_never_in_memory_whole(door, tmp_path):
+    source = tmp_path / "large"
+    with source.open("wb") as file:
+        file.truncate(LARGE_BYTES)
+
+    def put():
+        with ControlClient(door.path) as client:
+            return client.put_artifact(source)
+
+    tracemalloc.start()
+    try:
+        sha256 = await asyncio.to_thread(put)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert door.artifacts.path(sha256).stat().st_size == LARGE_BYTES
+    assert peak < LARGE_BYTES / 10  # of door and client together

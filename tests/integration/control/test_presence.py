@@ -1,0 +1,80 @@
+"""Daemons that are not there, stuck, still starting or already there, and what their clients are told."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+
+from farm.control.artifacts import ArtifactFolder
+from farm.control.client import ControlClient
+from farm.control.router import DoorError
+from farm.control.server import ControlServer
+from farm.core.errors import DaemonUnreachableError
+from tests.integration.control.door import Door
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_no_daemon_is_said_with_a_hint(tmp_path):
+    with pytest.raises(DaemonUnreachableError, match="no farm daemon listens") as caught:
+        ControlClient(tmp_path / "control.sock").call("status")
+    assert "farm serve" in caught.value.hint
+
+
+def test_a_stuck_daemon_is_given_up_after_two_seconds(tmp_path):
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind(f"ipc://{tmp_path}/control.sock")
+    try:
+        with pytest.raises(DaemonUnreachableError, match="did not answer for 2 s"):
+            ControlClient(tmp_path / "control.sock").call("status")
+    finally:
+        router.close(linger=0)
+        context.term()
+
+
+async def test_a_starting_daemon_is_waited_for(tmp_path):
+    door = Door(tmp_path)
+    with ControlClient(door.path) as client:
+        with pytest.raises(DaemonUnreachableError):
+            client.wait_until_up(30, alive=lambda: False)
+        waiting = asyncio.create_task(asyncio.to_thread(client.wait_until_up, 10))
+        await door.server.start()
+        await waiting
+        assert (await asyncio.to_thread(client.call, "ping"))["role"] == "operator"
+    await door.server.stop()
+
+
+async def test_a_second_daemon_is_refused_and_a_dead_ones_socket_is_replaced(door, tmp_path):
+    second = ControlServer(door.path, artifacts=door.artifacts)
+    with pytest.raises(DoorError, match="another process listens"):
+        await second.start()
+    assert (await door.call("echo"))["fields"] == {}
+    stale = tmp_path / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(stale))
+        dead.listen()
+    assert stale.exists()
+    third = ControlServer(stale, artifacts=door.artifacts)
+    await third.start()
+    await third.stop()
+
+
+async def test_a_path_too_long_for_a_socket_is_explained(tmp_path):
+    server = ControlServer(tmp_path / ("x" * 120) / "control.sock", artifacts=ArtifactFolder(tmp_path / "a"))
+    with pytest.raises(DoorError, match="longer than 107"):
+        await server.start()
+
+
+def test_the_client_imports_nothing_heavy():
+    program = (
+        "import sys; import farm.control.client;"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & set(sys.argv[1:])))"
+    )
+    heavy = ("tvm", "numpy", "sqlalchemy", "fastapi", "pydantic", "adbutils", "asyncio")
+    out = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
