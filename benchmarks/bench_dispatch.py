@@ -37,7 +37,7 @@ from farm.core.shares import Share
 from farm.jobs.planning import plan
 from farm.jobs.specs import spec_from_wire
 from farm.store.store import Store
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 
 ALONE = 250  # of each of our own parts submitted one by one, the rest as arrays
 SAMPLES = 300  # of which three are slower than the 99th percentile

@@ -97,7 +97,7 @@ def _toolchains(config: FarmConfig) -> Iterator[Finding]:
 
 def _linkers(_config: FarmConfig) -> Iterator[Finding]:
     from farm.bundle.abi import Abi, Platform
-    from farm.worker.link import linkers
+    from farm.compiler.link import linkers
 
     for abi, platform in ((Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)):
         found = linkers(abi, platform)

@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.jobs.executor import Running
 from farm.jobs.phone_work import PhoneWork
-from farm.jobs.specs import BenchSpec, RunSpec
+from farm.jobs.specs import ModelSpec
 from farm.jobs.tasks import ModelTask
 
 
@@ -29,6 +29,6 @@ class ModelExecutor:
             HostError: the worker died.
         """
         spec = running.spec
-        assert isinstance(spec, BenchSpec | RunSpec)
+        assert isinstance(spec, ModelSpec)
         task = self._task.of(spec, self._work.target(running, spec.target), self._work.cache(running))
         return {**await self._work.run(running, self._worker, task.to_wire()), "target": spec.target}

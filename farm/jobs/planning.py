@@ -16,7 +16,7 @@ from farm.core.job import Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
-from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, BenchSpec, LeaseSpec, RunSpec
+from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec, ModelSpec
 
 # A phone in one of these lives is ready, or will be without anybody's help.
 READY_OR_SOON = frozenset(
@@ -144,7 +144,7 @@ def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
 
 def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:
     """Refuse a compile target that no matching phone has; one that is not known yet may have any."""
-    if not isinstance(spec, BenchSpec | RunSpec):
+    if not isinstance(spec, ModelSpec):
         return
     known = {view.name: view.identity.targets for view in matching if view.identity is not None}
     if known and len(known) == len(matching) and not any(spec.target in targets for targets in known.values()):

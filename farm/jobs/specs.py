@@ -6,7 +6,7 @@ Each spec is also the JSON that is stored and the table of a `farm submit` file:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
@@ -25,6 +25,7 @@ from farm.core.limits import (
     MAX_REPEAT,
     MAX_TIMEOUT_S,
     MAX_TOP_K,
+    MAX_TRIALS,
     MIN_TIME_S,
 )
 from farm.core.requests import LeaseClass
@@ -40,6 +41,9 @@ Seconds = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
+PrecisionName = Literal["float32", "float16", "float16_acc32"]
+Dimension = Annotated[int, Strict(), Field(ge=1, le=1 << 24)]
+HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
 TargetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 
@@ -59,6 +63,8 @@ class JobSpec:
     traces: ClassVar[bool] = False  # whether its phone must be cleaned and checked before the next user
     once: ClassVar[bool] = False  # unless `max_attempts` allows for more, what was broken off is not begun again
     personal: ClassVar[bool] = False  # in a person's hands: ends by its own clock and outlives the daemon
+    # One job that holds `devices` phones at once, which come and go under it; else each phone is a job of its own.
+    pooled: ClassVar[bool] = False
 
     on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
     devices: Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
@@ -76,7 +82,7 @@ class JobSpec:
         Raises:
             BadSpecError: a field is missing, unknown or out of range; the message names it.
         """
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         unknown = sorted(given.keys() - known - {"kind"})
         if unknown:
             near = nearest(unknown[0], known)
@@ -96,30 +102,61 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSpec(JobSpec):
-    """Compile a model, run it, check its numbers against the host's reference, time it."""
+class ModelSpec(JobSpec):
+    """What every kind has that takes a model to a phone. Not submitted itself."""
+
+    model: Sha256  # artifact: a model file of any format that farm.compiler.load reads, or a package (.farm.tar)
+    name: Name  # what people call the model: its file name, whose suffix tells the format
+    # Of a package these are fixed: given otherwise than here, they are refused.
+    target: TargetName = "cpu"  # a name in DeviceIdentity.targets
+    precision: PrecisionName = "float32"
+    shapes: dict[Name, tuple[Dimension, ...]] = field(
+        default_factory=dict
+    )  # of inputs whose shape the file leaves open
+    dtypes: dict[Name, Name] = field(default_factory=dict)  # of inputs, in place of the file's
+    records: Sha256 | None = None  # artifact: tuning records (farm.compiler.records) to compile with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSpec(ModelSpec):
+    """Compile a model, run it, check its numbers against the host's reference, time it until its median is known."""
 
     kind: ClassVar[str] = "bench"
     lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
 
-    model: Sha256  # artifact: an ONNX file
-    name: Name  # what people call the model: its file name
-    repeat: Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] = 20  # timed samples
-    number: Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] = 5  # runs averaged into one sample
-    min_repeat_ms: Annotated[Whole, Field(ge=0, le=60_000)] = 0  # a sample lasts at least this long; raises `number`
-    target: TargetName = "cpu"  # a name in DeviceIdentity.targets
+    half_width: HalfWidth = 0.01  # sample until the 95 % interval of the median is at most +- this part of it
+    measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 30.0  # and no longer than this
+    repeat: Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] | None = None  # exactly so many timed samples instead
+    number: Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] | None = None  # runs averaged into one; None: enough for one
+    min_repeat_ms: Annotated[Whole, Field(ge=0, le=60_000)] = 10  # a sample lasts at least this long
+    remeasure: Annotated[Whole, Field(ge=0, le=5)] = 1  # so often again when the verdict is not `trusted`
+    profile: Flag = False  # also time every operator, where TVM allows
     inputs: Sha256 | None = None  # artifact: .npz with one array per model input; seeded random when None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec(JobSpec):
+class CompareSpec(ModelSpec):
+    """Time two builds in turns (ABBA) on the same phone: which is faster, by how much, how sure. `model` is A."""
+
+    kind: ClassVar[str] = "compare"
+    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
+
+    model_b: Sha256
+    name_b: Name
+    target_b: TargetName | None = None  # None: as A
+    precision_b: PrecisionName | None = None
+    records_b: Sha256 | None = None
+    min_effect: Annotated[Seconds, Field(ge=0, le=0.5)] = 0.01  # smaller differences are none: DESIGN D8
+    measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 60.0
+    inputs: Sha256 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec(ModelSpec):
     """Compile a model, run it once, keep its outputs and, if asked, each output's largest elements."""
 
     kind: ClassVar[str] = "run"
 
-    model: Sha256
-    name: Name
-    target: TargetName = "cpu"
     inputs: Sha256 | None = None  # artifact: .npz with one array per model input
     fill: Literal["random", "zeros", "ones"] = "random"  # of inputs that `inputs` does not give; random is seeded
     top_k: Annotated[Whole, Field(ge=0, le=MAX_TOP_K)] = 0  # largest elements of each output; 0: none
@@ -129,6 +166,23 @@ class RunSpec(JobSpec):
         """Refuse what would be found out only with a phone in hand."""
         if self.labels and not self.top_k:
             raise BadSpecError("labels are for the largest elements, and top_k is 0", hint="give top_k too, say 5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSpec(ModelSpec):
+    """Search for fast schedules of a model's operators with `devices` identical phones at once; keep the records."""
+
+    kind: ClassVar[str] = "tune"
+    lease_class: ClassVar[LeaseClass] = LeaseClass.TUNE
+    pooled: ClassVar[bool] = True
+
+    timeout_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)] = MAX_TIMEOUT_S
+    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)]  # candidates measured in all, those of earlier attempts too
+    early_stop: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None  # end after so many without a better one
+    prior: Sha256 | None = None  # artifact: records to begin with
+    cost_model: Literal["xgb", "random"] = "xgb"
+    seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
+    candidate_timeout_s: Annotated[Seconds, Field(ge=0.5, le=600)] = 10.0  # one candidate on a phone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +223,10 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     return _adapters[cls]
 
 
-AnySpec = BenchSpec | RunSpec | ShellSpec | LeaseSpec
-KINDS: Mapping[str, type[AnySpec]] = {cls.kind: cls for cls in (BenchSpec, RunSpec, ShellSpec, LeaseSpec)}
+AnySpec = BenchSpec | CompareSpec | RunSpec | TuneSpec | ShellSpec | LeaseSpec
+KINDS: Mapping[str, type[AnySpec]] = {
+    cls.kind: cls for cls in (BenchSpec, CompareSpec, RunSpec, TuneSpec, ShellSpec, LeaseSpec)
+}
 
 
 def spec_from_wire(given: Mapping[str, Any]) -> AnySpec:

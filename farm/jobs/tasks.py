@@ -8,22 +8,25 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
-from farm.jobs.specs import BenchSpec, RunSpec
+from farm.jobs.specs import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTask:
-    """A model for one phone."""
+    """A model for one phone. Fields of a spec's name are that spec's options."""
 
-    model: str  # artifact: an ONNX file
+    model: str  # artifact: a model file or a package
     name: str
-    inputs: str | None  # artifact: .npz
+    precision: str
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    records: str | None  # artifact
     target_name: str
     target: Any  # a TVM tag or target dict (DeviceIdentity.targets)
     cache: str  # folder of compiled libraries and reference outputs, shared by workers of one toolchain
 
     @classmethod
-    def of(cls, spec: BenchSpec | RunSpec, target: object, cache: str) -> Self:
+    def of(cls, spec: ModelSpec, target: object, cache: str) -> Self:
         """What a spec means on one phone: options of the same name are the same."""
         found: dict[str, Any] = {"target_name": spec.target, "target": target, "cache": cache}
         options = {each.name: getattr(spec, each.name) for each in fields(cls) if each.name not in found}
@@ -43,15 +46,50 @@ class ModelTask:
 class BenchTask(ModelTask):
     """Check its numbers and time it."""
 
-    repeat: int
-    number: int
+    half_width: float
+    measure_s: float
+    repeat: int | None
+    number: int | None
     min_repeat_ms: int
+    remeasure: int
+    profile: bool
+    inputs: str | None  # artifact: .npz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareTask(ModelTask):
+    """Time it and another build of it, or another model, in turns."""
+
+    model_b: str
+    name_b: str
+    target_b: Any  # as `target`; the executor resolves the spec's name
+    precision_b: str | None
+    records_b: str | None
+    min_effect: float
+    measure_s: float
+    inputs: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTask(ModelTask):
     """Run it once and keep its outputs."""
 
+    inputs: str | None
     fill: Literal["random", "zeros", "ones"]  # of inputs that `inputs` does not give
     top_k: int
     labels: str | None  # artifact: one class name per line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneTask(ModelTask):
+    """Search schedules for it on a pool of phones."""
+
+    job: str  # whose records and progress these are
+    devices: int  # phones at once
+    trials: int
+    early_stop: int | None
+    prior: str | None  # artifact
+    cost_model: Literal["xgb", "random"]
+    seed: int
+    candidate_timeout_s: float
+    search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end

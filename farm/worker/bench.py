@@ -10,13 +10,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from farm.compiler.inputs import inputs_for
+from farm.compiler.onnx_model import load
+from farm.compiler.reference import judge
 from farm.jobs.tasks import BenchTask
 from farm.measure.statistics import Summary, summarise
 from farm.worker.daemon import Daemon
-from farm.worker.inputs import inputs_for
 from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
-from farm.worker.onnx_model import load
-from farm.worker.reference import judge
 from farm.worker.session import on_phone
 
 MS = 1000.0
@@ -46,7 +46,11 @@ def _timed(task: BenchTask, ran: FirstRun) -> dict[str, Any]:
     started_at, started_s = datetime.now(UTC), time.monotonic()
     with on_phone("timing the model"):
         evaluate = ran.machine.time_evaluator(
-            "invoke_stateful", ran.device, number=task.number, repeat=task.repeat, min_repeat_ms=task.min_repeat_ms
+            "invoke_stateful",
+            ran.device,
+            number=task.number or 5,
+            repeat=task.repeat or 20,
+            min_repeat_ms=task.min_repeat_ms,
         )
         samples_s = [float(sample) for sample in evaluate("main").results]
     return {

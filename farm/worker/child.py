@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError
 from farm.jobs.executor import YieldedError
 from farm.jobs.messages import Spawn
@@ -41,9 +42,3 @@ def run(order: Spawn) -> None:
                     f"{order.task} failed: {type(error).__name__}: {first_line(error)}", evidence=traceback.format_exc()
                 )
             )
-
-
-def first_line(error: BaseException) -> str:
-    """The line of an error that says most: TVM puts C++ frames before and after its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:500] if lines else type(error).__name__

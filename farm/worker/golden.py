@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm.bundle.abi import Abi, Platform
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, KIND_CPU, KIND_OPENCL
+from farm.compiler.link import exporter
 from farm.core.errors import FarmError, HostError
-from farm.worker.link import exporter
 
 if TYPE_CHECKING:
     import numpy.typing as npt

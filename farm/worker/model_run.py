@@ -11,13 +11,13 @@ from typing import Any
 
 import tvm
 
+from farm.compiler.compile import Compiled, compile_library, target_from
+from farm.compiler.inputs import Array, shapes_of
+from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.reference import Reference, flatten, reference_for
 from farm.core.errors import PhoneError
 from farm.jobs.tasks import ModelTask
-from farm.worker.compile import Compiled, compile_library, target_from
 from farm.worker.daemon import Daemon
-from farm.worker.inputs import Array, shapes_of
-from farm.worker.onnx_model import OnnxModel
-from farm.worker.reference import Reference, flatten, reference_for
 from farm.worker.session import PhoneSession, on_phone, opened
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from farm.compiler.inputs import Array, filled, given_inputs
+from farm.compiler.onnx_model import load
+from farm.compiler.reference import judge
 from farm.jobs.tasks import RunTask
 from farm.worker.daemon import Daemon
-from farm.worker.inputs import Array, filled, given_inputs
 from farm.worker.model_run import first_run, prepare, session_to_phone
-from farm.worker.onnx_model import load
 from farm.worker.ranking import check_labels, largest, read_labels
-from farm.worker.reference import judge
 
 FEW_VALUES = 16  # an output of so many is told whole
 OUTPUTS = Path("outputs.npz")  # in the attempt's own folder

@@ -9,10 +9,10 @@ from typing import Any
 
 from tvm import relax, rpc
 
+from farm.compiler.compile import TargetError
+from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError, PhoneError
 from farm.jobs.attempt import SessionOffer
-from farm.worker.child import first_line
-from farm.worker.compile import TargetError
 
 _DEVICES = {"llvm": "cpu", "c": "cpu", "opencl": "opencl", "vulkan": "vulkan"}
 

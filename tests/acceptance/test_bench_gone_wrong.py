@@ -6,7 +6,7 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.whole_farm import Story, phones, running_farm, until_ready
 
 FOREVER = ("--repeat", "20000", "--number", "1000000")  # times longer than any test runs

@@ -16,7 +16,7 @@ import pytest
 from farm import Client, ShellSpec
 from farm.core.errors import ExitCode
 from farm.core.job import JobState
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.tvm import ROOT, environment
 from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
 

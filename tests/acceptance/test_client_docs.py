@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.tvm import environment
 from tests.support.whole_farm import running_farm
 

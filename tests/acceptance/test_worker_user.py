@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.whole_farm import phones, running_farm
 
 NOBODY = 65534

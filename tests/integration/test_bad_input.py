@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from farm.core.errors import ExitCode
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.whole_farm import refused, running_farm, until_ready
 
 BASE = """

@@ -35,9 +35,9 @@ from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.tasks import BenchTask, RunTask
 from farm.jobs.zygote import Toolchain
-from farm.worker.inputs import InputError
+from farm.compiler.inputs import InputError
 from farm.worker.ranking import LabelsError
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.tvm import free_port, process, wait_for_port
 
 SERVER_KEY = "a-secret"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from farm.core.errors import ExitCode
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.support.whole_farm import refused, running_farm
 
 CONFIG = """

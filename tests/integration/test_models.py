@@ -11,14 +11,14 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.core.errors import ModelError
-from farm.worker import inputs as inputs_module
-from farm.worker.compile import TargetError, abi_of, compile_library, to_relax
-from farm.worker.inputs import InputError, filled, given_inputs, inputs_for, shapes_of
-from farm.worker.onnx_model import load
+from farm.compiler import inputs as inputs_module
+from farm.compiler.compile import TargetError, abi_of, compile_library, to_relax
+from farm.compiler.inputs import InputError, filled, given_inputs, inputs_for, shapes_of
+from farm.compiler.onnx_model import load
 from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
-from farm.worker.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
+from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
 from farm.worker.run import save_arrays
-from farm.worker.small_cnn import INPUT_SHAPE, build
+from farm.zoo.small_cnn import INPUT_SHAPE, build
 
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 SMALL = build().SerializeToString(deterministic=True)

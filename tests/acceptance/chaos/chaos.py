@@ -21,7 +21,7 @@ import psutil
 from farm.cli.virtual_farm import VirtualFarm
 from farm.control.client import ControlClient
 from farm.core.errors import DaemonUnreachableError, FarmError, HostError
-from farm.worker.small_cnn import build
+from farm.zoo.small_cnn import build
 from tests.acceptance.chaos.judging import Verdict, judge
 from tests.acceptance.chaos.orders import Order, Size, Taken, orders
 from tests.acceptance.chaos.stock_load import StockLoad

@@ -24,7 +24,7 @@ from farm.bundle.manifest import Bundle
 from farm.bundle.model import FileKind
 from farm.core.errors import HostError
 from farm.worker.golden import run_golden
-from farm.worker.link import linkers
+from farm.compiler.link import linkers
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="TVM is not installed")
 

@@ -15,7 +15,7 @@ import pytest
 from farm.bundle.abi import Abi, Platform, judge
 from farm.bundle.elf import ElfInfo, read_elf
 from farm.bundle.folder import read_folder
-from farm.worker.link import Linker, link_shared, linkers
+from farm.compiler.link import Linker, link_shared, linkers
 
 C_SOURCE = "int add(int a, int b) { return a + b; }\n"
 CLANG_TARGETS = {

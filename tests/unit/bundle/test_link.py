@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.bundle.abi import Abi, Platform
-from farm.worker.link import Linker, LinkError, NoLinkerError, find_linker, link_shared, linkers
+from farm.compiler.link import Linker, LinkError, NoLinkerError, find_linker, link_shared, linkers
 
 
 def host(*programs: str) -> Callable[[str], str | None]:

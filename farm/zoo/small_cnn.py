@@ -1,6 +1,6 @@
 """A small but real convolutional network for the demo, tests and benchmarks.
 
-    python -m farm.worker.small_cnn OUT.onnx
+    python -m farm.zoo.small_cnn OUT.onnx
 
 Convolution, depthwise and pointwise convolution with batch normalisation, max and average pooling, dense layer and
 softmax; about 12,000 seeded weights, input 1x3x32x32 float32, output 1x10 probabilities.
@@ -92,7 +92,7 @@ def build() -> Any:
 def main(arguments: list[str]) -> int:
     """Write the model to the path given."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m farm.worker.small_cnn OUT.onnx\n")
+        sys.stderr.write("usage: python -m farm.zoo.small_cnn OUT.onnx\n")
         return 2
     data = build().SerializeToString(deterministic=True)
     try:

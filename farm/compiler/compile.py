@@ -19,10 +19,10 @@ import tvm
 from tvm.relax.frontend.onnx import from_onnx
 
 from farm.bundle.abi import Abi, Platform
+from farm.compiler.link import exporter, find_linker
+from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError, UserError
-from farm.worker.child import first_line
-from farm.worker.link import exporter, find_linker
-from farm.worker.onnx_model import OnnxModel
 
 LIBRARY = "model.so"
 RECIPE = 1  # raise it when this module compiles differently: older cached libraries are then not used

@@ -18,11 +18,11 @@ import tvm
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
+from farm.compiler.compile import compile_for, to_relax
+from farm.compiler.inputs import shapes_of
+from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError, PhoneError
-from farm.worker.child import first_line
-from farm.worker.compile import compile_for, to_relax
-from farm.worker.inputs import shapes_of
-from farm.worker.onnx_model import OnnxModel
 
 HOST_TARGET = {"kind": "llvm"}
 

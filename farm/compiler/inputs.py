@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from farm.compiler.onnx_model import OnnxModel, TensorSpec
 from farm.core.errors import ModelError
 from farm.core.selector import nearest
-from farm.worker.onnx_model import OnnxModel, TensorSpec
 
 INPUT_SEED = 20260801  # fixed: the same model gets the same random inputs on every phone and every day
 SAFE_INTEGER = 2  # random integers stay below: they are often indices, and every axis is likely to have two places
