@@ -17,6 +17,7 @@ import pytest
 
 from farm.bundle.abi import Abi, Platform
 from farm.bundle.manifest import Bundle
+from farm.compiler.inputs import InputError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.worker_door import WorkerDoor
 from farm.core.device import DeviceView, Life
@@ -35,7 +36,6 @@ from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.tasks import BenchTask, RunTask
 from farm.jobs.zygote import Toolchain
-from farm.compiler.inputs import InputError
 from farm.worker.ranking import LabelsError
 from farm.zoo.small_cnn import build
 from tests.support.tvm import free_port, process, wait_for_port

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
-from farm.core.errors import ModelError
 from farm.compiler import inputs as inputs_module
 from farm.compiler.compile import TargetError, abi_of, compile_library, to_relax
 from farm.compiler.inputs import InputError, filled, given_inputs, inputs_for, shapes_of
 from farm.compiler.onnx_model import load
-from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
+from farm.core.errors import ModelError
+from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
 from farm.worker.run import save_arrays
 from farm.zoo.small_cnn import INPUT_SHAPE, build
 

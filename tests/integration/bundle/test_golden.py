@@ -22,9 +22,9 @@ from farm.bundle.golden import GoldenWanted, ToolchainGoldenCompiler, read_golde
 from farm.bundle.library import BundleLibrary
 from farm.bundle.manifest import Bundle
 from farm.bundle.model import FileKind
+from farm.compiler.link import linkers
 from farm.core.errors import HostError
 from farm.worker.golden import run_golden
-from farm.compiler.link import linkers
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="TVM is not installed")
 

@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("tvm")
 
 from farm.bundle.abi import Abi, Platform
+from farm.compiler.link import exporter
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.simulation.state import KernelFault, PhoneState, write_state
 from farm.simulation.world import WorldSpec, boot
-from farm.compiler.link import exporter
 
 from .conftest import needs_namespaces, run_commands, shell
 
