@@ -1,0 +1,63 @@
+"""What was measured: timed samples in the order they were taken, with the reference kernel that ran beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Samples in the order they were taken; all three arrays have one value for each."""
+
+    seconds: FloatArray  # what was timed, above 0
+    start_s: FloatArray  # when each sample began, on any clock that only goes forward
+    reference_s: FloatArray  # the reference kernel, timed right beside the sample; NaN where it was not
+
+    @property
+    def count(self) -> int:
+        """How many samples."""
+        return int(self.seconds.size)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether at least half of the samples have the reference kernel beside them."""
+        return 2 * int(np.isfinite(self.reference_s).sum()) >= self.count
+
+    def after(self, first: int) -> Series:
+        """Without the first so many samples."""
+        return Series(self.seconds[first:], self.start_s[first:], self.reference_s[first:])
+
+
+def series(
+    seconds: Sequence[float] | FloatArray,
+    start_s: Sequence[float] | FloatArray | None = None,
+    reference_s: Sequence[float] | FloatArray | None = None,
+) -> Series:
+    """Check samples and put them together.
+
+    Without `start_s` the samples are taken as one after the other, each as long as it says.
+
+    Raises:
+        ValueError: there is no sample; a time is not finite, or not above 0; the lengths differ; time goes backwards.
+    """
+    values = np.asarray(seconds, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError("there is no sample")
+    if not np.all(np.isfinite(values)) or np.any(values <= 0):
+        raise ValueError("a sample is not a finite time above 0")
+    starts = np.cumsum(values) - values if start_s is None else np.asarray(start_s, dtype=np.float64)
+    reference = np.full(values.size, np.nan) if reference_s is None else np.asarray(reference_s, dtype=np.float64)
+    if starts.shape != values.shape or reference.shape != values.shape:
+        raise ValueError(f"{values.size} samples, {starts.size} start times and {reference.size} reference times")
+    if not np.all(np.isfinite(starts)) or np.any(np.diff(starts) < 0):
+        raise ValueError("the start times do not go forward")
+    known = reference[~np.isnan(reference)]
+    if not np.all(np.isfinite(known)) or np.any(known <= 0):
+        raise ValueError("a time of the reference kernel is not a finite time above 0")
+    return Series(values, starts, reference)
