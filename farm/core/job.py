@@ -84,3 +84,4 @@ class Attempt:
     ended_at: datetime | None = None
     error: Mapping[str, object] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # what an executor needs to take it up after a restart
+    pooled: bool = False  # `device` and `lease` are its first ones; it goes on without them

@@ -81,7 +81,7 @@ def job_changes(job: Job) -> dict[str, Any]:
 
 def attempt_of(row: RowMapping) -> Attempt:
     """The attempt of a row of `select(schema.attempt)`."""
-    return Attempt(**{**row, "state": AttemptState(row["state"])})
+    return Attempt(**{**row, "state": AttemptState(row["state"]), "pooled": bool(row["pooled"])})
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
@@ -96,6 +96,7 @@ def attempt_values(attempt: Attempt) -> dict[str, Any]:
         "started_at": attempt.started_at,
         **attempt_end(attempt),
         "facts": dict(attempt.facts),
+        "pooled": int(attempt.pooled),
     }
 
 

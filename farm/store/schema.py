@@ -25,7 +25,7 @@ from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import Door, LeaseClass
 from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -176,14 +176,18 @@ attempt = Table(
     Column("ended_at", UtcTime),
     Column("error", StrictJson),
     Column("facts", StrictJson, nullable=False),
+    Column("pooled", Integer, nullable=False),  # 1: it lives as long as its worker, its phones come and go
     UniqueConstraint("job", "number", name="attempt_number_once"),
     CheckConstraint("number >= 1", name="attempt_from_one"),
+    yes_or_no("pooled", "attempt_pooled"),
     _one_of("state", AttemptState, "attempt_state"),
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="attempt_ended_when_over"),
 )
+# A pooled attempt may have given its first phone, which its row names, to others: there the open lease is the guard.
+_HAS_ITS_PHONE = sql("ended_at IS NULL AND pooled = 0")
 Index(
     "attempt_running_device", attempt.c.device, unique=True,
-    sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"),
+    sqlite_where=_HAS_ITS_PHONE, postgresql_where=_HAS_ITS_PHONE,
 )  # fmt: skip
 Index(
     "attempt_running_job", attempt.c.job, unique=True,
@@ -223,3 +227,40 @@ toolchain = Table(
     Column("bundle", Word, nullable=False),
     Column("tvm_version", Word, nullable=False),
 )
+
+# Tuning records that a run has kept: one version per end of an attempt that found better ones.
+record_set = Table(
+    "record_set",
+    metadata,
+    Column("id", serial_number(), primary_key=True),
+    Column("model", Word, nullable=False),  # ImportedModel.key
+    Column("name", Word, nullable=False),  # what people call the model
+    Column("target_key", Word, nullable=False),  # of the canonical target
+    Column("target", StrictJson, nullable=False),  # a TVM tag or target dict
+    Column("version", Integer, nullable=False),  # from 1
+    Column("artifact", Word, nullable=False),  # SHA-256 of the records
+    Column("records", Integer, nullable=False),  # how many
+    Column("best", StrictJson, nullable=False),
+    Column("job", Word, nullable=False),  # its id; it may be forgotten before its records
+    Column("at", UtcTime, nullable=False),
+    UniqueConstraint("model", "target_key", "version", name="record_set_version_once"),
+    CheckConstraint("version >= 1", name="record_set_from_one"),
+    CheckConstraint("records >= 0", name="record_set_counts"),
+)
+Index("record_set_of_name", record_set.c.name)
+
+# Artifacts whose run killed what ran them (DESIGN D9): one row each, with the latest time it happened.
+poison = Table(
+    "poison",
+    metadata,
+    Column("artifact", Word, primary_key=True),  # SHA-256 of the library
+    Column("what", Word, nullable=False),  # what happened, one line
+    Column("device", Word, nullable=False),
+    Column("kills", Integer, nullable=False),
+    Column("first_at", UtcTime, nullable=False),
+    Column("last_at", UtcTime, nullable=False),
+    Column("user", Word, nullable=False),
+    Column("job", Word, nullable=False),
+    CheckConstraint("kills >= 1", name="poison_has_killed"),
+)
+Index("poison_last", poison.c.last_at)
