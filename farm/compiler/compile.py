@@ -1,4 +1,8 @@
-"""ONNX to a shared library for a phone, through Relax. Results are kept by the hash of everything that shapes them."""
+"""An imported model to a shared library for a phone. Results are kept by the hash of everything that shapes them.
+
+`lowered` is the seam that tuning and compiling share: MetaSchedule finds a record by the hash of the operator's whole
+function, so records fit only when tasks were extracted from the very functions that are scheduled here.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,48 @@ import json
 import os
 import shutil
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm.relax.frontend.onnx import from_onnx
+from tvm import relax
+from tvm.relax.backend.utils import BackendDispatcher
+from tvm.s_tir import dlight
+from tvm.s_tir import meta_schedule as ms
 
-from farm.bundle.abi import Abi, Platform
 from farm.compiler.link import exporter, find_linker
-from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.precision import FLOAT32, in_precision
+from farm.compiler.targets import abi_of, target_from
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError, UserError
 
-LIBRARY = "model.so"
-RECIPE = 1  # raise it when this module compiles differently: older cached libraries are then not used
-UNUSED_S = 7 * 24 * 3600.0  # what is in the cache and nobody wanted for a week is deleted
+if TYPE_CHECKING:
+    from farm.compiler.model import ImportedModel
 
-_ABIS = {
-    "aarch64": Abi.ARM64, "arm64": Abi.ARM64, "arm": Abi.ARMV7, "armv7a": Abi.ARMV7, "x86_64": Abi.X86_64,
-    "i686": Abi.X86, "riscv64": Abi.RISCV64,
-}  # fmt: skip
+LIBRARY = "model.so"
+RECIPE = 2  # raise it when this module compiles differently: older cached libraries are then not used
+UNUSED_S = 7 * 24 * 3600.0  # what is in the cache and nobody wanted for a week is deleted
+WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"  # MetaSchedule's JSONDatabase
+
+
+# What is left once the operators are scheduled: TVM's own lists, spelt out because 0.27 does not export the CPU's.
+_FINISH = tvm.transform.Sequential(
+    [
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+)
 
 
 class CompileError(ModelError):
@@ -40,10 +63,19 @@ class CompileError(ModelError):
     code = "compile"
 
 
-class TargetError(UserError):
-    """TVM does not know that target."""
+class UnusableRecordsError(UserError):
+    """MetaSchedule cannot read the tuning records."""
 
-    code = "bad_target"
+    code = "bad_records"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model is compiled."""
+
+    target: object  # a TVM tag or dict, as DeviceIdentity.targets has them
+    precision: str = FLOAT32
+    records: Path | None = None  # folder with WORKLOADS and RECORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,105 +90,146 @@ class Compiled:
     linker: str
 
 
-def target_from(value: object) -> Any:
-    """The TVM target for a tag or a dict as DeviceIdentity.targets has them.
+def lowered(model: ImportedModel, recipe: Recipe) -> Any:
+    """The model's operators as functions that are still to be scheduled (an IRModule): legalised, folded, fused.
 
-    Raises:
-        TargetError: TVM refuses it.
-    """
-    try:
-        if isinstance(value, Mapping):
-            fields = dict(value)
-            host = fields.pop("host", None)
-            tag = fields.pop("tag", None)
-            target = tvm.target.Target(tag if tag and not fields else ({"tag": tag} if tag else {}) | fields)
-            return tvm.target.Target(target, host=tvm.target.Target(dict(host))) if host else target
-        return tvm.target.Target(str(value))
-    except Exception as error:  # TVM raises its own kinds, and plain ValueError, TypeError, RuntimeError
-        raise TargetError(f"TVM does not take the target {value!r}: {first_line(error)}") from error
-
-
-def to_relax(model: OnnxModel, shapes: Mapping[str, list[int]]) -> Any:
-    """The model as a Relax module with these input shapes; its weights are constants.
-
-    Raises:
-        ModelError: an operator is not supported, or a node cannot be converted; both are named.
-    """
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(None):
-            warnings.simplefilter("ignore")  # about renamed inputs; they are fed by position
-            return from_onnx(model.proto, shape_dict=dict(shapes), keep_params_in_input=False)
-    except tvm.error.OpNotImplemented as error:
-        raise ModelError(_unsupported(model, str(error)), hint="rewrite or re-export the model without it") from error
-    except Exception as error:
-        node = _node_in(error)
-        where = f" at {node}" if node else ""
-        raise ModelError(
-            f"{model.name}: TVM cannot convert it{where}: {first_line(error)}",
-            hint="rewrite that node, or export the model with fixed shapes and constants",
-        ) from error
-
-
-def compile_for(module: Any, target: object, name: str) -> Any:
-    """Compile a Relax module; the executable can be exported.
+    Exactly what `compile_model` schedules, so what MetaSchedule must extract tasks from.
 
     Raises:
         TargetError: TVM does not know the target.
         CompileError: TVM fails.
     """
-    tvm_target = target_from(target)
-    try:
-        return tvm.compile(module, target=tvm_target)
-    except Exception as error:
-        raise CompileError(
-            f"{name}: TVM cannot compile it for {tvm_target.kind.name}: {first_line(error)}",
-            evidence=str(error)[-2000:],
-        ) from error
+    target = target_from(recipe.target)
+    with _told(model, target), target:
+        return _lowered(model.module, recipe.precision)
 
 
-def compile_library(model: OnnxModel, shapes: Mapping[str, list[int]], target: object, cache: Path) -> Compiled:
-    """The shared library of `model` for `target`, from `cache` or made now. Two workers never make the same one twice.
+def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
+    """Compile; the executable can be exported or run by `relax.VirtualMachine`.
+
+    What the records hold no schedule for runs on a CPU as plain loops, on a GPU by TVM's default schedules.
 
     Raises:
-        ModelError: the model cannot be converted or compiled.
+        TargetError: TVM does not know the target.
+        UnusableRecordsError: the records cannot be read.
+        CompileError: TVM fails.
+    """
+    target = target_from(recipe.target)
+    database = _database(recipe.records) if recipe.records is not None else None
+    with _told(model, target), target:
+        module = _lowered(model.module, recipe.precision)
+        if database is not None:
+            with database:
+                module = relax.transform.MetaScheduleApplyDatabase()(module)
+        module = tvm.transform.Sequential(_default_schedules(target))(module)
+        return tvm.compile(module, target=target, relax_pipeline=_FINISH)
+
+
+def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compiled:
+    """The model's shared library, from `cache` or made now. Two processes never make the same one twice.
+
+    Raises:
+        FarmError: as `compile_model`.
         NoLinkerError: the host cannot link for that target.
     """
-    abi, platform = abi_of(target)
+    abi, platform = abi_of(recipe.target)
     linker = find_linker(abi, platform)
-    recipe = [RECIPE, model.sha256, shapes, target, tvm.__version__, linker.name]
-    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    facts = [
+        RECIPE, model.key, recipe.target, recipe.precision, records_sha256(recipe.records), tvm.__version__, linker.name
+    ]  # fmt: skip
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    cache.mkdir(parents=True, exist_ok=True)
     folder = cache / key
     with _locked(cache / f"{key}.lock"):
         cached = (folder / "made.json").is_file()
         if not cached:
-            _make(model, shapes, target, folder, abi, platform)
+            _make(model, recipe, folder)
         made = json.loads((folder / "made.json").read_text())
         os.utime(folder)
     _drop_unused(cache)
     return Compiled(folder / LIBRARY, key, made["sha256"], made["seconds"], cached, made["linker"])
 
 
-def abi_of(target: object) -> tuple[Abi, Platform]:
-    """For which machine and platform a target's CPU code is.
-
-    Raises:
-        TargetError: no such phone exists.
-    """
-    tvm_target = target_from(target)
-    host = tvm_target.host or tvm_target
-    triple = str(host.attrs.get("mtriple", ""))
-    abi = _ABIS.get(triple.partition("-")[0])
-    if abi is None:
-        raise TargetError(f"the farm cannot link for {triple or 'a target without mtriple'}")
-    return abi, Platform.ANDROID if "android" in triple else Platform.LINUX
+def records_sha256(records: Path | None) -> str:
+    """One hash of a records folder's two files; "" without records."""
+    if records is None:
+        return ""
+    digest = hashlib.sha256()
+    for name in (WORKLOADS, RECORDS):
+        with contextlib.suppress(FileNotFoundError):  # `_database` says it
+            digest.update(hashlib.sha256((records / name).read_bytes()).digest())
+    return digest.hexdigest()
 
 
-def _make(
-    model: OnnxModel, shapes: Mapping[str, list[int]], target: object, folder: Path, abi: Abi, platform: Platform
-) -> None:
+def _lowered(module: Any, precision: str) -> Any:
+    """Under `with target`."""
+    # Batch normalisation first: folded into the weights it costs nothing, and half precision never sees a variance.
+    module = tvm.transform.Sequential([
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldBatchnormToConv2D(),
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldConstant(),
+    ])(module)  # fmt: skip
+    return tvm.transform.Sequential([
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ])(in_precision(module, precision))  # fmt: skip
+
+
+def _default_schedules(target: Any) -> list[Any]:
+    """A GPU's function without a thread binding does not compile, so each gets one."""
+    if not BackendDispatcher.is_gpu_target(target):
+        return []
+    gpu = dlight.gpu
+    if "adreno" in target.keys:  # as tvm.relax.backend.adreno.pipeline
+        return [
+            dlight.ApplyDefaultSchedule(
+                dlight.adreno.Conv2d(), dlight.adreno.LayoutTransform(), dlight.adreno.Pool2D()
+            ),
+            dlight.ApplyDefaultSchedule(gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()),
+        ]
+    return [
+        dlight.ApplyDefaultSchedule(gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+    ]
+
+
+def _database(records: Path) -> Any:
+    try:
+        return ms.database.JSONDatabase(str(records / WORKLOADS), str(records / RECORDS), allow_missing=False)
+    except Exception as error:
+        raise UnusableRecordsError(
+            f"the tuning records cannot be used: {first_line(error)}",
+            hint="`farm records` keeps, merges and mends them",
+            evidence=str(error)[-2000:],
+        ) from error
+
+
+@contextlib.contextmanager
+def _told(model: ImportedModel, target: Any) -> Iterator[None]:
+    """Whatever TVM raises as one error that says which model and which target."""
+    try:
+        yield
+    except (ModelError, UserError):
+        raise
+    except Exception as error:
+        raise CompileError(
+            f"{model.name}: TVM cannot compile it for {target.kind.name}: {first_line(error)}",
+            evidence=str(error)[-2000:],
+        ) from error
+
+
+def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
     started_s = time.monotonic()
+    abi, platform = abi_of(recipe.target)
     fcompile = exporter(abi, platform)
-    executable = compile_for(to_relax(model, shapes), target, model.name)
+    executable = compile_model(model, recipe)
     partial = folder.with_suffix(f".{os.getpid()}")
     partial.mkdir()
     try:
@@ -190,28 +263,3 @@ def _drop_unused(cache: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
-
-
-def _unsupported(model: OnnxModel, text: str) -> str:
-    """TVM lists operator types only; say where the first of each is."""
-    kinds = [kind.strip() for kind in text.splitlines()[0].rpartition(":")[2].split(",") if kind.strip()]
-    places = []
-    for kind in sorted(kinds):
-        node = next((node for node in model.proto.graph.node if node.op_type == kind), None)
-        places.append(f"{kind} (node {_node_name(node)})" if node is not None else kind)
-    return f"{model.name}: TVM's ONNX front end does not support {', '.join(places) or 'one of its operators'}"
-
-
-def _node_in(error: BaseException) -> str:
-    """The ONNX node at which the front end failed; it only prints it, so take it from the failing frame."""
-    trace, found = error.__traceback__, ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name == "_construct_nodes" and "node" in trace.tb_frame.f_locals:
-            node = trace.tb_frame.f_locals["node"]
-            found = f"{node.op_type} (node {_node_name(node)})"
-        trace = trace.tb_next
-    return found
-
-
-def _node_name(node: Any) -> str:
-    return repr(node.name) if node.name else f"that makes {node.output[0]!r}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax, rpc
 
-from farm.compiler.compile import TargetError
+from farm.compiler.targets import TargetError
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError, PhoneError
 from farm.jobs.attempt import SessionOffer
