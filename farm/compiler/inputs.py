@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
 import numpy as np
 
-from farm.compiler.onnx_model import OnnxModel, TensorSpec
+from farm.compiler.load import NO_DTYPES, NO_SHAPES, import_model
+from farm.compiler.model import Array, ImportedModel, SourceModel, TensorSpec, shown
 from farm.core.errors import ModelError
 from farm.core.selector import nearest
 
@@ -19,7 +20,6 @@ SAFE_INTEGER = 2  # random integers stay below: they are often indices, and ever
 MAX_ARRAY_BYTES = 2 << 30  # unpacked; what is larger fits no phone, and a few kB of zip can claim to be terabytes
 WRITE_HINT = "write it with numpy.savez(path, NAME=array, ...)"
 
-Array = np.ndarray[Any, Any]
 Fill = Literal["random", "zeros", "ones"]
 
 
@@ -29,42 +29,77 @@ class InputError(ModelError):
     code = "bad_inputs"
 
 
-def given_inputs(model: OnnxModel, npz: bytes) -> dict[str, Array]:
+class Fed(Protocol):
+    """Whatever takes inputs: a file that was read, an imported model, a package."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """In order."""
+
+
+def import_with(
+    source: SourceModel,
+    npz: bytes | None,
+    shapes: Mapping[str, Sequence[int]] = NO_SHAPES,
+    dtypes: Mapping[str, str] = NO_DTYPES,
+) -> tuple[ImportedModel, dict[str, Array]]:
+    """The model with open dimensions fixed by `shapes` and by the arrays of an .npz file, and these arrays as inputs.
+
+    Raises:
+        ModelError: as `farm.compiler.load.import_model`.
+        InputError: as `given_inputs`; an array and `shapes` contradict each other.
+    """
+    arrays = read_arrays(npz) if npz is not None else {}
+    _check_arrays(source, arrays)
+    for name, array in arrays.items():
+        if name in shapes and tuple(shapes[name]) != array.shape:
+            raise InputError(
+                f"input {name!r} has shape {shown(array.shape)}, and --shape says {shown(shapes[name])}",
+                hint="give one of them",
+            )
+    model = import_model(source, {**shapes, **{name: array.shape for name, array in arrays.items()}}, dtypes)
+    return model, fitted(model, arrays)
+
+
+def given_inputs(model: Fed, npz: bytes) -> dict[str, Array]:
     """The arrays of an .npz file's bytes that are inputs of the model, each of its shape and type.
 
     Raises:
         InputError: it is no .npz of plain arrays; an array is unknown, has a wrong shape or type, or holds NaN.
     """
-    specs = {spec.name: spec for spec in model.inputs}
-    arrays = _read(npz)
-    for name in arrays:
-        if name not in specs:
-            near = nearest(name, specs)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            hint = f"{guess}{model.name} has inputs: {', '.join(specs) or 'none'}"
-            raise InputError(f"the inputs file has the array {name!r}, which is no input of {model.name}", hint=hint)
-    return {name: _fitting(specs[name], array) for name, array in arrays.items()}
+    return fitted(model, read_arrays(npz))
 
 
-def inputs_for(model: OnnxModel, npz: bytes | None) -> dict[str, Array]:
-    """Every input by name: all from an .npz file's bytes, or all seeded random.
+def fitted(model: Fed, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Each array in its input's type, which loses nothing but digits.
 
     Raises:
-        InputError: as `given_inputs`; an array is missing, or a dimension is open and nothing fixes it.
+        InputError: an array is unknown, has a wrong shape or type, or holds NaN.
     """
-    if npz is None:
-        return filled(model, {}, "random")
-    given = given_inputs(model, npz)
+    specs = _check_arrays(model, arrays)
+    return {name: _converted(specs[name], array) for name, array in arrays.items()}
+
+
+def all_inputs(model: Fed, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Every input by name: all given, or all seeded random.
+
+    Raises:
+        InputError: some are given and others are not, or one must be made and its shape is not fixed.
+    """
     missing = [spec.name for spec in model.inputs if spec.name not in given]
-    if missing:
+    if given and missing:
         raise InputError(
             f"the inputs file lacks the array {missing[0]!r}",
             hint=f"{model.name} has inputs: {', '.join(spec.name for spec in model.inputs)}",
         )
-    return given
+    return filled(model, given, "random")
 
 
-def filled(model: OnnxModel, given: Mapping[str, Array], fill: Fill) -> dict[str, Array]:
+def filled(model: Fed, given: Mapping[str, Array], fill: Fill) -> dict[str, Array]:
     """Every input by name: `given` ones as they are, the others made.
 
     Raises:
@@ -81,11 +116,11 @@ def shapes_of(inputs: Mapping[str, Array]) -> dict[str, list[int]]:
     return {name: list(array.shape) for name, array in inputs.items()}
 
 
-def _made(model: OnnxModel, spec: TensorSpec, fill: Fill, position: int) -> Array:
+def _made(model: Fed, spec: TensorSpec, fill: Fill, position: int) -> Array:
     for dimension, size in enumerate(spec.shape):
         if not isinstance(size, int):
             raise InputError(
-                f"{model.name}: input {spec.name!r}, shape {_shown(spec.shape)}, leaves dimension {dimension} open",
+                f"{model.name}: input {spec.name!r}, shape {shown(spec.shape)}, leaves dimension {dimension} open",
                 hint="give --input FILE.npz, whose arrays fix the shapes, or export the model with fixed shapes",
             )
     shape = tuple(int(size) for size in spec.shape)
@@ -97,7 +132,12 @@ def _made(model: OnnxModel, spec: TensorSpec, fill: Fill, position: int) -> Arra
     return generator.integers(0, SAFE_INTEGER, shape).astype(spec.dtype)
 
 
-def _read(npz: bytes) -> dict[str, Array]:
+def read_arrays(npz: bytes) -> dict[str, Array]:
+    """The arrays in an .npz file's bytes, which are never unpickled.
+
+    Raises:
+        InputError: it is no .npz of plain arrays, or claims to be too large.
+    """
     if npz[:6] == b"\x93NUMPY":
         raise InputError("the inputs file is one array (.npy), and it must say which input it is", hint=WRITE_HINT)
     if npz[:1] == b"\x80":
@@ -107,6 +147,8 @@ def _read(npz: bytes) -> dict[str, Array]:
     except zipfile.BadZipFile as error:
         raise InputError("the inputs file is no .npz file of plain arrays", hint=WRITE_HINT) from error
     with archive:
+        if not archive.infolist():
+            raise InputError("the inputs file holds no array", hint=WRITE_HINT)
         for member in archive.infolist():
             if member.file_size > MAX_ARRAY_BYTES:
                 raise InputError(
@@ -130,30 +172,40 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         ) from error
 
 
-def _fitting(spec: TensorSpec, array: Array) -> Array:
+def _check_arrays(model: Fed, arrays: Mapping[str, Array]) -> dict[str, TensorSpec]:
+    specs = {spec.name: spec for spec in model.inputs}
+    for name, array in arrays.items():
+        if name not in specs:
+            near = nearest(name, specs)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            hint = f"{guess}{model.name} has inputs: {', '.join(specs) or 'none'}"
+            raise InputError(f"the inputs file has the array {name!r}, which is no input of {model.name}", hint=hint)
+        _check(specs[name], array)
+    return specs
+
+
+def _check(spec: TensorSpec, array: Array) -> None:
     fits = len(array.shape) == len(spec.shape) and all(
         wanted == size or not isinstance(wanted, int) for wanted, size in zip(spec.shape, array.shape, strict=True)
     )
     if not fits:
         raise InputError(
-            f"input {spec.name!r} has shape {_shown(array.shape)}, the model wants {_shown(spec.shape)}",
+            f"input {spec.name!r} has shape {shown(array.shape)}, the model wants {shown(spec.shape)}",
             hint="give an array of that shape in the inputs file",
         )
     if array.size == 0:
         raise InputError(
-            f"input {spec.name!r} is empty: its shape is {_shown(array.shape)}",
+            f"input {spec.name!r} is empty: its shape is {shown(array.shape)}",
             hint="every dimension must be 1 or more",
         )
+
+
+def _converted(spec: TensorSpec, array: Array) -> Array:
     if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
         raise InputError(
             f"input {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
             hint=f"convert the array: .astype('{spec.dtype}')",
         )
-    return _converted(spec, array)
-
-
-def _converted(spec: TensorSpec, array: Array) -> Array:
-    """The array in the model's type, with nothing lost but digits."""
     with np.errstate(over="ignore", invalid="ignore"):
         converted = np.ascontiguousarray(array, dtype=spec.dtype).reshape(array.shape)  # a scalar would become 1-d
     if np.issubdtype(array.dtype, np.floating):
@@ -168,7 +220,3 @@ def _refuse_where(wrong: Array, spec: TensorSpec, array: Array, hint: str) -> No
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise InputError(f"input {spec.name!r} has {array[place]} at {list(place)}", hint=hint)
-
-
-def _shown(shape: tuple[int | str, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"

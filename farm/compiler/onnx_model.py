@@ -2,38 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
+import tvm
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs in its wheel
+from onnx.reference import ReferenceEvaluator
+from tvm.relax.frontend.onnx import from_onnx
 
+from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
+from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One tensor of the graph's edge. A dimension that the file does not fix is its name, or "?"."""
-
-    name: str
-    shape: tuple[int | str, ...]
-    dtype: np.dtype[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A checked model."""
+    """A checked ONNX model (a SourceModel)."""
 
     name: str
     proto: Any = field(repr=False)  # onnx.ModelProto
     sha256: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
+    format: ClassVar[str] = "onnx"
+
+    def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
+        """The model as a Relax module (SourceModel.to_relax).
+
+        Raises:
+            ModelError: an operator is not supported, or a node cannot be converted; both are named.
+        """
+        try:
+            with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+                warnings.simplefilter("ignore")  # about renamed inputs; they are fed by position
+                given = {name: list(shape) for name, shape in shapes.items()}
+                return from_onnx(self.proto, shape_dict=given, keep_params_in_input=False)
+        except tvm.error.OpNotImplemented as error:
+            hint = "rewrite or re-export the model without it"
+            raise ModelError(_unsupported(self, str(error)), hint=hint) from error
+        except Exception as error:
+            node = _node_in(error)
+            where = f" at {node}" if node else ""
+            raise ModelError(
+                f"{self.name}: TVM cannot convert it{where}: {first_line(error)}",
+                hint="rewrite that node, or export the model with fixed shapes and constants",
+            ) from error
+
+    def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
+        """ONNX's own evaluator (numpy, shares no code with TVM)."""
+        try:
+            outputs = ReferenceEvaluator(self.proto).run(None, dict(inputs))
+        except Exception as error:  # noqa: BLE001 - it raises whatever numpy does; the reason goes into the result
+            return Evaluated(None, f"onnx.reference cannot run this model: {first_line(error)}")
+        return Evaluated(tuple(np.asarray(output) for output in outputs), "onnx.reference")
 
 
-def load(data: bytes, name: str) -> OnnxModel:
+def read(data: bytes, name: str) -> OnnxModel:
     """Parse and check an ONNX file; `name` is for messages.
 
     Raises:
@@ -96,3 +126,28 @@ def _refuse_external_data(proto: Any, name: str) -> None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def _unsupported(model: OnnxModel, text: str) -> str:
+    """TVM lists operator types only; say where the first of each is."""
+    kinds = [kind.strip() for kind in text.splitlines()[0].rpartition(":")[2].split(",") if kind.strip()]
+    places = []
+    for kind in sorted(kinds):
+        node = next((node for node in model.proto.graph.node if node.op_type == kind), None)
+        places.append(f"{kind} (node {_node_name(node)})" if node is not None else kind)
+    return f"{model.name}: TVM's ONNX front end does not support {', '.join(places) or 'one of its operators'}"
+
+
+def _node_in(error: BaseException) -> str:
+    """The ONNX node at which the front end failed; it only prints it, so take it from the failing frame."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "_construct_nodes" and "node" in trace.tb_frame.f_locals:
+            node = trace.tb_frame.f_locals["node"]
+            found = f"{node.op_type} (node {_node_name(node)})"
+        trace = trace.tb_next
+    return found
+
+
+def _node_name(node: Any) -> str:
+    return repr(node.name) if node.name else f"that makes {node.output[0]!r}"

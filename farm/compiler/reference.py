@@ -1,7 +1,8 @@
 """What a model's outputs should be, and how far a phone may be off.
 
-Two references, because one of them is TVM itself: ONNX's own evaluator (numpy, shares no code with TVM) decides; the
-same Relax module compiled for this host tells, when a phone is wrong, whether the phone or TVM is to blame.
+Two references, because one of them is TVM itself: an evaluator that shares no code with TVM decides where the model's
+format has one (SourceModel.reference); the same Relax module compiled for this host tells, when a phone is wrong,
+whether the phone or TVM is to blame.
 """
 
 from __future__ import annotations
@@ -15,18 +16,14 @@ from typing import Any
 
 import numpy as np
 import tvm
-from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from farm.compiler.compile import compile_for, to_relax
-from farm.compiler.inputs import shapes_of
-from farm.compiler.onnx_model import OnnxModel
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.compile import Recipe, compile_model
+from farm.compiler.model import Array, Evaluated, ImportedModel
 from farm.core.errors import ModelError, PhoneError
 
 HOST_TARGET = {"kind": "llvm"}
-
-Array = np.ndarray[Any, Any]
+HOST = "tvm on this host"
 
 # Allowed: |got - wanted| <= RTOL |wanted| + ATOL max|wanted|. float32 sums in another order differ by about 1e-6 of the
 # largest term; 1e-3 leaves room for fast math and fused operations, and still catches a wrong lane or a missing layer.
@@ -52,8 +49,9 @@ class Reference:
 
     outputs: tuple[Array, ...]
     host_outputs: tuple[Array, ...]
-    independent: bool  # False: ONNX's evaluator cannot run this model, and `outputs` are the host's
-    note: str = ""
+    independent: bool  # False: nothing but TVM can run this model here, and `outputs` are the host's
+    by: str  # what computed `outputs`
+    note: str = ""  # why it is not independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +66,13 @@ class Difference:
     problem: str = ""  # a shape or a type that differs
 
 
-def reference_for(model: OnnxModel, inputs: Mapping[str, Array], cache: Path) -> Reference:
+def reference_for(model: ImportedModel, inputs: Mapping[str, Array], cache: Path) -> Reference:
     """Both references, from `cache` or computed now.
 
     Raises:
         ModelError: TVM cannot convert or compile the model for this host.
     """
-    digest = hashlib.sha256(f"{model.sha256} {tvm.__version__}".encode())
+    digest = hashlib.sha256(model.key.encode())
     for name, array in sorted(inputs.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
@@ -83,8 +81,11 @@ def reference_for(model: OnnxModel, inputs: Mapping[str, Array], cache: Path) ->
         os.utime(path)  # wanted again: not to be deleted yet
         return _load(path)
     host = _on_host(model, inputs)
-    outputs, note = _independent(model, inputs)
-    reference = Reference(tuple(host) if outputs is None else tuple(outputs), tuple(host), outputs is not None, note)
+    evaluated = _independent(model, inputs)
+    if evaluated.outputs is None:
+        reference = Reference(tuple(host), tuple(host), independent=False, by=HOST, note=evaluated.by)
+    else:
+        reference = Reference(evaluated.outputs, tuple(host), independent=True, by=evaluated.by)
     _save(path, reference)
     return reference
 
@@ -127,7 +128,7 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str]) -> d
         "max_abs_error": difference.max_abs_error,
         "max_rel_error": difference.max_rel_error,
         "numerics": {
-            "reference": "onnx.reference" if reference.independent else "tvm on this host",
+            "reference": reference.by,
             "note": reference.note,
             "against_reference": _wire(difference),
             "against_host": _wire(against_host),
@@ -146,18 +147,16 @@ def _wire(difference: Difference) -> dict[str, Any]:
     return {name: None if value in (np.inf, -np.inf) else value for name, value in asdict(difference).items()}
 
 
-def _on_host(model: OnnxModel, inputs: Mapping[str, Array]) -> list[Array]:
-    executable = compile_for(to_relax(model, shapes_of(inputs)), HOST_TARGET, model.name)
+def _on_host(model: ImportedModel, inputs: Mapping[str, Array]) -> list[Array]:
+    executable = compile_model(model, Recipe(HOST_TARGET))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return flatten(machine["main"](*(tvm.runtime.tensor(inputs[spec.name]) for spec in model.inputs)))
 
 
-def _independent(model: OnnxModel, inputs: Mapping[str, Array]) -> tuple[list[Array] | None, str]:
-    try:
-        outputs = ReferenceEvaluator(model.proto).run(None, dict(inputs))
-    except Exception as error:  # noqa: BLE001 - it raises whatever numpy does; the reason goes into the result
-        return None, f"onnx.reference cannot run this model: {first_line(error)}"
-    return [np.asarray(output) for output in outputs], ""
+def _independent(model: ImportedModel, inputs: Mapping[str, Array]) -> Evaluated:
+    """In the file's types: what `--dtype` changed is converted where the model converts it."""
+    source = model.source
+    return source.reference({spec.name: inputs[spec.name].astype(spec.dtype, copy=False) for spec in source.inputs})
 
 
 def _compare(got: Array, wanted: Array, name: str) -> Difference:
@@ -186,7 +185,8 @@ def _mismatch(name: str, problem: str) -> Difference:
 def _save(path: Path, reference: Reference) -> None:
     arrays = {f"output_{i}": array for i, array in enumerate(reference.outputs)}
     arrays |= {f"host_{i}": array for i, array in enumerate(reference.host_outputs)}
-    arrays |= {"independent": np.array(reference.independent), "note": np.array(reference.note)}
+    about = {"independent": reference.independent, "by": reference.by, "note": reference.note}
+    arrays |= {name: np.array(value) for name, value in about.items()}
     partial = path.with_suffix(f".{hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:16]}.npz")
     np.savez(partial, **arrays)  # type: ignore[arg-type]  # its stub takes the names for keyword options
     partial.replace(path)
@@ -198,4 +198,6 @@ def _load(path: Path) -> Reference:
         def series(prefix: str) -> tuple[Array, ...]:
             return tuple(file[f"{prefix}_{i}"] for i in range(sum(n.startswith(f"{prefix}_") for n in file.files)))
 
-        return Reference(series("output"), series("host"), bool(file["independent"]), str(file["note"]))
+        return Reference(
+            series("output"), series("host"), bool(file["independent"]), str(file["by"]), str(file["note"])
+        )

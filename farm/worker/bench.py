@@ -10,8 +10,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from farm.compiler.inputs import inputs_for
-from farm.compiler.onnx_model import load
+from farm.compiler.inputs import all_inputs, import_with
+from farm.compiler.load import read
 from farm.compiler.reference import judge
 from farm.jobs.tasks import BenchTask
 from farm.measure.statistics import Summary, summarise
@@ -31,12 +31,13 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     """
     task = BenchTask.from_wire(payload)
     daemon.progress("reading the model")
-    model = load(daemon.artifact(task.model), task.name)
-    inputs = inputs_for(model, daemon.artifact(task.inputs) if task.inputs else None)
-    prepared = prepare(task, model, inputs, daemon)
+    source = read(daemon.artifact(task.model), task.name)
+    npz = daemon.artifact(task.inputs) if task.inputs else None
+    model, given = import_with(source, npz, task.shapes, task.dtypes)
+    prepared = prepare(task, model, all_inputs(model, given), daemon)
     with session_to_phone(daemon) as session:
         ran = first_run(task, prepared, session, daemon)
-        numerics = judge(ran.outputs, prepared.reference, model.outputs)
+        numerics = judge(ran.outputs, prepared.reference, [spec.name for spec in model.outputs])
         daemon.progress("timing")
         timed = _timed(task, ran)
     return {**numerics, **timed, **prepared.about(task.target)}

@@ -11,10 +11,11 @@ from typing import Any
 
 import tvm
 
-from farm.compiler.compile import Compiled, compile_library, target_from
-from farm.compiler.inputs import Array, shapes_of
-from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.compile import Compiled, Recipe, compile_library
+from farm.compiler.inputs import shapes_of
+from farm.compiler.model import Array, ImportedModel
 from farm.compiler.reference import Reference, flatten, reference_for
+from farm.compiler.targets import target_from
 from farm.core.errors import PhoneError
 from farm.jobs.tasks import ModelTask
 from farm.worker.daemon import Daemon
@@ -25,7 +26,7 @@ from farm.worker.session import PhoneSession, on_phone, opened
 class Prepared:
     """Everything that needs no phone."""
 
-    model: OnnxModel
+    model: ImportedModel
     inputs: dict[str, Array]
     compiled: Compiled
     reference: Reference
@@ -52,7 +53,7 @@ class FirstRun:
     timings: dict[str, float]  # seconds as this host saw them, the link to the phone included
 
 
-def prepare(task: ModelTask, model: OnnxModel, inputs: dict[str, Array], daemon: Daemon) -> Prepared:
+def prepare(task: ModelTask, model: ImportedModel, inputs: dict[str, Array], daemon: Daemon) -> Prepared:
     """Compile the model for the phone and compute what its outputs should be, or find both in the cache.
 
     Raises:
@@ -61,7 +62,7 @@ def prepare(task: ModelTask, model: OnnxModel, inputs: dict[str, Array], daemon:
     """
     cache = Path(task.cache)
     daemon.progress(f"compiling for {task.target_name}")
-    compiled = compile_library(model, shapes_of(inputs), task.target, cache)
+    compiled = compile_library(model, Recipe(task.target, task.precision), cache)
     daemon.progress("computing the reference")
     return Prepared(model, inputs, compiled, reference_for(model, inputs, cache))
 

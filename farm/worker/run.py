@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from farm.compiler.inputs import Array, filled, given_inputs
-from farm.compiler.onnx_model import load
+from farm.compiler.inputs import filled, import_with
+from farm.compiler.load import read
+from farm.compiler.model import Array
 from farm.compiler.reference import judge
 from farm.jobs.tasks import RunTask
 from farm.worker.daemon import Daemon
@@ -30,17 +31,19 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     """
     task = RunTask.from_wire(payload)
     daemon.progress("reading the model")
-    model = load(daemon.artifact(task.model), task.name)
-    given = given_inputs(model, daemon.artifact(task.inputs)) if task.inputs else {}
+    source = read(daemon.artifact(task.model), task.name)
+    npz = daemon.artifact(task.inputs) if task.inputs else None
+    model, given = import_with(source, npz, task.shapes, task.dtypes)
+    names = [spec.name for spec in model.outputs]
     labels = read_labels(daemon.artifact(task.labels)) if task.labels else ()
     prepared = prepare(task, model, filled(model, given, task.fill), daemon)
     if labels:  # before the phone is touched: the reference has the outputs' shapes
-        check_labels(labels, dict(zip(model.outputs, prepared.reference.outputs, strict=True)))
+        check_labels(labels, dict(zip(names, prepared.reference.outputs, strict=True)))
     with session_to_phone(daemon) as session:
         ran = first_run(task, prepared, session, daemon)
-        numerics = judge(ran.outputs, prepared.reference, model.outputs)
+        numerics = judge(ran.outputs, prepared.reference, names)
     daemon.progress("keeping the outputs")
-    outputs = dict(zip(model.outputs, map(_storable, ran.outputs), strict=True))
+    outputs = dict(zip(names, map(_storable, ran.outputs), strict=True))
     save_arrays(OUTPUTS, outputs)
     return {
         **numerics,

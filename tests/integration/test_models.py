@@ -11,10 +11,11 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from farm.compiler import inputs as inputs_module
-from farm.compiler.compile import TargetError, abi_of, compile_library, to_relax
-from farm.compiler.inputs import InputError, filled, given_inputs, inputs_for, shapes_of
-from farm.compiler.onnx_model import load
+from farm.compiler.compile import Recipe, compile_library
+from farm.compiler.inputs import InputError, all_inputs, filled, given_inputs, import_with
+from farm.compiler.load import load, read
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
+from farm.compiler.targets import TargetError, abi_of
 from farm.core.errors import ModelError
 from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
 from farm.worker.run import save_arrays
@@ -76,7 +77,7 @@ def external():
 )
 def test_a_file_that_is_no_model_is_refused(data, said):
     with pytest.raises(ModelError, match=said) as caught:
-        load(data, "net")
+        read(data, "net")
     assert "\n" not in caught.value.message
 
 
@@ -88,7 +89,7 @@ def test_an_unsupported_operator_is_named_with_its_node():
         domain="lab",
     )
     with pytest.raises(ModelError, match=r"does not support Frobnicate \(node 'the_frobnicate'\)"):
-        to_relax(load(data, "net"), {"x": [1, 2]})
+        load(data, name="net")
 
 
 def test_a_node_that_cannot_be_converted_is_named():
@@ -98,11 +99,15 @@ def test_a_node_that_cannot_be_converted_is_named():
         [tensor("y", [1, "K"]), tensor("i", [1, "K"], TensorProto.INT64)],
     )
     with pytest.raises(ModelError, match=r"cannot convert it at TopK \(node 'the_topk'\): TopK k must be a constant"):
-        to_relax(load(data, "net"), {"x": [1, 4], "k": [1]})
+        load(data, name="net")
 
 
 def open_shape():
-    return load(model([node("Relu", ["x"], ["y"])], [tensor("x", ["N", 2])], [tensor("y", ["N", 2])]), "net")
+    return read(model([node("Relu", ["x"], ["y"])], [tensor("x", ["N", 2])], [tensor("y", ["N", 2])]), "net")
+
+
+def inputs_for(source, data):
+    return all_inputs(*import_with(source, data))
 
 
 def npz(**arrays):
@@ -127,11 +132,13 @@ def header(shape):
 
 
 def test_an_open_dimension_is_named_and_inputs_fix_it(tmp_path):
-    with pytest.raises(ModelError, match="input 'x', shape Nx2, leaves dimension 0 open") as caught:
+    with pytest.raises(ModelError, match=r"net: input 'x', shape Nx2, leaves dimension 0 \('N'\) open") as caught:
         inputs_for(open_shape(), None)
+    assert "--shape 'x:[1,2]'" in caught.value.hint
     assert "--input" in caught.value.hint
-    inputs = inputs_for(open_shape(), npz(x=np.ones((5, 2), np.float32)))
-    reference = reference_for(open_shape(), inputs, tmp_path)
+    imported, given = import_with(open_shape(), npz(x=np.ones((5, 2), np.float32)))
+    assert [(spec.name, spec.shape) for spec in (*imported.inputs, *imported.outputs)] == [("x", (5, 2)), ("y", (5, 2))]
+    reference = reference_for(imported, all_inputs(imported, given), tmp_path)
     assert reference.outputs[0].shape == (5, 2)
     assert compare(reference.host_outputs, reference.outputs, ["y"]).ok
 
@@ -154,7 +161,7 @@ def with_one(value, dtype=np.float32):
         (npz(input=np.zeros(INPUT_SHAPE, complex)), "is complex128, the model wants float32", ".astype('float32')"),
         (npz(x=GOOD), "has the array 'x', which is no input of net", "net has inputs: input"),
         (npz(input=GOOD, inptu=GOOD), "has the array 'inptu'", "did you mean 'input'?"),
-        (npz(), "lacks the array 'input'", "net has inputs: input"),
+        (npz(), "the inputs file holds no array", "numpy.savez"),
         (npz(input=with_one(np.nan)), r"input 'input' has nan at \[0, 2, 0, 1\]", "numbers only"),
         (npz(input=with_one(-np.inf)), r"has -inf at \[0, 2, 0, 1\]", "numbers only"),
         (npz(input=with_one(1e200, np.float64)), "has 1e[+]200 at", "float32 cannot hold it"),
@@ -174,7 +181,7 @@ def with_one(value, dtype=np.float32):
 )  # fmt: skip
 def test_inputs_that_do_not_fit_are_refused(data, said, next_):
     with pytest.raises(InputError, match=said) as caught:
-        inputs_for(load(SMALL, "net"), data)
+        inputs_for(read(SMALL, "net"), data)
     assert next_ in caught.value.hint
     assert caught.value.fault == "user"
     assert "\n" not in caught.value.message
@@ -192,7 +199,7 @@ def test_integers_keep_their_value_or_are_refused():
     data = model(
         [node("Neg", ["x"], ["y"])], [tensor("x", [2], TensorProto.INT32)], [tensor("y", [2], TensorProto.INT32)]
     )
-    counting = load(data, "net")
+    counting = read(data, "net")
     assert inputs_for(counting, npz(x=np.array([1, 2])))["x"].dtype == np.int32
     with pytest.raises(InputError, match=r"has 4294967297 at \[1\]"):
         inputs_for(counting, npz(x=np.array([1, 2**32 + 1])))
@@ -204,7 +211,7 @@ def test_inputs_that_are_not_given_are_filled():
     data = model(
         [node("Add", ["a", "b"], ["c"])], [tensor("a", [2]), tensor("b", [2])], [tensor("c", [2])],
     )  # fmt: skip
-    adding = load(data, "net")
+    adding = read(data, "net")
     given = given_inputs(adding, npz(b=np.array([5.0, 6.0])))
     made = {fill: filled(adding, given, fill) for fill in ("random", "zeros", "ones")}
     assert all(each["b"].tolist() == [5, 6] for each in made.values())
@@ -255,7 +262,7 @@ def test_outputs_are_stored_under_any_name(tmp_path):
 
 
 def test_random_inputs_are_the_same_every_time():
-    first, second = (inputs_for(load(SMALL, "net"), None)["input"] for _ in range(2))
+    first, second = (inputs_for(read(SMALL, "net"), None)["input"] for _ in range(2))
     assert first.shape == INPUT_SHAPE
     assert np.array_equal(first, second)
     assert first.std() > 0.9
@@ -263,11 +270,10 @@ def test_random_inputs_are_the_same_every_time():
 
 def test_the_small_network_is_the_same_every_time_and_both_references_agree(tmp_path):
     assert build().SerializeToString(deterministic=True) == SMALL
-    small = load(SMALL, "net")
-    assert {"Conv", "MaxPool", "AveragePool", "Gemm", "Softmax"} <= {n.op_type for n in small.proto.graph.node}
-    inputs = inputs_for(small, None)
+    small = load(SMALL, name="net")
+    inputs = all_inputs(small, {})
     reference = reference_for(small, inputs, tmp_path)
-    assert reference.independent
+    assert (reference.independent, reference.by) == (True, "onnx.reference")
     assert reference.outputs[0].shape == (1, 10)
     assert np.isclose(reference.outputs[0].sum(), 1.0)
     assert compare(reference.host_outputs, reference.outputs, ["output"]).max_abs_error < 1e-6
@@ -280,16 +286,15 @@ def test_the_small_network_is_the_same_every_time_and_both_references_agree(tmp_
 )
 def test_libraries_are_linked_for_the_phone_without_an_ndk_and_kept(tmp_path, monkeypatch, triple, machine):
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
-    small = load(SMALL, "net")
-    shapes = shapes_of(inputs_for(small, None))
+    small = load(SMALL, name="net")
     target = {"kind": "llvm", "mtriple": triple}
-    first = compile_library(small, shapes, target, tmp_path)
+    first = compile_library(small, Recipe(target), tmp_path)
     elf = first.library.read_bytes()
     assert elf[:4] == b"\x7fELF"
     assert int.from_bytes(elf[18:20], "little") == machine
-    second = compile_library(small, shapes, target, tmp_path)
+    second = compile_library(small, Recipe(target), tmp_path)
     assert (first.cached, second.cached, second.sha256) == (False, True, first.sha256)
-    other = compile_library(small, shapes, target | {"num-cores": 4}, tmp_path)
+    other = compile_library(small, Recipe(target | {"num-cores": 4}), tmp_path)
     assert other.key != first.key
 
 
@@ -334,10 +339,10 @@ def test_integers_must_be_equal_and_outputs_complete():
 def test_the_blame_for_wrong_numbers_goes_where_it_belongs():
     right, wrong = (floats(1.0),), (floats(2.0),)
     with pytest.raises(MiscompiledError, match="TVM compiles the model wrongly"):
-        judge(wrong, Reference(right, wrong, independent=True), ["y"])
+        judge(wrong, Reference(right, wrong, independent=True, by="numpy"), ["y"])
     with pytest.raises(WrongNumbersError, match=r"output 'y': off by 1 \(") as caught:
-        judge(wrong, Reference(right, right, independent=True), ["y"])
+        judge(wrong, Reference(right, right, independent=True, by="numpy"), ["y"])
     assert caught.value.fault == "phone"
-    assert judge(right, Reference(right, right, independent=True), ["y"])["max_abs_error"] == 0
-    one_sided = judge(right, Reference(right, wrong, independent=True), ["y"])
+    assert judge(right, Reference(right, right, independent=True, by="numpy"), ["y"])["max_abs_error"] == 0
+    one_sided = judge(right, Reference(right, wrong, independent=True, by="numpy"), ["y"])
     assert not one_sided["numerics"]["host_against_reference"]["ok"]

@@ -1,0 +1,186 @@
+"""Reads models of every format and imports them into TVM. What is wrong with a file is said with its name and place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from farm.compiler import onnx_model
+from farm.compiler.model import ImportedModel, IRModule, ShapeError, SourceModel, TensorSpec, numpy_dtype, shown
+from farm.core.errors import ModelError, UserError
+from farm.core.selector import nearest
+from farm.core.shape_option import check_dtype, shape_option
+
+NO_SHAPES: Mapping[str, Sequence[int]] = {}
+NO_DTYPES: Mapping[str, str] = {}
+
+
+def read(data: bytes, name: str) -> SourceModel:
+    """Parse and check a model file. Its content tells the format, or else the suffix of `name`.
+
+    Raises:
+        ModelError: it is no model, is cut short, or a package that reads its format is not installed.
+    """
+    if not data:
+        raise ModelError(f"{name} is empty", hint="give a model file")
+    return onnx_model.read(data, name)
+
+
+def import_model(
+    source: SourceModel, shapes: Mapping[str, Sequence[int]] = NO_SHAPES, dtypes: Mapping[str, str] = NO_DTYPES
+) -> ImportedModel:
+    """Convert a model to Relax with every shape fixed.
+
+    `shapes` fixes what the file leaves open. An input in `dtypes` is fed in that type and converted to the file's at
+    the model's start, so the numbers inside stay those of the file.
+
+    Raises:
+        ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
+        ModelError: an operator is not supported, or a node cannot be converted; both are named.
+    """
+    _known(source, shapes, "shape")
+    _known(source, dtypes, "type")
+    inputs = tuple(_fixed(source, spec, shapes) for spec in source.inputs)
+    module = source.to_relax({spec.name: _sizes(spec) for spec in inputs})
+    inputs = tuple(TensorSpec(spec.name, spec.shape, _dtype(spec, dtypes)) for spec in inputs)
+    module = _fed_in(module, [str(spec.dtype) for spec in inputs])
+    key = [source.sha256, source.format, [[*_sizes(spec), str(spec.dtype)] for spec in inputs], tvm.__version__]
+    return ImportedModel(
+        name=source.name,
+        format=source.format,
+        sha256=source.sha256,
+        key=hashlib.sha256(json.dumps(key).encode()).hexdigest(),
+        module=module,
+        inputs=inputs,
+        outputs=_outputs(module, source),
+        source=source,
+    )
+
+
+def load(
+    path_or_bytes: Path | str | bytes,
+    *,
+    name: str = "",
+    shapes: Mapping[str, Sequence[int]] = NO_SHAPES,
+    dtypes: Mapping[str, str] = NO_DTYPES,
+) -> ImportedModel:
+    """`read` and `import_model` in one; `name` is for messages and defaults to the file's.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+        ModelError: as `read` and `import_model`.
+    """
+    if isinstance(path_or_bytes, bytes):
+        return import_model(read(path_or_bytes, name or "the model"), shapes, dtypes)
+    path = Path(path_or_bytes)
+    return import_model(read(file_bytes(path), name or path.name), shapes, dtypes)
+
+
+def file_bytes(path: Path) -> bytes:
+    """What a file holds.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _known(source: SourceModel, given: Mapping[str, Any], what: str) -> None:
+    names = [spec.name for spec in source.inputs]
+    for name in given:
+        if name not in names:
+            near = nearest(name, names)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            raise ShapeError(
+                f"a {what} is given for {name!r}, which is no input of {source.name}",
+                hint=f"{guess}{source.name} has inputs: {', '.join(names) or 'none'}",
+            )
+
+
+def _fixed(source: SourceModel, spec: TensorSpec, shapes: Mapping[str, Sequence[int]]) -> TensorSpec:
+    shape = tuple(int(size) for size in shapes[spec.name]) if spec.name in shapes else spec.shape
+    where = f"{source.name}: input {spec.name!r}, shape {shown(spec.shape)}"
+    if len(shape) != len(spec.shape):
+        raise ShapeError(
+            f"{where}, has {len(spec.shape)} dimensions, and the shape given for it, {shown(shape)}, has {len(shape)}",
+            hint=f"write {_typed(spec, shape)}",
+        )
+    for dimension, (wanted, size) in enumerate(zip(spec.shape, shape, strict=True)):
+        if not isinstance(size, int):
+            named = f" ({size!r})" if size != "?" else ""
+            raise ShapeError(
+                f"{where}, leaves dimension {dimension}{named} open",
+                hint=f"fix it, for example {_typed(spec, shape)}, or by the arrays of --input FILE.npz",
+            )
+        if isinstance(wanted, int) and wanted != size:
+            raise ShapeError(
+                f"{where}: dimension {dimension} is {wanted} in the file, and {size} is asked for",
+                hint="export the model with that shape, or with that dimension left open",
+            )
+        if size < 1:
+            raise ShapeError(f"{where}: dimension {dimension} is {size}", hint="every dimension must be 1 or more")
+    return TensorSpec(spec.name, shape, spec.dtype)
+
+
+def _typed(spec: TensorSpec, given: Sequence[int | str]) -> str:
+    """The option that fixes every dimension: as given where that fits, 1 where nothing is known."""
+    fits = len(given) == len(spec.shape)
+    sizes = given if fits else spec.shape
+    return shape_option(spec.name, [size if isinstance(size, int) else 1 for size in sizes])
+
+
+def _dtype(spec: TensorSpec, dtypes: Mapping[str, str]) -> np.dtype[Any]:
+    if spec.name not in dtypes:
+        return spec.dtype
+    check_dtype(dtypes[spec.name])
+    return numpy_dtype(dtypes[spec.name])
+
+
+def _sizes(spec: TensorSpec) -> list[int]:
+    return [size for size in spec.shape if isinstance(size, int)]  # all are: the spec is fixed
+
+
+def _fed_in(module: IRModule, dtypes: Sequence[str]) -> IRModule:
+    """The module with parameters of these types, converted at the start of `main` to what it was written for."""
+    main = module["main"]
+    if [str(parameter.ty.dtype) for parameter in main.params] == list(dtypes):
+        return module
+    builder = relax.BlockBuilder(module)
+    parameters, conversions = [], []
+    for old, dtype in zip(main.params, dtypes, strict=True):
+        new = relax.Var(old.name_hint, relax.TensorType(old.ty.shape.values, dtype))
+        parameters.append(new)
+        converted = builder.normalize(relax.op.astype(new, str(old.ty.dtype)))
+        conversions.append(relax.VarBinding(old, converted))  # what was a parameter is now computed from one
+    body = relax.SeqExpr([relax.BindingBlock(conversions), *main.body.blocks], main.body.body)
+    changed = relax.Function(parameters, body, main.ret_ty, is_pure=main.is_pure).with_attrs(main.attrs)
+    functions = dict(module.functions.items())
+    functions[module.get_global_var("main")] = changed
+    return relax.transform.Normalize()(tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos))
+
+
+def _outputs(module: IRModule, source: SourceModel) -> tuple[TensorSpec, ...]:
+    found: list[TensorSpec] = []
+    _gather(module["main"].ret_ty, found)
+    names = source.outputs if len(source.outputs) == len(found) else [f"output_{i}" for i in range(len(found))]
+    return tuple(TensorSpec(name, spec.shape, spec.dtype) for name, spec in zip(names, found, strict=True))
+
+
+def _gather(kind: Any, found: list[TensorSpec]) -> None:
+    """The tensors in a return type, tuples taken apart in order."""
+    if isinstance(kind, relax.TupleType):
+        for part in kind.fields:
+            _gather(part, found)
+    else:
+        shape = tuple(int(size) if isinstance(size, tvm.tirx.IntImm) else "?" for size in kind.shape.values)
+        found.append(TensorSpec("", shape, numpy_dtype(str(kind.dtype))))
