@@ -1,0 +1,227 @@
+"""Sets of tuning records as folders and .tar files.
+
+Whatever moment a writer is killed in, the next one who opens the folder finds every record whose line was written:
+a torn last line is cut off; lines that are wrong go into `corrupt.jsonl`, and the files are made anew from the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Self
+
+from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, read
+from farm.core.errors import FarmError, HostError, UserError
+
+ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
+REPAIRED = "repaired"  # a folder with files that replace the damaged ones; whole as soon as it has this name
+MAX_BYTES = 2 << 30  # of all files of a set; 100,000 records have about 300 MB
+
+
+class BadRecordsError(UserError):
+    """These are no tuning records."""
+
+    code = "bad_records"
+
+
+class RecordsBusyError(HostError):
+    """Another process writes these records."""
+
+    code = "records_busy"
+
+
+def read_records(source: Path | bytes, name: str = "") -> Reading:
+    """The records in a folder, a .tar (a package too) or the bytes of one.
+
+    Raises:
+        BadRecordsError: there are none, or it cannot be read.
+    """
+    name = name or (source.name if isinstance(source, Path) else "the records")
+    files = _in_folder(source) if isinstance(source, Path) and source.is_dir() else _in_tar(source, name)
+    if WORKLOADS not in files or RECORDS not in files:
+        raise BadRecordsError(f"{name} has no tuning records", hint=f"a folder or .tar with {WORKLOADS} and {RECORDS}")
+    found = read(files)
+    if not found.set.records and found.damage:
+        raise BadRecordsError(
+            f"{name} has no record that can be read: {found.damage[0]}", evidence="\n".join(map(str, found.damage[:20]))
+        )
+    return found
+
+
+def write_records(found: RecordSet, target: Path) -> None:
+    """Write a set as a .tar when `target` ends in .tar, else as a folder; what is there is replaced.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        if target.suffix == ".tar":
+            target.write_bytes(packed(found))
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in found.texts().items():
+            (target / name).write_text(text)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}", hint="name a folder or a .tar of yours") from error
+
+
+def packed(found: RecordSet) -> bytes:
+    """The set as the .tar that artifacts are: the same bytes for the same set."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, text in found.texts().items():
+            data = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o644
+            tar.addfile(entry, io.BytesIO(data))
+    return made.getvalue()
+
+
+def unpack(data: bytes, folder: Path, name: str = "") -> Reading:
+    """Write what a .tar holds into a folder, as `Recipe.records` takes it: only what is valid.
+
+    Raises:
+        BadRecordsError: it holds no records.
+    """
+    found = read_records(data, name)
+    write_records(found.set, folder)
+    return found
+
+
+class RecordFolder:
+    """A folder of records that one process writes: opened, repaired, appended to."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, made if need be, and repair it.
+
+        Raises:
+            RecordsBusyError: another process has it.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel however this process ends
+        except OSError as error:
+            self._lock.close()
+            raise RecordsBusyError(f"another process writes {folder}", hint="it ends with its job") from error
+        self.found = _repaired(folder)
+        self.damage = self.found.damage
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others write."""
+        self._lock.close()
+
+    def append(self, name: str, line: str) -> None:
+        """Add one line to a file of the set. It is in the kernel's hands when this returns: no kill loses it.
+
+        Raises:
+            HostError: the disk is full, or the folder is gone.
+        """
+        data = memoryview(line.encode() + b"\n")
+        try:
+            handle = os.open(self._folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                while data:
+                    data = data[os.write(handle, data) :]
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise HostError(f"cannot keep a tuning record in {self._folder}: {error.strerror}") from error
+
+    def set_aside(self, record_lines: Mapping[int, str]) -> None:
+        """Drop records that look right and are wrong: their numbers in `found` (from 0), and why.
+
+        Used for what only TVM can tell. `found` is the rest afterwards.
+        """
+        kept, damage = [], []
+        for number, record in enumerate(self.found.set.records):
+            if number in record_lines:
+                damage.append(Damage(RECORDS, number + 1, record_lines[number], record.line(0)))
+            else:
+                kept.append(record)
+        rest = RecordSet(self.found.set.workloads, tuple(kept), self.found.set.origins, self.found.set.tasks)
+        _replace(self._folder, rest, tuple(damage))
+        self.damage = (*self.damage, *damage)
+        self.found = Reading(rest)
+
+
+def _repaired(folder: Path) -> Reading:
+    """What is in the folder, with the files put right."""
+    shutil.rmtree(folder / f"{REPAIRED}.partial", ignore_errors=True)
+    _move_in(folder)
+    found = read(_in_folder(folder))
+    if found.damage or not found.whole:
+        _replace(folder, found.set, found.damage)
+    return found
+
+
+def _replace(folder: Path, rest: RecordSet, damage: tuple[Damage, ...]) -> None:
+    """Put the files of `rest` in place of the ones that are there: all of them, or none if killed on the way."""
+    if damage:
+        with (folder / ASIDE).open("a") as aside:
+            aside.writelines(json.dumps(asdict(each)) + "\n" for each in damage)
+    partial = folder / f"{REPAIRED}.partial"
+    partial.mkdir()
+    for name, text in rest.texts().items():
+        (partial / name).write_text(text)
+    partial.rename(folder / REPAIRED)
+    _move_in(folder)
+
+
+def _move_in(folder: Path) -> None:
+    repaired = folder / REPAIRED
+    if not repaired.is_dir():
+        return
+    for name in FILES:
+        if (repaired / name).exists():  # moved already, when this was killed half way
+            (repaired / name).replace(folder / name)
+    repaired.rmdir()
+
+
+def _in_folder(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for name in FILES:
+        try:
+            found[name] = (folder / name).read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BadRecordsError(f"cannot read {folder / name}: {error.strerror}") from error
+    return found
+
+
+def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
+    try:
+        data = source if isinstance(source, bytes) else source.read_bytes()
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            found: dict[str, bytes] = {}
+            for entry in tar:
+                base = Path(entry.name).name
+                if base in FILES and entry.isreg():
+                    if base in found or entry.size > MAX_BYTES:
+                        raise BadRecordsError(f"{name} has {base} twice, or too much of it")
+                    file = tar.extractfile(entry)
+                    found[base] = file.read() if file else b""
+            return found
+    except FarmError:
+        raise
+    except OSError as error:
+        raise BadRecordsError(f"cannot read {name}: {error.strerror or error}") from error
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise BadRecordsError(
+            f"{name} is no folder and no .tar of tuning records: {error}", hint="farm records export writes one"
+        ) from error

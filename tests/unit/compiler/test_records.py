@@ -1,0 +1,250 @@
+"""Sets of tuning records: read, merged, cut off anywhere, damaged anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.compiler.record_files import (
+    ASIDE,
+    REPAIRED,
+    BadRecordsError,
+    RecordFolder,
+    RecordsBusyError,
+    packed,
+    read_records,
+    unpack,
+    write_records,
+)
+from farm.compiler.records import (
+    FAILED_S,
+    FILES,
+    MEASURED_BY,
+    RECORDS,
+    WORKLOADS,
+    Origin,
+    Record,
+    RecordSet,
+    Task,
+    Workload,
+    best,
+    merge,
+    pruned,
+    read,
+    record_key,
+)
+
+
+def record(workload: str, tile: int, seconds: float) -> Record:
+    trace = [[["SamplePerfectTile", ["l2"], [4, 64], ["v5"]]], [[0, [tile, 1]]]]
+    return Record(
+        workload, trace, (seconds,), {"kind": "llvm"}, [["TENSOR", "float32", [8]]], record_key(workload, trace)
+    )
+
+
+def set_of(*rows: tuple[str, int, float], device: str = "emerald-9") -> RecordSet:
+    records = tuple(record(*row) for row in rows)
+    names = dict.fromkeys(each.workload for each in records)
+    return RecordSet(
+        {name: Workload(name, "bW9k") for name in names},
+        records,
+        {each.key: Origin(key=each.key, device=device, at="2026-01-01T00:00:00+00:00") for each in records},
+        {name: Task(workload=name, name=f"conv_{name}", weight=2, flop=2e6) for name in names},
+    )
+
+
+def bytes_of(found: RecordSet) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in found.texts().items()}
+
+
+rows = st.lists(
+    st.tuples(st.sampled_from(["1", "2", "3"]), st.integers(0, 4), st.sampled_from([0.001, 0.002, 0.004, FAILED_S])),
+    max_size=8,
+    unique_by=lambda row: row[:2],
+)
+sets = st.builds(lambda given, device: set_of(*given, device=device), rows, st.sampled_from(["a", "b"]))
+SMALL = set_of(("1", 0, 0.002), ("2", 1, 0.004), ("1", 2, FAILED_S))
+
+
+def test_a_set_is_read_back_as_it_was_written() -> None:
+    reading = read(bytes_of(SMALL))
+    assert reading.set == SMALL
+    assert reading.whole
+    assert not reading.damage
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cut_at_any_byte_every_whole_line_before_the_cut_is_kept(name: str, tmp_path: Path) -> None:
+    whole = bytes_of(SMALL)
+    for cut in range(len(whole[name])):
+        kept = whole[name][:cut]
+        lines = kept.count(b"\n") + (whole[name][cut : cut + 1] == b"\n" and not kept.endswith(b"\n"))
+        reading = read({**whole, name: kept})
+        if name == RECORDS:
+            assert reading.set.records == SMALL.records[:lines]
+            assert not reading.damage
+        if name == WORKLOADS:
+            there = set(list(SMALL.workloads)[:lines])
+            assert reading.set.records == tuple(each for each in SMALL.records if each.workload in there)
+        assert {each.key for each in reading.set.records} >= set(reading.set.origins)
+
+
+@given(st.sampled_from(FILES), st.data())
+@settings(deadline=None)
+def test_a_folder_cut_at_any_byte_takes_new_records_and_keeps_the_old(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    write_records(SMALL, folder)
+    text = (folder / name).read_bytes()
+    (folder / name).write_bytes(text[: data.draw(st.integers(0, len(text)))])
+    with RecordFolder(folder) as opened:
+        before = opened.found.set
+        new = record("9", 7, 0.003)
+        opened.append(WORKLOADS, Workload("9", "bW9k").line())
+        opened.append(RECORDS, new.line(len(before.workloads)))
+    after = read_records(folder)
+    assert after.set.records == (*before.records, new)
+    assert not after.damage
+
+
+@given(sets, sets, sets)
+def test_merging_is_associative_and_keeps_the_fastest_of_each(a: RecordSet, b: RecordSet, c: RecordSet) -> None:
+    merged = merge([a, b, c])
+    assert merge([merge([a, b]), c]) == merge([a, merge([b, c])]) == merged
+    assert merge([merged, merged]) == merged
+    for each in merged.records:
+        same = [one for given_set in (a, b, c) for one in given_set.records if one.key == each.key]
+        assert each.seconds == min(one.seconds for one in same)
+    assert {each.key for each in merged.records} == {one.key for given_set in (a, b, c) for one in given_set.records}
+
+
+def test_of_equally_fast_records_the_first_stays_with_its_phone() -> None:
+    merged = merge([set_of(("1", 0, 0.002), device="a"), set_of(("1", 0, 0.002), device="b")])
+    assert [each.device for each in merged.origins.values()] == ["a"]
+    faster = merge([set_of(("1", 0, 0.002), device="a"), set_of(("1", 0, 0.001), device="b")])
+    assert [each.device for each in faster.origins.values()] == ["b"]
+
+
+@given(st.sampled_from((WORKLOADS, RECORDS)), st.integers(0, 2**32), st.data())
+@settings(deadline=None)
+def test_garbage_in_a_line_costs_that_line_only(name: str, seed: int, data: st.DataObject) -> None:
+    whole = bytes_of(SMALL)
+    lines = whole[name].splitlines(keepends=True)
+    at = data.draw(st.integers(0, len(lines) - 1))
+    lines[at] = bytes(byte for byte in random.Random(seed).randbytes(40) if byte != 10) + b"\n"
+    reading = read({**whole, name: b"".join(lines)})
+    lost = {at} if name == RECORDS else {i for i, each in enumerate(SMALL.records) if each.workload == str(at + 1)}
+    assert reading.set.records == tuple(each for i, each in enumerate(SMALL.records) if i not in lost)
+    assert len(reading.damage) == (1 if name == RECORDS else 1 + len(lost))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[7, [[[], []], [0.1], {}, []]]", "line 8 of database_workload.json, is not there"),
+        ("[0, [[[], []], [], {}, []]]", "it is no record"),
+        ('[0, [[[], []], ["fast"], {}, []]]', "no seconds"),
+        ("[0, [[[], []], [NaN], {}, []]]", "NaN for a number"),
+        ("[0, [[[], []], [0.1], 5, []]]", "no target"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(line: str, why: str) -> None:
+    reading = read({WORKLOADS: b'["1", "bW9k"]\n', RECORDS: line.encode() + b"\n"})
+    assert not reading.set.records
+    assert why in reading.damage[0].why
+
+
+def test_a_damaged_folder_is_repaired_and_the_wrong_lines_are_kept_aside(tmp_path: Path) -> None:
+    write_records(SMALL, tmp_path)
+    lines = (tmp_path / WORKLOADS).read_text().splitlines()
+    (tmp_path / WORKLOADS).write_text(f"rubbish\n{lines[1]}\n")
+    with RecordFolder(tmp_path) as folder:
+        assert [each.workload for each in folder.found.set.records] == ["2"]
+        assert len(folder.damage) == 3
+    aside = [json.loads(line) for line in (tmp_path / ASIDE).read_text().splitlines()]
+    assert [each["file"] for each in aside] == [WORKLOADS, RECORDS, RECORDS]
+    assert read_records(tmp_path).damage == ()
+    assert json.loads((tmp_path / RECORDS).read_text())[0] == 0  # the numbers of workloads follow their lines
+
+
+@pytest.mark.parametrize("moved", range(len(FILES) + 1))
+def test_a_repair_that_was_killed_is_finished(moved: int, tmp_path: Path) -> None:
+    write_records(set_of(("1", 9, 0.5)), tmp_path)
+    write_records(SMALL, tmp_path / REPAIRED)
+    for name in FILES[:moved]:
+        (tmp_path / REPAIRED / name).replace(tmp_path / name)
+    with RecordFolder(tmp_path) as folder:
+        assert folder.found.set == SMALL
+    assert not (tmp_path / REPAIRED).exists()
+
+
+def test_one_process_writes_a_folder(tmp_path: Path) -> None:
+    with RecordFolder(tmp_path), pytest.raises(RecordsBusyError):
+        RecordFolder(tmp_path)
+
+
+def test_what_only_tvm_finds_wrong_is_set_aside(tmp_path: Path) -> None:
+    write_records(SMALL, tmp_path)
+    with RecordFolder(tmp_path) as folder:
+        folder.set_aside({1: "its trace does not fit"})
+        assert [each.key for each in folder.found.set.records] == [SMALL.records[0].key, SMALL.records[2].key]
+        assert str(folder.damage[0]) == f"{RECORDS} line 2: its trace does not fit"
+    assert len(read_records(tmp_path).set.records) == 2
+
+
+def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path: Path) -> None:
+    data = packed(SMALL)
+    assert data == packed(SMALL)
+    assert unpack(data, tmp_path / "out").set == SMALL
+    assert read_records(tmp_path / "out").set == SMALL
+    write_records(SMALL, tmp_path / "set.tar")
+    assert (tmp_path / "set.tar").read_bytes() == data
+    with tarfile.open(tmp_path / "set.tar") as tar:
+        assert tar.getnames() == list(FILES)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"", "no folder and no .tar"), (b"x" * 2000, "no folder and no .tar"), (packed(SMALL)[:700], "old.tar")],
+)
+def test_what_is_no_set_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(BadRecordsError, match=why):
+        read_records(data, "old.tar")
+
+
+def test_a_set_without_one_good_record_says_what_is_wrong(tmp_path: Path) -> None:
+    write_records(SMALL, tmp_path)
+    (tmp_path / RECORDS).write_text("rubbish\n")
+    with pytest.raises(BadRecordsError, match=f"{RECORDS} line 1: it is no JSON"):
+        read_records(tmp_path)
+
+
+def test_the_best_of_each_task() -> None:
+    one, two = best(SMALL)
+    assert (one.name, one.weight, one.trials, one.failed, one.seconds) == ("conv_1", 2, 2, 1, 0.002)
+    assert one.gflops == pytest.approx(1.0)
+    assert (one.device, two.trials) == ("emerald-9", 1)
+    nothing = best(set_of(("1", 0, FAILED_S)))[0]
+    assert (nothing.seconds, nothing.gflops, nothing.device) == (None, None, "")
+
+
+def test_pruned_to_what_compiling_needs() -> None:
+    found = pruned(set_of(("1", 0, 0.002), ("1", 1, 0.001), ("2", 0, FAILED_S)))
+    assert [each.seconds for each in found.records] == [0.001]
+    assert list(found.workloads) == ["1"]
+    assert math.isfinite(found.records[0].seconds)
+
+
+def test_a_sidecar_line_comes_before_its_record_and_alone_says_nothing() -> None:
+    files = bytes_of(SMALL)
+    files[RECORDS] = b""
+    assert read({**files, MEASURED_BY: files[MEASURED_BY]}).set.origins == {}
