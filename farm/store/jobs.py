@@ -24,6 +24,7 @@ from farm.core.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store import schema
 from farm.store.database import Database, must_change
 from farm.store.devices import put
+from farm.store.measurements import keep_measurement
 from farm.store.rows import (
     attempt_end,
     attempt_of,
@@ -228,6 +229,7 @@ class JobTable:
             must_change(connection.execute(end).rowcount)
             must_change(connection.execute(change).rowcount)
             _keep_result(connection, becomes.id, result)
+            keep_measurement(connection, becomes, ended, result)
 
         return await self._database.write_if(finish, events, last=True)
 

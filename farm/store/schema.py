@@ -264,3 +264,27 @@ poison = Table(
     CheckConstraint("kills >= 1", name="poison_has_killed"),
 )
 Index("poison_last", poison.c.last_at)
+
+# What each finished bench measured, found by its model, and the reference kernel's time by its phone.
+measurement = Table(
+    "measurement",
+    metadata,
+    Column("seq", serial_number(), primary_key=True),  # order of the results
+    Column("job", ForeignKey("job.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("model", Word, nullable=False),  # SHA-256 of its file
+    Column("name", Word, nullable=False),  # what people call it
+    Column("device", Word, nullable=False),
+    Column("epoch", Word, nullable=False),  # the phone's build fingerprint: an update begins a new one
+    Column("kernel", Word, nullable=False),  # key of the reference kernel; '' when there was none
+    Column("reference_s", Double),  # its median time in that bench, seconds
+    Column("at", UtcTime, nullable=False),
+    Column(
+        "summary", StrictJson, nullable=False
+    ),  # what a history shows of it: a result can be a thousand times larger
+)
+Index("measurement_of_model", measurement.c.model, measurement.c.seq)
+Index("measurement_of_name", measurement.c.name, measurement.c.seq)
+Index(
+    "measurement_of_reference",
+    measurement.c.device, measurement.c.epoch, measurement.c.kernel, measurement.c.seq,
+)  # fmt: skip

@@ -17,6 +17,7 @@ from farm.store.devices import AliasTable, DeviceTable
 from farm.store.event_table import EventTable
 from farm.store.jobs import JobTable
 from farm.store.leases import LeaseTable
+from farm.store.measurements import MeasurementTable
 from farm.store.opening import note_end, open_file
 from farm.store.reserve import Reserve
 from farm.store.server import Server
@@ -35,6 +36,7 @@ class Store:
         self.aliases = AliasTable(database)
         self.jobs = JobTable(database)
         self.leases = LeaseTable(database)
+        self.measurements = MeasurementTable(database)
         self.events = EventTable(database)
         self.reservations = ReservationTable(database)
         self.toolchains = ToolchainTable(database)

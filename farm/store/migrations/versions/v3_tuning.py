@@ -1,4 +1,4 @@
-"""Tuning on pools of phones: attempts that outlive their first phone, records that are kept, poisoned artifacts."""
+"""Tuning on pools of phones: attempts that outlive a phone, records that are kept, poison; what was measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def upgrade() -> None:
     connection.execute(sql(f"CREATE TEMPORARY TABLE attempt_before AS SELECT {KEPT} FROM attempt"))
     op.drop_table("attempt")
     # What the new tables refer to is there already; they are named here only.
-    metadata.create_all(connection, tables=[attempt, record_set, poison])
+    metadata.create_all(connection, tables=[attempt, record_set, poison, measurement])
     connection.execute(sql(f"INSERT INTO attempt ({KEPT}, pooled) SELECT {KEPT}, 0 FROM attempt_before"))  # noqa: S608 (names of ours)
     connection.execute(sql("DROP TABLE attempt_before"))
 
@@ -109,3 +109,24 @@ poison = Table(
     CheckConstraint("kills >= 1", name="poison_has_killed"),
 )
 Index("poison_last", poison.c.last_at)
+
+measurement = Table(
+    "measurement",
+    metadata,
+    Column("seq", SERIAL, primary_key=True),
+    Column("job", ForeignKey("job.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("model", Word, nullable=False),
+    Column("name", Word, nullable=False),
+    Column("device", Word, nullable=False),
+    Column("epoch", Word, nullable=False),
+    Column("kernel", Word, nullable=False),
+    Column("reference_s", Double),
+    Column("at", Double, nullable=False),
+    Column("summary", Text, nullable=False),
+)
+Index("measurement_of_model", measurement.c.model, measurement.c.seq)
+Index("measurement_of_name", measurement.c.name, measurement.c.seq)
+Index(
+    "measurement_of_reference",
+    measurement.c.device, measurement.c.epoch, measurement.c.kernel, measurement.c.seq,
+)  # fmt: skip

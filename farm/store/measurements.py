@@ -1,0 +1,133 @@
+"""What benches measured, by model: small rows written with the results, for histories and nominal speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select
+
+from farm.core.job import Attempt, AttemptState, Job
+from farm.store.database import Database
+from farm.store.schema import measurement
+
+KIND = "bench"
+NOMINAL_OF = 5  # measurements: the first so many of an identity epoch say what a phone's nominal speed is
+MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
+# What a history shows of a result, besides where it was measured.
+_SUMMARY = (
+    "estimate", "verdict", "reasons", "target", "precision", "soc", "gpu", "bundle", "library_sha256", "conditions",
+    "notes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One bench of one model on one phone."""
+
+    seq: int
+    job: str
+    model: str  # SHA-256 of its file
+    name: str
+    device: str
+    epoch: str  # the phone's build fingerprint
+    kernel: str  # key of the reference kernel; "" when there was none
+    reference_s: float | None
+    at: datetime
+    summary: Mapping[str, Any]  # of its certificate
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """A model that was measured, under one of its names."""
+
+    model: str
+    name: str
+    count: int
+    latest: int  # seq of the newest measurement
+
+
+class MeasurementTable:
+    """Statements over measurements."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def models(self, asked: str, limit: int = 50) -> tuple[MeasuredModel, ...]:
+        """The measured models of that name, or whose hash begins so (8 characters at least); the latest first."""
+        of_name = measurement.c.name == asked
+        of_hash = measurement.c.model.between(asked, f"{asked}g") if len(asked) >= 8 else None  # "g": behind hex
+        return tuple(each for where in (of_name, of_hash) if where is not None for each in self._models(where, limit))
+
+    def page(
+        self, model: str, *, device: str = "", before: int | None = None, limit: int = 100
+    ) -> tuple[Measurement, ...]:
+        """Measurements of a model (its whole hash), newest first; older than number `before` if it is given."""
+        wanted = select(measurement).where(measurement.c.model == model)
+        if device:
+            wanted = wanted.where(
+                measurement.c.device.concat("") == device
+            )  # an expression: the model's index is better
+        if before is not None:
+            wanted = wanted.where(measurement.c.seq < before)
+        wanted = wanted.order_by(measurement.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return tuple(Measurement(**row) for row in connection.execute(wanted).mappings())
+
+    def nominal_s(self, device: str, epoch: str) -> dict[str, float]:
+        """The nominal time of each reference kernel on a phone, seconds: the median of its first measurements there."""
+        mine = (measurement.c.device == device, measurement.c.epoch == epoch)
+        found: dict[str, float] = {}
+        with self._database.reading() as connection:
+            newer = ""  # kernels one after the other, each by its place in the index
+            for _ in range(MOST_KERNELS):
+                next_one = select(func.min(measurement.c.kernel)).where(*mine, measurement.c.kernel > newer)
+                kernel = connection.execute(next_one).scalar()
+                if kernel is None:
+                    break
+                first = (
+                    select(measurement.c.reference_s)
+                    .where(*mine, measurement.c.kernel == kernel, measurement.c.reference_s.is_not(None))
+                    .order_by(measurement.c.seq)
+                    .limit(NOMINAL_OF)
+                )
+                if readings := connection.execute(first).scalars().all():
+                    found[kernel] = float(median(readings))
+                newer = kernel
+        return found
+
+    def _models(self, where: ColumnElement[bool], limit: int) -> Sequence[MeasuredModel]:
+        latest = func.max(measurement.c.seq)
+        wanted = (
+            select(measurement.c.model, measurement.c.name, func.count().label("count"), latest.label("latest"))
+            .where(where)
+            .group_by(measurement.c.model, measurement.c.name)
+            .order_by(latest.desc())
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return [MeasuredModel(**row) for row in connection.execute(wanted).mappings()]
+
+
+def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:
+    """Note what a bench measured, with its result."""
+    certificate = (result or {}).get("certificate")
+    if job.kind != KIND or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
+        return
+    reference = certificate.get("reference") or {}
+    connection.execute(
+        insert(measurement).values(
+            job=job.id,
+            model=str(job.spec.get("model", "")),
+            name=str(job.spec.get("name", "")),
+            device=ended.device,
+            epoch=str(certificate.get("epoch", "")),
+            kernel=str(reference.get("kernel", "")),
+            reference_s=reference.get("median_s"),
+            at=ended.ended_at,
+            summary={name: certificate[name] for name in _SUMMARY if name in certificate},
+        )
+    )
