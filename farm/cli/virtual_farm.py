@@ -168,17 +168,20 @@ class VirtualFarm:
 
 
 def phones_of(profiles: Iterable[str]) -> dict[str, str]:
-    """A virtual phone's name in the lab for each profile.
+    """A virtual phone's name in the lab for each profile, or profile+arm64 (docs/virtual-phone.md).
 
     Raises:
         UserError: there is no such profile.
     """
-    from farm.simulation.profiles import list_profiles
+    from farm.simulation.profiles import ARM64_SUFFIX, list_profiles, split_profile
 
     phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
-    unknown = sorted(set(phones.values()) - set(list_profiles()))
+    unknown = sorted({split_profile(text)[0] for text in phones.values()} - set(list_profiles()))
     if unknown:
-        raise UserError(f"there is no profile {unknown[0]!r}", hint=f"profiles: {', '.join(list_profiles())}")
+        raise UserError(
+            f"there is no profile {unknown[0]!r}",
+            hint=f"profiles: {', '.join(list_profiles())}; with {ARM64_SUFFIX} behind it the phone runs AArch64 code",
+        )
     return phones
 
 
@@ -194,7 +197,7 @@ def virtual_farm(
     """A daemon with virtual phones, plugged in and on their way to ready.
 
     Args:
-        phones: name in the lab -> profile (`phones_of`).
+        phones: name in the lab -> profile or profile+arm64 (`phones_of`).
         config: further TOML for the daemon.
         plugged: whether the phones are plugged in at once.
         isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
@@ -202,11 +205,13 @@ def virtual_farm(
 
     Raises:
         UserError: there is no such isolation.
-        HostError: TVM is missing, or the daemon or the lab did not come up.
+        HostError: TVM is missing, or the daemon or the lab did not come up, or this host cannot have arm64 phones.
     """
     from farm.adb.program import find_adb
+    from farm.simulation.arm64 import arm64_folder
     from farm.simulation.control import running_lab
     from farm.simulation.isolation import Isolation
+    from farm.simulation.profiles import split_profile
     from farm.simulation.runtime import build_bundle_folder, is_launcher
 
     if isolation and isolation not in set(Isolation):
@@ -215,6 +220,7 @@ def virtual_farm(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
         tell("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
         bundle = build_bundle_folder(folder / "bundle")
+        arm64 = arm64_folder(tell) if any(split_profile(profile)[1] for profile in phones.values()) else None
         tell("starting the daemon ...")
         daemon = DaemonProcess(folder, config)
         stack.callback(daemon.stop)
@@ -222,6 +228,8 @@ def virtual_farm(
         stack.callback(client.close)
         tell("checking the bundle and compiling its golden kernels ...")
         client.call("bundle.add", folder=str(bundle), name="virtual")
+        if arm64 is not None:
+            client.call("bundle.add", folder=str(arm64 / "bundle"), name="virtual-arm64")
         tell(f"booting {len(phones)} virtual phones ...")
         lab = running_lab(
             folder / "lab",
@@ -229,6 +237,7 @@ def virtual_farm(
             adb_socket=client.call("status")["adb"]["socket"],
             isolation=isolation or None,
             expose_python=is_launcher(bundle / "tvm_rpc"),
+            arm64=arm64,
             plugged=plugged,
         )
         yield VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)

@@ -247,6 +247,7 @@ def running_lab(
     isolation: str | None = None,
     data_bytes: int | None = None,
     expose_python: bool = False,
+    arm64: Path | None = None,
     plugged: bool = True,
     boot_timeout_s: float = BOOT_TIMEOUT_S,
 ) -> Iterator[LabClient]:
@@ -260,7 +261,8 @@ def running_lab(
     command = [sys.executable, "-m", "farm.simulation.lab", "--lifeline", "--dir", os.fspath(directory)]
     for name, profile in phones.items():
         command += ["--phone", f"{name}={profile}"]
-    for option, value in (("--adb-socket", adb_socket), ("--isolation", isolation), ("--data-bytes", data_bytes)):
+    options = {"--adb-socket": adb_socket, "--isolation": isolation, "--data-bytes": data_bytes, "--arm64": arm64}
+    for option, value in options.items():
         if value:
             command += [option, str(value)]
     if expose_python:

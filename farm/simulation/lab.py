@@ -32,7 +32,7 @@ from farm.simulation.faults import FAULTS
 from farm.simulation.isolation import Isolation
 from farm.simulation.lab_faults import Saboteur
 from farm.simulation.lab_phone import LabPhone
-from farm.simulation.profiles import load_profile
+from farm.simulation.profiles import load_profile, split_profile
 from farm.simulation.world import WorldSpec
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Lab:
         isolation: Isolation | None = None,
         data_bytes: int | None = None,
         expose_python: bool = False,
+        arm64: Path | None = None,
         plugged: bool = True,
     ) -> None:
         self.directory = directory
@@ -72,6 +73,7 @@ class Lab:
         self._isolation = isolation
         self._data_bytes = data_bytes
         self._expose_python = expose_python
+        self._arm64 = arm64
         self._plugged = plugged
         self._phones: dict[str, tuple[LabPhone, Saboteur]] = {}
 
@@ -86,14 +88,20 @@ class Lab:
             raise UserError(f"a phone cannot be called {name!r}", hint="use lower case letters, digits, . _ -")
         if name in self._phones:
             raise UserError(f"there is a phone called {name} already", hint="choose another name")
-        load_profile(profile)
+        base, arm64 = split_profile(profile)
+        load_profile(base)
+        if arm64 and self._arm64 is None:
+            raise UserError(
+                f"{profile}: this lab has no programs for arm64 phones", hint="start it with --arm64 FOLDER"
+            )
         spec = WorldSpec(
             name=name,
             directory=self.directory / name,
-            profile=profile,
+            profile=base,
             isolation=self._isolation,
             data_bytes=self._data_bytes,
             expose_python=self._expose_python,
+            arm64=self._arm64 if arm64 else None,
         )
         phone = LabPhone(spec, self._adb, plugged=self._plugged)
         phone.start()
@@ -312,6 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--isolation", choices=[level.value for level in Isolation], help="default: the best possible")
     parser.add_argument("--data-bytes", type=int, help="/data as a file system of that size, so that it can fill up")
     parser.add_argument("--expose-python", action="store_true", help="phones see the host's Python (launcher bundles)")
+    parser.add_argument("--arm64", type=Path, metavar="FOLDER", help="of farm.simulation.arm64, for PROFILE+arm64")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does: with who started it")
     parser.add_argument("--unplugged", action="store_true", help="phones wait for `plug`")
     options = parser.parse_args(arguments)
@@ -338,6 +347,7 @@ async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str]]) 
         isolation=Isolation(options.isolation) if options.isolation else None,
         data_bytes=options.data_bytes,
         expose_python=options.expose_python,
+        arm64=options.arm64.resolve() if options.arm64 else None,
         plugged=not options.unplugged,
     )
     if options.lifeline:

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# Of arm64 phones (farm.simulation.arm64): what starts their programs, and where that reads which folder is /data.
+ARM64_PRELOAD = "arm64_exec.so"
+ARM64_DATA = "FARM_ARM64_DATA"
+
 
 def _same_path(path: bytes) -> bytes:
     return path

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NoReturn
 from farm.simulation import namespaces
 from farm.simulation.isolation import Isolation, enter_machine, enter_phone
 from farm.simulation.line import ConnectionSource
-from farm.simulation.machine import Machine
+from farm.simulation.machine import ARM64_DATA, ARM64_PRELOAD, Machine
 from farm.simulation.plain import PlainPhone
 from farm.simulation.sensors import DUMPSYS, PROC, SYS
 from farm.simulation.state import STATE_ENVIRONMENT, state_folder
@@ -67,6 +67,7 @@ class PhonePlan:
     system: Path | None
     data_bytes: int | None
     expose_python: bool
+    arm64: Path | None
 
     @property
     def plain(self) -> PlainPhone:
@@ -327,7 +328,7 @@ def _root_plan(plan: PhonePlan) -> namespaces.RootPlan:
             "meminfo": directory / PROC / "meminfo",
             "sys/kernel/random/boot_id": directory / PROC / "boot_id",
         },
-        host_folders=_python_folders() if plan.expose_python else (),
+        host_folders=(*(_python_folders() if plan.expose_python else ()), *filter(None, [plan.arm64])),
     )
 
 
@@ -354,6 +355,9 @@ def _machine(plan: PhonePlan) -> Machine:
         "TMPDIR": "/data/local/tmp",
         STATE_ENVIRONMENT: "/dev/farm/state",
     }
+    if plan.arm64 is not None:
+        data = plan.directory / "data" if plan.isolation is Isolation.NONE else Path("/data")
+        environment |= {"LD_PRELOAD": str(plan.arm64 / ARM64_PRELOAD), ARM64_DATA: str(data)}
     return plan.plain.machine(environment) if plan.isolation is Isolation.NONE else Machine(environment=environment)
 
 

@@ -25,11 +25,11 @@ from farm.bundle.folder import DESCRIPTION
 from farm.core.errors import HostError
 
 SERVER = "tvm_rpc"
-_SOURCES = ("tvm_rpc.cc", "kernel_faults.h")
+SOURCES = ("tvm_rpc.cc", "kernel_faults.h")
 _LAUNCHER = "launcher.py"
 _COMPILE_LIMIT_S = 120.0  # two seconds on an idle 2-core host; a loaded CI machine may take many times that
 _LIST_LIMIT_S = 20.0
-_COMPILER_FLAGS = ("-std=c++17", "-O2", "-g0", "-DFARM_VIRTUAL_PHONE", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
+COMPILER_FLAGS = ("-std=c++17", "-O2", "-g0", "-DFARM_VIRTUAL_PHONE", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
 # A shell starts Python: in an interpreter's name the kernel takes no blanks and 127 bytes at most (255 since 5.1).
 # What the shell runs is a string to Python, joined to the launcher's own docstring.
 _SHEBANG = """#!/bin/sh
@@ -128,10 +128,10 @@ def _package(name: str) -> Path:
 def _compiled(wheel: TvmWheel, compiler: str) -> Path:
     """The server for these sources, libraries and this compiler, compiled at most once."""
     digest = hashlib.sha256()
-    sources = [Path(__file__).with_name(name) for name in _SOURCES]
+    sources = [Path(__file__).with_name(name) for name in SOURCES]
     for file in (*sources, *wheel.libraries):
         digest.update(file.read_bytes())
-    digest.update(" ".join(_COMPILER_FLAGS).encode())
+    digest.update(" ".join(COMPILER_FLAGS).encode())
     digest.update(_output_of([compiler, "-dumpfullversion"], _LIST_LIMIT_S).encode())
     kept = cache_folder() / digest.hexdigest()[:32] / SERVER
     if kept.is_file():
@@ -144,7 +144,7 @@ def _compiled(wheel: TvmWheel, compiler: str) -> Path:
         _output_of(
             [
                 compiler,
-                *_COMPILER_FLAGS,
+                *COMPILER_FLAGS,
                 *(f"-isystem{folder}" for folder in wheel.includes),
                 str(sources[0]),
                 *map(str, wheel.libraries),

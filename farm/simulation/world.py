@@ -29,7 +29,7 @@ from farm.simulation import phone_processes
 from farm.simulation.isolation import Isolation, detect_isolation
 from farm.simulation.line import CONNECTION_MESSAGE, ConnectionSource, Line, line_pair
 from farm.simulation.phone_processes import ExitCode, PhonePlan
-from farm.simulation.profiles import format_properties, load_profile, serial_of
+from farm.simulation.profiles import ARM64_ABI, VIRTUAL_ABI, format_properties, load_profile, serial_of
 from farm.simulation.sensors import DUMPSYS, SYS, apply_state, render_constant, write_files
 from farm.simulation.state import PhoneState, new_boot_id, read_state, state_folder, write_state
 from farm.simulation.system_image import build_system, device_programs, find_userland
@@ -53,6 +53,7 @@ class WorldSpec:
     isolation: Isolation | None = None  # None: the best this host allows
     data_bytes: int | None = None  # /data is a tmpfs of this size: `df` and ENOSPC are real. None: a folder of the host
     expose_python: bool = False  # the runtime bundle is the Python launcher, which needs the host's interpreter
+    arm64: Path | None = None  # an arm64 phone: the folder of `farm.simulation.arm64`, shown at its own path
 
     @property
     def serial(self) -> str:
@@ -235,6 +236,7 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
         system=system,
         data_bytes=spec.data_bytes,
         expose_python=spec.expose_python,
+        arm64=spec.arm64,
     )
     if isolation is Isolation.NONE:
         plan.plain.lay_out(device_programs("/bin/sh", root=str(plan.plain.root)))
@@ -252,7 +254,7 @@ def _begin_boot(spec: WorldSpec) -> None:
     write_state(directory, state)
     apply_state(directory, profile, state)
     properties = directory / "properties"
-    text = format_properties(profile.properties(spec.serial))
+    text = format_properties(profile.properties(spec.serial, ARM64_ABI if spec.arm64 else VIRTUAL_ABI))
     (properties / "all").write_bytes(text.encode("utf-8", "surrogateescape"))
     for stale in (properties / "set").iterdir():
         stale.unlink()

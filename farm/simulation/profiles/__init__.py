@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.resources.abc import Traversable
 
-VIRTUAL_ABI = "x86_64"  # what really runs on a virtual phone, whatever its getprop claims
+VIRTUAL_ABI = "x86_64"  # what really runs on most virtual phones, whatever their getprop claims
+ARM64_ABI = "arm64-v8a"  # on a phone whose programs qemu runs
+ARM64_SUFFIX = "+arm64"  # behind a profile's name: a phone of that ABI
 ABI_PROPERTY = "farm.virtual.abi"
 _SERIAL_DIGITS = "0123456789abcdef"
 _BLOCK = re.compile(r"^==> (\S+) <==\n(.*?)(?=^==> |\Z)", re.MULTILINE | re.DOTALL)
@@ -56,13 +58,13 @@ class Profile:
     battery: str  # dumpsys battery
     thermalservice: str  # dumpsys thermalservice; empty: this Android has no such service
 
-    def properties(self, serial: str) -> dict[str, str]:
+    def properties(self, serial: str, abi: str = VIRTUAL_ABI) -> dict[str, str]:
         """The phone's properties with its own serial number and the ABI that really runs."""
         found: dict[str, str] = dict(_PROPERTY.findall(self.getprop))
         for name in _SERIAL_NAMES & found.keys():
             found[name] = serial
         found["ro.serialno"] = found["ro.boot.serialno"] = serial
-        found[ABI_PROPERTY] = VIRTUAL_ABI
+        found[ABI_PROPERTY] = abi
         return found
 
 
@@ -97,6 +99,12 @@ def load_profile(name: str) -> Profile:
         battery=_text(folder / "dumpsys_battery.txt"),
         thermalservice=_text(thermalservice) if thermalservice.is_file() else "",
     )
+
+
+def split_profile(text: str) -> tuple[str, bool]:
+    """The profile of `NAME` or `NAME+arm64`, and whether qemu runs its programs (farm.simulation.arm64)."""
+    name = text.removesuffix(ARM64_SUFFIX)
+    return name, name != text
 
 
 def serial_of(phone: str, profile: Profile) -> str:
