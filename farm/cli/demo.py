@@ -51,8 +51,8 @@ def demo(
         typer.echo("\n$ farm status")
         print_status(farm.status())
         model = farm.folder / MODEL
-        made = farm.run(sys.executable, "-m", "farm.zoo.small_cnn", str(model))
-        _show(f"python -m farm.zoo.small_cnn {MODEL}", made)
+        made = farm.run(sys.executable, "-m", "farm.zoo", "small_cnn", str(model))
+        _show(f"python -m farm.zoo small_cnn {MODEL}", made)
         typer.echo(f"\n$ farm bench {MODEL} --on android --repeat {repeat}")
         _bench(farm, model, repeat)
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")

@@ -98,7 +98,7 @@ def test_a_phone_knows_only_its_own_paths(farm):
 
 def test_a_model_is_benchmarked(farm, tmp_path):
     model = tmp_path / "small_cnn.onnx"
-    assert farm.run(sys.executable, "-m", "farm.zoo.small_cnn", str(model)).returncode == 0
+    assert farm.run(sys.executable, "-m", "farm.zoo", "small_cnn", str(model)).returncode == 0
     bench = farm.farm("bench", str(model), "--on", "android", "--repeat", "5", "--json", timeout_s=100)
     assert bench.returncode == 0, bench.stderr
     results = json.loads(bench.stdout)["results"]
