@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 
@@ -21,6 +22,10 @@ class Reason:
     code: str
     verdict: Verdict  # the best verdict that this leaves possible: SUSPECT or REJECTED
     sentence: str
+
+    def to_wire(self) -> dict[str, str]:
+        """Plain JSON."""
+        return {"code": self.code, "verdict": str(self.verdict), "sentence": self.sentence}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +47,58 @@ class Conditions:
     before: Moment = Moment()
     during: tuple[Moment, ...] = ()
     after: Moment = Moment()
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """All of them, in the order of time."""
+        return (self.before, *self.during, self.after)
+
+    def unknown(self) -> tuple[str, ...]:
+        """Names of what was not known at any moment."""
+        names = (each.name for each in fields(Moment))
+        return tuple(name for name in names if all(getattr(moment, name) is None for moment in self.moments))
+
+
+LIGHT_THROTTLING = 1
+SEVERE_THROTTLING = 3  # THERMAL_STATUS_SEVERE: clocks are held down for all apps
+MOST_WARMING_C = 8.0  # more, and the chip has other clocks and leakage at the end than at the beginning
+LOW_BATTERY_PERCENT = 15.0  # vendors' battery savers begin here
+MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
+
+
+def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
+    """What speaks against a result measured under these conditions; what is unknown says nothing."""
+    reasons = []
+    statuses = _known(conditions, "throttle_status")
+    if statuses and max(statuses) >= LIGHT_THROTTLING:
+        highest = int(max(statuses))
+        verdict = Verdict.REJECTED if highest >= SEVERE_THROTTLING else Verdict.SUSPECT
+        reasons.append(Reason("throttled", verdict, f"the phone reported thermal status {highest} (0 is none)"))
+    temperatures = _known(conditions, "temperature_c")
+    if temperatures and max(temperatures) - min(temperatures) > MOST_WARMING_C:
+        said = f"the phone's temperature went from {temperatures[0]:.0f} to {temperatures[-1]:.0f} °C"
+        reasons.append(Reason("temperature", Verdict.SUSPECT, said))
+    low = [
+        moment.battery_percent
+        for moment in conditions.moments
+        if moment.battery_percent is not None and moment.battery_percent < LOW_BATTERY_PERCENT and not moment.charging
+    ]
+    if low:
+        said = f"the battery was at {min(low):.0f} % and not charging: the phone may save power"
+        reasons.append(Reason("battery", Verdict.SUSPECT, said))
+    clocks = _known(conditions, "clock_hz")
+    if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
+        said = f"the clock was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
+        reasons.append(Reason("clock", Verdict.SUSPECT, said))
+    return tuple(reasons)
+
+
+def worst(reasons: Iterable[Reason]) -> Verdict:
+    """The verdict that reasons leave."""
+    found = {each.verdict for each in reasons}
+    return next((each for each in (Verdict.REJECTED, Verdict.SUSPECT) if each in found), Verdict.TRUSTED)
+
+
+def _known(conditions: Conditions, name: str) -> list[float]:
+    values = (getattr(moment, name) for moment in conditions.moments)
+    return [value for value in values if value is not None]

@@ -1,0 +1,182 @@
+"""What a run of samples says: the median at nominal speed, how sure, and whether it may be relied on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, worst
+from farm.measure.drift import correct, filled
+from farm.measure.interval import Estimate, median_interval
+from farm.measure.modes import Modes, find_modes
+from farm.measure.outliers import Outliers, find_outliers
+from farm.measure.series import Series
+from farm.measure.steps import Step, find_step
+from farm.measure.warmup import never_settled, warmup
+
+FEWEST = 5  # with fewer samples left there is no interval worth the name
+FEWEST_TRUSTED = (
+    30  # with fewer, coverage is not what it says when samples resemble their neighbours (bench statistics)
+)
+FEWEST_EFFECTIVE = 10.0  # likewise, of independent samples
+MOST_OUTLIERS = 0.05
+LONGEST_RUN = 3  # outliers in a row; more are an event
+MOST_DRIFT = 0.15  # the model need not slow down as the reference kernel does; over so much it matters
+REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The certificate's part that the samples tell, and the verdict on all of it. Times in seconds."""
+
+    count: int  # samples taken
+    warmup: int  # of these, at the start, left out of the estimate
+    estimate: Estimate  # at the reference kernel's nominal speed, where there was one
+    raw_median_s: float  # as measured, warm-up left out
+    nominal_s: float | None  # the reference kernel's; None: there was no reference
+    reference_median_s: float | None
+    drift: float  # the smoothed reference's slowest over its fastest, minus 1
+    step: Step | None  # in the corrected samples
+    reference_step: Step | None
+    modes: Modes | None
+    reference_modes: Modes | None
+    outliers: Outliers
+    conditions: Conditions
+    reasons: tuple[Reason, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the reasons leave."""
+        return worst(self.reasons)
+
+    @property
+    def used(self) -> int:
+        """Samples in the estimate."""
+        return self.estimate.count
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON; times in seconds."""
+        estimate = {**asdict(self.estimate), "half_width": self.estimate.half_width}
+        return {
+            **asdict(self),
+            "estimate": estimate,
+            "used": self.used,
+            "verdict": str(self.verdict),
+            "reasons": [reason.to_wire() for reason in self.reasons],
+            "unknown": list(self.conditions.unknown()),
+        }
+
+
+def assess(
+    samples: Series,
+    nominal_s: float | None = None,
+    *,
+    conditions: Conditions | None = None,
+    half_width: float = 0.01,
+) -> Assessment:
+    """Correct drift, cut the warm-up, estimate the median, and look for everything that makes it no single number.
+
+    Args:
+        samples: all that were taken, in order.
+        nominal_s: the reference kernel's time at nominal speed on this phone; None: its median in this run.
+        conditions: the phone's; what is None in them is unknown.
+        half_width: the relative half width of the 95 % interval that was wanted.
+    """
+    known = conditions or Conditions()
+    cut = warmup(correct(samples, nominal_s).log_s)
+    settled = samples.after(cut)
+    # Again: now that the warm-up no longer bends the smoothed reference.
+    corrected = correct(settled, nominal_s)
+    has_reference = corrected.nominal_s is not None
+    log_reference = np.log(filled(settled.reference_s)) if has_reference else None
+    found = Assessment(
+        count=samples.count,
+        warmup=cut,
+        estimate=median_interval(corrected.log_s, corrected.residual if has_reference else None),
+        raw_median_s=float(np.median(settled.seconds)),
+        nominal_s=corrected.nominal_s,
+        reference_median_s=None if log_reference is None else float(np.exp(np.median(log_reference))),
+        drift=float(np.exp(np.ptp(corrected.smooth)) - 1),
+        step=_moved(find_step(corrected.log_s), cut),
+        reference_step=None if log_reference is None else _moved(find_step(log_reference), cut),
+        modes=find_modes(corrected.log_s),
+        reference_modes=None if log_reference is None else find_modes(corrected.residual),
+        outliers=find_outliers(corrected.log_s, cut),
+        conditions=known,
+        reasons=(),
+    )
+    return replace(found, reasons=(*_reasons(found, half_width), *judge_conditions(known)))
+
+
+def _moved(step: Step | None, cut: int) -> Step | None:
+    """With its index among all samples."""
+    return None if step is None else replace(step, index=step.index + cut)
+
+
+def _reasons(found: Assessment, half_width: float) -> list[Reason]:
+    return [
+        *_too_little(found, half_width),
+        *_reference(found),
+        *_levels("step", found.step, found.reference_step, _step_said),
+        *_levels("modes", found.modes, found.reference_modes, _modes_said),
+        *_outliers(found.outliers),
+    ]
+
+
+def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
+    estimate = found.estimate
+    if found.used < FEWEST:
+        yield Reason("few_samples", Verdict.REJECTED, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
+    elif found.used < FEWEST_TRUSTED:
+        yield Reason("few_samples", Verdict.SUSPECT, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
+    elif estimate.effective_count < FEWEST_EFFECTIVE:
+        said = (
+            f"samples resemble their neighbours: {found.used} say as much as {estimate.effective_count:.0f} "
+            f"independent ones; {FEWEST_EFFECTIVE:.0f} are needed"
+        )
+        yield Reason("few_effective", Verdict.SUSPECT, said)
+    if estimate.half_width > half_width:
+        said = f"the median is known to +-{estimate.half_width:.2%}, not to the +-{half_width:.2%} asked for"
+        yield Reason("wide", Verdict.SUSPECT, said)
+    if never_settled(found.warmup, found.count):
+        yield Reason("warming_up", Verdict.SUSPECT, f"still warming up after {found.warmup} of {found.count} samples")
+
+
+def _reference(found: Assessment) -> Iterator[Reason]:
+    if found.nominal_s is None:
+        yield Reason("no_reference", Verdict.SUSPECT, "no reference kernel ran beside it: the clock has no witness")
+    elif found.drift > MOST_DRIFT:
+        said = f"the reference kernel's speed changed by {found.drift:.1%} within the run"
+        yield Reason("drift", Verdict.SUSPECT, said)
+
+
+_Level = TypeVar("_Level", Step, Modes)
+
+
+def _levels(
+    code: str, own: _Level | None, reference: _Level | None, said: Callable[[_Level], tuple[float, str]]
+) -> Iterator[Reason]:
+    for where, what, level in (("", "the samples", own), ("reference_", "the reference kernel", reference)):
+        if level is not None:
+            size, sentence = said(level)
+            verdict = Verdict.REJECTED if abs(size) > REJECTED_CHANGE else Verdict.SUSPECT
+            yield Reason(where + code, verdict, f"{what} {sentence}")
+
+
+def _step_said(step: Step) -> tuple[float, str]:
+    return step.change, f"changed by {step.change:+.1%} at sample {step.index} and stayed so"
+
+
+def _modes_said(modes: Modes) -> tuple[float, str]:
+    return modes.distance, f"went between two levels {modes.distance:.1%} apart, {modes.low_share:.0%} at the lower"
+
+
+def _outliers(outliers: Outliers) -> Iterator[Reason]:
+    if outliers.share > MOST_OUTLIERS:
+        said = f"{outliers.count} samples ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
+        yield Reason("outliers", Verdict.SUSPECT, said)
+    if outliers.longest_run > LONGEST_RUN:
+        yield Reason("burst", Verdict.SUSPECT, f"{outliers.longest_run} outliers in a row: something else ran")

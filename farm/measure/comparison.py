@@ -1,0 +1,254 @@
+"""Which of two is faster, by how much, how sure, and how many pairs it would take to tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions
+from farm.measure.interval import Estimate, median_interval
+from farm.measure.modes import find_modes
+from farm.measure.series import FloatArray, series
+from farm.measure.steps import find_step
+
+CONFIDENCE = 0.99
+POWER = 0.95
+MIN_EFFECT = 0.01
+FIND_EFFECT = 0.03
+FIRST_PAIRS = 24
+FEWEST_ROUNDS = 10  # with fewer, no 99 % interval of a median is to be had
+SCATTER_MARGIN = 1.3  # the scatter is only estimated: by so many of its own standard errors it is taken higher
+MOST_GROWTH = 2.0  # pairs taken between two looks, relative to those there are
+
+
+class Answer(StrEnum):
+    """What B is, seen from A."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"  # any difference is smaller than the minimum effect
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """B against A. Ratios are B's time over A's: below 1, B is faster."""
+
+    answer: Answer
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    pairs: int  # 0: two results that were not measured in turns
+    min_effect: float
+    find_effect: float
+    needed_pairs: int  # a true difference of `find_effect` would be found by so many, with 95 % power
+    needed_same: int  # two equal builds would be called the same by so many, with 95 % power
+    reasons: tuple[Reason, ...]  # what makes it less than certain; an answer is given all the same
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {**asdict(self), "answer": str(self.answer), "reasons": [reason.to_wire() for reason in self.reasons]}
+
+
+def compare(
+    a_s: Sequence[float] | FloatArray,
+    b_s: Sequence[float] | FloatArray,
+    *,
+    min_effect: float = MIN_EFFECT,
+    find_effect: float = FIND_EFFECT,
+    conditions: Conditions | None = None,
+) -> Comparison:
+    """Compare samples taken in turns on one phone.
+
+    Pair i is one sample of A and one of B right after each other: A first in even pairs, B first in odd ones. Two pairs
+    (ABBA) are a round; the mean of a round's two log ratios has no straight drift in it, whatever its rate. The 99 %
+    interval is the block bootstrap's of the median of rounds.
+
+    `faster` and `slower` need an interval without 1 and a ratio at least `min_effect` from it; `same` an interval that
+    lies within `min_effect` of 1 on both sides; all else is `cannot tell`.
+
+    Raises:
+        ValueError: the lengths differ or are odd or 0, a time is not finite and above 0, or effects are out of order:
+            0 <= min_effect < find_effect < 1.
+    """
+    _check_effects(min_effect, find_effect)
+    rounds = _rounds(a_s, b_s)
+    found = median_interval(rounds, confidence=CONFIDENCE)
+    answer = _answer(found, min_effect) if rounds.size >= FEWEST_ROUNDS else Answer.CANNOT_TELL
+    scatter = _scatter(found, int(rounds.size))
+    return Comparison(
+        answer=answer,
+        ratio=found.median_s,
+        low=found.low_s,
+        high=found.high_s,
+        confidence=CONFIDENCE,
+        pairs=2 * int(rounds.size),
+        min_effect=min_effect,
+        find_effect=find_effect,
+        needed_pairs=needed_pairs(scatter, find_effect, min_effect),
+        needed_same=needed_same(scatter, min_effect),
+        reasons=(*_unsteady(rounds), *judge_conditions(conditions or Conditions())),
+    )
+
+
+def needed_pairs(scatter: float, effect: float, min_effect: float = MIN_EFFECT) -> int:
+    """Pairs by which a true difference of `effect` is told with 95 % power; even.
+
+    Told means: the interval excludes 1, and the estimate is beyond `min_effect`. `scatter` is the half width, on the
+    log scale, of the 99 % interval that a single round would have.
+
+    Raises:
+        ValueError: an effect is not above 0, or `effect` is not above `min_effect`.
+    """
+    _check_effects(min_effect, effect)
+    power = NormalDist().inv_cdf(POWER) / _z()
+    return _pairs(scatter, min(math.log1p(effect) / (1 + power), (effect - min_effect) / power))
+
+
+def needed_same(scatter: float, min_effect: float = MIN_EFFECT) -> int:
+    """Pairs by which two equal builds are called the same with 95 % power; even. 0: by none, with no minimum effect."""
+    if min_effect <= 0:
+        return 0
+    power = NormalDist().inv_cdf((1 + POWER) / 2) / _z()
+    return _pairs(scatter, -math.log1p(-min_effect) / (1 + power))
+
+
+def more_pairs(found: Comparison, *, most: int = 2000) -> int:
+    """How many more pairs to take before looking again, even; 0: it is answered, or more would not answer it.
+
+    Both numbers of needed pairs are aimed at: first the one that finds a difference, then the one that excludes it. No
+    more than twice as many as there are at once, as the scatter is only estimated.
+    """
+    if found.answer is not Answer.CANNOT_TELL or found.pairs == 0:
+        return 0
+    aims = [aim for aim in (found.needed_pairs, found.needed_same) if aim > found.pairs]
+    aim = min(aims, default=2 * found.pairs)
+    more = min(max(aim - found.pairs, found.pairs // 4, 2), int(MOST_GROWTH * found.pairs), most - found.pairs)
+    return max(0, more + more % 2)
+
+
+def compare_results(
+    a: Estimate, b: Estimate, *, min_effect: float = MIN_EFFECT, find_effect: float = FIND_EFFECT
+) -> Comparison:
+    """Compare two stored results of one phone by their intervals; both are best at the same nominal speed.
+
+    What differs between two runs (temperature, where memory lies) is in neither interval, so this says less than
+    samples taken in turns, and says so in its reasons. `needed_pairs` is for taking them.
+
+    Raises:
+        ValueError: an effect is not above 0.
+    """
+    _check_effects(min_effect, find_effect)
+    middle = math.log(b.median_s) - math.log(a.median_s)
+    half = math.hypot(_log_half(a), _log_half(b))
+    found = Estimate(
+        math.exp(middle),
+        math.exp(middle - half),
+        math.exp(middle + half),
+        CONFIDENCE,
+        min(a.count, b.count),
+        min(a.effective_count, b.effective_count),
+        1,
+    )
+    scatter = half * math.sqrt(max(found.effective_count, 1.0) / 2)
+    said = "the two were not measured in turns: what differs between runs is not in the interval"
+    return Comparison(
+        answer=_answer(found, min_effect),
+        ratio=found.median_s,
+        low=found.low_s,
+        high=found.high_s,
+        confidence=CONFIDENCE,
+        pairs=0,
+        min_effect=min_effect,
+        find_effect=find_effect,
+        needed_pairs=needed_pairs(scatter, find_effect, min_effect),
+        needed_same=needed_same(scatter, min_effect),
+        reasons=(Reason("not_in_turns", Verdict.SUSPECT, said),),
+    )
+
+
+def together(comparisons: Sequence[Comparison]) -> Comparison:
+    """One answer for several phones: what all of them say, else `cannot tell`; the interval spans all of theirs.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not comparisons:
+        raise ValueError("there is no comparison")
+    answers = {each.answer for each in comparisons}
+    reasons = list(dict.fromkeys(reason for each in comparisons for reason in each.reasons))
+    if len(answers) > 1:
+        said = "the phones disagree: " + ", ".join(f"{each.answer} ({each.ratio:.3f})" for each in comparisons)
+        reasons.append(Reason("phones_disagree", Verdict.SUSPECT, said))
+    return replace(
+        comparisons[0],
+        answer=answers.pop() if len(answers) == 1 else Answer.CANNOT_TELL,
+        ratio=math.exp(sum(math.log(each.ratio) for each in comparisons) / len(comparisons)),
+        low=min(each.low for each in comparisons),
+        high=max(each.high for each in comparisons),
+        pairs=sum(each.pairs for each in comparisons),
+        needed_pairs=max(each.needed_pairs for each in comparisons),
+        needed_same=max(each.needed_same for each in comparisons),
+        reasons=tuple(reasons),
+    )
+
+
+def _answer(found: Estimate, min_effect: float) -> Answer:
+    if 1 - min_effect < found.low_s and found.high_s < 1 + min_effect:
+        return Answer.SAME
+    if found.high_s < 1 and found.median_s <= 1 - min_effect:
+        return Answer.FASTER
+    if found.low_s > 1 and found.median_s >= 1 + min_effect:
+        return Answer.SLOWER
+    return Answer.CANNOT_TELL
+
+
+def _rounds(a_s: Sequence[float] | FloatArray, b_s: Sequence[float] | FloatArray) -> FloatArray:
+    a, b = series(a_s).seconds, series(b_s).seconds
+    if a.size != b.size or a.size % 2:
+        raise ValueError(f"{a.size} samples of A and {b.size} of B: pairs come in twos (ABBA)")
+    return np.asarray((np.log(b) - np.log(a)).reshape(-1, 2).mean(axis=1), dtype=np.float64)
+
+
+def _unsteady(rounds: FloatArray) -> list[Reason]:
+    reasons = []
+    step, modes = find_step(rounds), find_modes(rounds)
+    if step is not None:
+        said = f"the ratio changed by {step.change:+.1%} from pair {2 * step.index} on"
+        reasons.append(Reason("step", Verdict.SUSPECT, said))
+    if modes is not None:
+        said = f"the ratio went between two levels {modes.distance:.1%} apart"
+        reasons.append(Reason("modes", Verdict.SUSPECT, said))
+    return reasons
+
+
+def _scatter(found: Estimate, rounds: int) -> float:
+    """The half width that one round's interval would have; its upper bound, as few rounds tell it badly."""
+    half = (math.log(found.high_s) - math.log(found.low_s)) / 2
+    return half * math.sqrt(rounds) * (1 + SCATTER_MARGIN / math.sqrt(rounds))
+
+
+def _pairs(scatter: float, half: float) -> int:
+    return 2 * max(FEWEST_ROUNDS, math.ceil(min((scatter / half) ** 2, 1e9)))
+
+
+def _log_half(estimate: Estimate) -> float:
+    """Half the width of an estimate's interval, on the log scale, at this module's confidence."""
+    half = (math.log(estimate.high_s) - math.log(estimate.low_s)) / 2
+    return half * _z() / NormalDist().inv_cdf(0.5 + estimate.confidence / 2)
+
+
+def _z() -> float:
+    return NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+
+
+def _check_effects(min_effect: float, find_effect: float) -> None:
+    if not 0 <= min_effect < find_effect < 1:
+        raise ValueError(f"effects of {min_effect:g} (least) and {find_effect:g} (to find): 0 <= least < to find < 1")

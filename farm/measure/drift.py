@@ -1,0 +1,104 @@
+"""Drift: what the phone's clock did during a run, told by a reference kernel, and the samples without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from farm.measure.series import FloatArray, Series
+
+HALF_WINDOW = 7  # samples to either side: slower than scheduling noise, faster than a phone warms up
+FEWEST_FOR_LINES = 8  # below, a line through the reference would be more noise than drift
+CLIP = 3.0  # a reference time further from its neighbours than so many standard deviations is pulled to that distance
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
+LEAST_SPREAD = 1e-6  # relative: nothing is timed better
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corrected:
+    """Samples at the reference kernel's nominal speed. All on the log scale, where drift adds."""
+
+    log_s: FloatArray  # of corrected seconds
+    residual: FloatArray  # log of each reference time over its smoothed value; zeros without a reference; median 0
+    smooth: FloatArray  # log of the smoothed reference; zeros without
+    nominal_s: float | None  # None: there was no reference, and nothing was corrected
+
+
+def spread(values: FloatArray) -> float:
+    """A standard deviation that outliers do not move: the median absolute deviation, scaled as for a normal one."""
+    return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values)))) if values.size else 0.0
+
+
+def correct(samples: Series, nominal_s: float | None = None) -> Corrected:
+    """Each sample times nominal over smoothed reference: what it would have taken at the nominal speed.
+
+    The reference is smoothed by a line through its neighbours (7 on either side, fewer at the ends), after single
+    wild times were pulled in; its level is that of its median. Unsmoothed, its noise would be added to each sample, and
+    would move the median of samples whose distribution is skewed. What noise is left in the level after smoothing
+    belongs to the result: the interval draws `residual` together with the samples.
+
+    A step within a run is smoothed too, and corrected samples beside it are wrong: so `assess` looks for steps in the
+    reference itself.
+
+    Args:
+        samples: in the order they were taken.
+        nominal_s: the reference kernel's time on this phone at its nominal speed; None: its median in this run, which
+            takes drift out but leaves the level as it was.
+    """
+    log_s = np.log(samples.seconds)
+    zeros = np.zeros(samples.count)
+    if not samples.has_reference:
+        return Corrected(log_s, zeros, zeros, None)
+    log_reference = np.log(filled(samples.reference_s))
+    smooth = _smoothed(log_reference)
+    smooth = smooth + np.median(log_reference - smooth)
+    nominal = float(np.exp(np.median(log_reference))) if nominal_s is None else nominal_s
+    return Corrected(log_s - smooth + np.log(nominal), log_reference - smooth, smooth, nominal)
+
+
+def filled(reference_s: FloatArray) -> FloatArray:
+    """Reference times, those that were not measured taken from the line between their neighbours."""
+    known = np.isfinite(reference_s)
+    places = np.arange(reference_s.size, dtype=np.float64)
+    return np.interp(places, places[known], reference_s[known])
+
+
+def running_median(values: FloatArray, half: int = 4) -> FloatArray:
+    """The median of each value and `half` neighbours on either side; fewer at the ends."""
+    if values.size <= 2 * half + 1:
+        return np.full(values.size, np.median(values))
+    windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
+    middle = np.median(windows, axis=1)
+    first = [np.median(values[: place + half + 1]) for place in range(half)]
+    last = [np.median(values[values.size - half - 1 - place :]) for place in range(half - 1, -1, -1)]
+    return np.concatenate([first, middle, last])
+
+
+def pulled_in(values: FloatArray, sigmas: float = CLIP) -> FloatArray:
+    """Values, those far from their neighbours' median pulled to the given number of standard deviations from it."""
+    around = running_median(values)
+    far = sigmas * max(spread(values - around), LEAST_SPREAD)
+    return around + np.clip(values - around, -far, far)
+
+
+def _smoothed(values: FloatArray) -> FloatArray:
+    """A least-squares line through each value's neighbours, evaluated at that value."""
+    count = values.size
+    if count < FEWEST_FOR_LINES:
+        return np.full(count, np.median(values))
+    tame = pulled_in(values)
+    places = np.arange(count, dtype=np.float64)
+    low = np.maximum(np.arange(count) - HALF_WINDOW, 0)
+    high = np.minimum(np.arange(count) + HALF_WINDOW + 1, count)
+
+    def total(each: FloatArray) -> FloatArray:
+        sums = np.concatenate([[0.0], np.cumsum(each)])
+        return np.asarray(sums[high] - sums[low], dtype=np.float64)
+
+    shifted = tame - tame[0]  # sums of large equal numbers would lose the digits that matter
+    size = (high - low).astype(np.float64)
+    mean_place, mean = total(places) / size, total(shifted) / size
+    across = total(places * shifted) / size - mean_place * mean
+    along = total(places * places) / size - mean_place**2
+    return np.asarray(tame[0] + mean + across / along * (places - mean_place), dtype=np.float64)

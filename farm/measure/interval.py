@@ -1,0 +1,155 @@
+"""How sure a median is when samples resemble their neighbours: the block bootstrap, corrected for few samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from farm.measure.drift import pulled_in
+from farm.measure.series import FloatArray
+
+RESAMPLES = 1000  # the interval's ends then scatter by about 2 % of its width between seeds
+SEED = 20260801  # fixed: the same samples always give the same interval
+MOST_LIKENESS = 0.95  # beyond, samples say next to nothing
+FEWEST_BLOCKS = 5  # fewer make no distribution
+_DRAWN_AT_ONCE = 4_000_000  # values: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A median and its interval, in seconds (or a ratio, where ratios were given)."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+    confidence: float  # 0.95: in 95 of 100 runs the interval holds the true median
+    count: int
+    effective_count: float  # how many independent samples would say as much
+    block: int  # neighbouring samples drawn together
+
+    @property
+    def half_width(self) -> float:
+        """The interval's half width relative to the median."""
+        return (self.high_s - self.low_s) / 2 / self.median_s
+
+
+def likeness(values: FloatArray) -> float:
+    """The lag-1 autocorrelation of samples, at least 0, corrected for its bias at small counts.
+
+    The usual estimator is too small by about (1 + 3 rho) / n (Kendall 1954, Marriott and Pope 1954). Single wild
+    values, which would hide the likeness of the others, are pulled in before.
+    """
+    count = values.size
+    if count < 4:
+        return 0.0
+    centred = pulled_in(values)
+    centred = centred - centred.mean()
+    power = float(centred @ centred)
+    if power <= 0:
+        return 0.0
+    raw = float(centred[1:] @ centred[:-1]) / power
+    return min(max((raw * count + 1) / max(count - 3, 1), 0.0), MOST_LIKENESS)
+
+
+def variance_inflation(likeness_of: float, count: int) -> float:
+    """How many times the variance of a mean grows when samples resemble their neighbours as in an AR(1) process."""
+    return _inflation(likeness_of, count, count)
+
+
+def block_length(likeness_of: float, count: int) -> int:
+    """How many neighbours to draw together: the length with the least error for an AR(1) process.
+
+    (6 n)^(1/3) (rho / (1 - rho^2))^(2/3): Carlstein 1986; Andrews 1991 gives the same order.
+    """
+    best = (6 * count) ** (1 / 3) * (likeness_of / (1 - likeness_of**2)) ** (2 / 3)
+    return int(min(max(round(best), 1), max(count // FEWEST_BLOCKS, 1)))
+
+
+def median_interval(
+    log_values: FloatArray, residual: FloatArray | None = None, *, confidence: float = 0.95, seed: int = SEED
+) -> Estimate:
+    """The median of `exp(log_values)` and its interval by the circular block bootstrap (Politis and Romano 1992).
+
+    Blocks of neighbouring samples are drawn with replacement until there are as many as before; the middle 95 % of the
+    medians of many such draws is the interval. Its ends are then moved away from the median, by what blocks of this
+    length miss of an AR(1) process's variance, and by Student's t in place of the normal quantile, with as many degrees
+    of freedom as the blocks have.
+
+    Args:
+        log_values: logarithms of samples, in the order they were taken.
+        residual: of the reference kernel (`drift.Corrected`), drawn together with the samples; its median is 0.
+        confidence: between 0 and 1.
+        seed: of the draws.
+    """
+    count = log_values.size
+    middle = float(np.median(log_values))
+    likeness_of = likeness(log_values)
+    block = block_length(likeness_of, count)
+    inflation = variance_inflation(likeness_of, count)
+    tail = (1 - confidence) / 2
+    drawn = _medians(log_values - middle, residual, block, seed)
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    wider = _widening(likeness_of, block, count, confidence)
+    return Estimate(
+        median_s=math.exp(middle),
+        low_s=math.exp(middle + min(wider * float(low), 0.0)),
+        high_s=math.exp(middle + max(wider * float(high), 0.0)),
+        confidence=confidence,
+        count=int(count),
+        effective_count=count / inflation,
+        block=block,
+    )
+
+
+def student(probability: float, freedom: float) -> float:
+    """Student's t quantile (Cornish-Fisher expansion; Abramowitz and Stegun 26.7.5): within 1 % from 4 degrees up."""
+    z = NormalDist().inv_cdf(probability)
+    f = max(freedom, 2.0)
+    return (
+        z
+        + (z**3 + z) / 4 / f
+        + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / f**2
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / f**3
+    )
+
+
+def _medians(values: FloatArray, residual: FloatArray | None, block: int, seed: int) -> FloatArray:
+    generator = np.random.default_rng(seed)
+    count = values.size
+    blocks = math.ceil(count / block)
+    places = np.arange(block)
+    found = []
+    rows = max(1, _DRAWN_AT_ONCE // count)
+    for start in range(0, RESAMPLES, rows):
+        begins = generator.integers(0, count, size=(min(rows, RESAMPLES - start), blocks, 1))
+        taken = ((begins + places) % count).reshape(begins.shape[0], -1)[:, :count]
+        medians = np.median(values[taken], axis=1)
+        if residual is not None:
+            medians = medians - np.median(residual[taken], axis=1)
+        found.append(medians)
+    return np.concatenate(found)
+
+
+def _widening(likeness_of: float, block: int, count: int, confidence: float) -> float:
+    """By how much the bootstrap's interval is too narrow."""
+    if count < 2:
+        return 1.0
+    truth = _inflation(likeness_of, count, count)
+    seen = _inflation(likeness_of, block, block) - (block / count if block > 1 else 0.0) * truth
+    missed = math.sqrt(max(truth / max(seen, 0.2 * truth), 1.0))
+    quantile = 0.5 + confidence / 2
+    if block == 1:
+        return missed  # the draws of single samples are as scattered as the median itself
+    freedom = max(0.75 * count / block - 1, 3.0)
+    return missed * student(quantile, freedom) / NormalDist().inv_cdf(quantile)
+
+
+@lru_cache(maxsize=4096)
+def _inflation(likeness_of: float, window: int, count: int) -> float:
+    """1 + 2 sum over lags k < window of (1 - k / count) rho^k."""
+    lags = np.arange(1, window)
+    return float(1 + 2 * np.sum((1 - lags / count) * likeness_of**lags)) if window > 1 else 1.0

@@ -1,0 +1,124 @@
+"""When did a model become slower? Changes of level in a history of results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from farm.measure.drift import spread
+from farm.measure.series import FloatArray
+
+MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
+FEWEST_BEFORE = 3
+FEWEST_AFTER = 2  # a single slow result is no regression
+SURE = 6.0  # standard errors; few results tell their scatter badly, and every place is tried
+LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
+Z95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One stored result."""
+
+    at_s: float  # when; any clock, the same for all
+    median_s: float
+    low_s: float  # its 95 % interval
+    high_s: float
+    epoch: str  # of the phone's identity (build fingerprint); results of different epochs are never mixed
+    trusted: bool = True  # others are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The level of results changed, and stayed so as far as is known."""
+
+    index: int  # in the points as given: the first result of the new level
+    at_s: float
+    epoch: str
+    before_s: float  # medians of the results' medians
+    after_s: float
+    results_after: int
+    errors: float  # how many standard errors it is away from none
+
+    @property
+    def ratio(self) -> float:
+        """After over before."""
+        return self.after_s / self.before_s
+
+    @property
+    def slower(self) -> bool:
+        """Whether it is a regression."""
+        return self.after_s > self.before_s
+
+
+def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple[Change, ...]:
+    """Changes of level within each epoch, in the order of time.
+
+    A history is split at its clearest change, then each part again. A change counts when the medians of the results on
+    both sides differ by `min_effect` and by 6 standard errors of what results of one level scatter (robustly estimated,
+    and at least what their own intervals say), with at least 3 results before and 2 after it. One outlier among the
+    results, even the last, is no change.
+
+    Raises:
+        ValueError: a time is not finite and above 0.
+    """
+    usable = []
+    for index, point in enumerate(points):
+        if not (0 < point.low_s <= point.median_s <= point.high_s < math.inf and math.isfinite(point.at_s)):
+            raise ValueError(f"result {index} has no finite median inside its interval")
+        if point.trusted:
+            usable.append((point.epoch, point.at_s, index))
+    found: list[Change] = []
+    for _, members in groupby(sorted(usable), key=lambda each: each[0]):
+        indices = [index for _, _, index in members]
+        found += _split(points, indices, min_effect)
+    return tuple(sorted(found, key=lambda change: (change.at_s, change.index)))
+
+
+def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> list[Change]:
+    levels = np.log([points[index].median_s for index in indices])
+    own = np.array([_sigma(points[index]) for index in indices])
+    best: tuple[float, int] | None = None
+    for place in range(FEWEST_BEFORE, len(indices) - FEWEST_AFTER + 1):
+        errors, effect = _errors(levels, own, place)
+        if errors >= SURE and effect >= math.log1p(min_effect) and (best is None or errors > best[0]):
+            best = (errors, place)
+    if best is None:
+        return []
+    errors, place = best
+    first = points[indices[place]]
+    change = Change(
+        index=indices[place],
+        at_s=first.at_s,
+        epoch=first.epoch,
+        before_s=math.exp(float(np.median(levels[:place]))),
+        after_s=math.exp(float(np.median(levels[place:]))),
+        results_after=len(indices) - place,
+        errors=errors,
+    )
+    return [
+        *_split(points, indices[:place], min_effect),
+        change,
+        *_split(points, indices[place:], min_effect),
+    ]
+
+
+def _errors(levels: FloatArray, own: FloatArray, place: int) -> tuple[float, float]:
+    """How many standard errors lie between the levels before and after a place, and their distance (log)."""
+    before, after = levels[:place], levels[place:]
+    middles = float(np.median(before)), float(np.median(after))
+    effect = abs(middles[1] - middles[0])
+    away = np.concatenate([before - middles[0], after - middles[1]])
+    # Two medians were fitted: with few results they lie closer to them than to the true levels.
+    freedom = max(levels.size - 2, 1)
+    scatter = max(spread(away) * math.sqrt(levels.size / freedom), float(np.median(own)), LEAST_SIGMA)
+    error = 1.2533 * scatter * math.sqrt(1 / before.size + 1 / after.size)
+    return effect / error, effect
+
+
+def _sigma(point: Point) -> float:
+    return (math.log(point.high_s) - math.log(point.low_s)) / 2 / Z95
