@@ -33,6 +33,8 @@ from farm.core.allocator_events import (
     LeaseExtended,
     LeaseRestored,
     Paused,
+    PlaceFreed,
+    PlaceKept,
     RequestCame,
     RequestWithdrawn,
     ReservationsChanged,
@@ -172,6 +174,12 @@ class Allocator:
                 self._yields.began(device)
             case LeaseExtended(device, longest_s):
                 state.extend(device, longest_s)
+            case PlaceKept(device, place):
+                state.keep_place(device, place)
+            case PlaceFreed(place):
+                places_full = state.places_full
+                state.free_place(place)
+                return set(), places_full
             case DeviceChanged(view):
                 state.device_changed(view)
                 return {view.name} & state.free, False

@@ -80,6 +80,21 @@ class LeaseExtended:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceKept:
+    """Whoever holds the device keeps its worker place beyond that lease, as `id`, until `PlaceFreed`."""
+
+    device: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFreed:
+    """A worker place that was kept is free again."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SharesChanged:
     """What users may have and how much they count; `default` is for those who are not in `by_user`."""
 
@@ -120,7 +135,7 @@ class TimePassed:
 
 AllocatorEvent = (
     DeviceChanged | DeviceForgotten | RequestCame | RequestWithdrawn | LeaseEnded | LeaseRestored | LeaseExtended
-    | SharesChanged | UsageLoaded | ReservationsChanged | Paused | Resumed | TimePassed
+    | PlaceKept | PlaceFreed | SharesChanged | UsageLoaded | ReservationsChanged | Paused | Resumed | TimePassed
 )  # fmt: skip
 
 # --- answers ----------------------------------------------------------------------------------------------------------

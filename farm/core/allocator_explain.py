@@ -17,6 +17,7 @@ from farm.core.reservations import Reservation
 from farm.core.waiting_lines import Waiting
 
 NAMED_USERS = 3  # in one reason
+UNLIKE = "it is not identical to the other phones of its job"
 
 
 class Cause(StrEnum):
@@ -97,8 +98,9 @@ def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
     served_s = [_turn_s((_available_s(state, name, request, now_s) for name in group.devices), rivals)]
     if request.worker:
         spare = [now_s] * state.spare_places
-        ends = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.worker)
-        served_s.append(_turn_s((*spare, *ends), (other for other in ahead if other.worker)))
+        ends = [_ends_s(holding, now_s) for holding in state.held.values() if holding.request.worker]
+        kept = [None if ends_s is None else max(now_s, ends_s) for ends_s in state.places.values()]
+        served_s.append(_turn_s((*spare, *ends, *kept), (other for other in ahead if other.worker)))
     if not state.ledger.may_hold_more(request.user):
         own = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.user == request.user)
         served_s.append(_turn_s(own, (other for other in ahead if other.user == request.user)))
@@ -225,7 +227,10 @@ def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
 def _mismatch(request: LeaseRequest, view: DeviceView) -> str:
     if request.device and request.device != view.name:
         return f"only {request.device} is wanted"
-    return request.selector.explain(view.labels, view.aliases) or "avoided: it failed this job, or a sibling has it"
+    mismatch = request.selector.explain(view.labels, view.aliases)
+    if not mismatch and request.only is not None and view.name not in request.only:
+        return UNLIKE
+    return mismatch or "avoided: it failed this job, or a sibling has it"
 
 
 def _available_s(state: State, device: str, request: LeaseRequest, now_s: float) -> float | None:

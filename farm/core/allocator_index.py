@@ -32,17 +32,19 @@ class Meaning:
     device: str = ""
     avoid: frozenset[str] = frozenset()
     worker: bool = False  # suits the same devices, but needs a worker place with them
+    only: frozenset[str] | None = None
 
     @classmethod
     def of(cls, request: LeaseRequest) -> Meaning:
         """The part of `request` that says which devices suit it."""
-        return cls(request.selector, request.device, request.avoid, request.worker)
+        return cls(request.selector, request.device, request.avoid, request.worker, request.only)
 
     def suits(self, view: DeviceView) -> bool:
         """Whether the device is meant."""
         return (
             (not self.device or self.device == view.name)
             and view.name not in self.avoid
+            and (self.only is None or view.name in self.only)
             and self.selector.matches(view.labels, view.aliases)
         )
 

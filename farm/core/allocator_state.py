@@ -30,6 +30,7 @@ class State:
         self.free: set[str] = set()  # leasable and not held
         self._holders: set[str] = set()  # request ids
         self._workers = 0
+        self.places: dict[str, float | None] = {}  # worker places that are kept without a lease: when they end
 
     # --- requests and leases --------------------------------------------------------------------------------------
 
@@ -79,6 +80,25 @@ class State:
         holding = self.held.get(device)
         if holding is not None:
             self.held[device] = replace(holding, ends_s=None if longest_s is None else self.now_s + longest_s)
+
+    def keep_place(self, device: str, place: str) -> None:
+        """The worker place of the device's holder, if it has one, is apart from its lease now.
+
+        Raises:
+            ValueError: there is such a place.
+        """
+        if place in self.places:
+            raise ValueError(f"the worker place {place} is kept already")
+        holding = self.held.get(device)
+        if holding is not None and holding.request.worker:
+            self.held[device] = replace(holding, request=replace(holding.request, worker=False))
+            self.places[place] = holding.ends_s
+
+    def free_place(self, place: str) -> None:
+        """Nobody needs this place any more. Harmless when nobody did."""
+        if place in self.places:
+            del self.places[place]
+            self._workers -= 1
 
     def end(self, device: str) -> Holding | None:
         """The lease on the device is over."""

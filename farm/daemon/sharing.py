@@ -20,13 +20,16 @@ from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.lease import LeaseExecutor
 from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
+from farm.jobs.poison import PoisonLedger
 from farm.jobs.shell import ShellExecutor
-from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
 from farm.jobs.tasks import BenchTask, RunTask
+from farm.jobs.tune import TuneExecutor
 from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
 from farm.leasing.reserving import ReservationBook
 from farm.leasing.usage import decayed_use
+from farm.store.record_sets import RecordSetTable
 from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.gate import GateLimits
@@ -42,6 +45,7 @@ class Sharing:
     leasing: Leasing
     reservations: ReservationBook
     personal: LeaseExecutor
+    poison: PoisonLedger
     dispatcher: Dispatcher
 
     def gate(self) -> tuple[str, int]:
@@ -87,7 +91,14 @@ async def open_sharing(
     def gate() -> tuple[str, int]:
         return tvm_host, door.port
 
-    work = PhoneWork(keys=leasing, workers=workers.supervisor, gate=gate, toolchain_of=workers.toolchains.of_view)
+    poison = PoisonLedger(store.poison, events)
+    work = PhoneWork(
+        keys=leasing,
+        workers=workers.supervisor,
+        gate=gate,
+        toolchain_of=workers.toolchains.of_view,
+        poison=poison,
+    )
     personal = LeaseExecutor(
         leases=leasing, phones=phones.fleet, client=phones.client, gate=gate, events=events, user_of=_user_of
     )
@@ -99,6 +110,7 @@ async def open_sharing(
         executors={
             BenchSpec.kind: ModelExecutor(work, "farm.worker.bench", BenchTask),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
+            TuneSpec.kind: TuneExecutor(work, RecordSetTable(store.database)),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
             LeaseSpec.kind: personal,
         },
@@ -109,7 +121,7 @@ async def open_sharing(
     )
     await dispatcher.start()
     stack.push_async_callback(dispatcher.stop)
-    return Sharing(tvm_host, door, leasing, reservations, personal, dispatcher)
+    return Sharing(tvm_host, door, leasing, reservations, personal, poison, dispatcher)
 
 
 def _door_policy(config: TvmConfig, gate: GateLimits) -> DoorPolicy:

@@ -68,12 +68,20 @@ class SessionOffer:
 class AttemptHost(Protocol):
     """Whoever runs the attempt: what its worker may ask for."""
 
-    async def open_session(self) -> SessionOffer:
-        """A way to the attempt's phone."""
+    async def open_session(self, lease: str) -> SessionOffer:
+        """A way to the phone of one of the attempt's leases; "": the only one."""
         ...
 
-    async def abort_session(self, reason: str) -> None:
-        """The phone's session is stuck or broken: cut it and look at the phone."""
+    async def abort_session(self, reason: str, lease: str) -> None:
+        """That phone's session is stuck or broken: cut it and look at the phone."""
+        ...
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Answer a verb that not every attempt has.
+
+        Raises:
+            ProtocolError: this attempt has not, or its fields are wrong.
+        """
         ...
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
@@ -198,24 +206,24 @@ class Attempt:
             case "heartbeat":
                 pass
             case "progress":
-                self.watch.step = _text(fields, "step")
+                self.watch.step = text_field(fields, "step")
                 self.host.progressed(self.watch.step, {k: v for k, v in fields.items() if k != "step"})
             case "log":
-                level = _text(fields, "level")
+                level = text_field(fields, "level")
                 if level not in LEVELS:
                     raise ProtocolError(f"there is no level {level[:20]!r}", hint=f"levels: {', '.join(LEVELS)}")
-                self.host.logged(_text(fields, "text"), level)
+                self.host.logged(text_field(fields, "text"), level)
             case "yield":
                 return {"yield": self.host.yield_wanted()}
             case "session.open":
-                offer = await self.host.open_session()
+                offer = await self.host.open_session(_lease(fields))
                 return {"host": offer.host, "port": offer.port, "key": offer.key}
             case "session.abort":
-                await self.host.abort_session(_text(fields, "reason"))
+                await self.host.abort_session(text_field(fields, "reason"), _lease(fields))
             case "result":
                 self._conclude(fields)
             case _:
-                raise ProtocolError(f"workers have no verb {verb!r}")
+                return await self.host.serve(verb, fields)
         return {}
 
     def _conclude(self, fields: Mapping[str, Any]) -> None:
@@ -251,7 +259,21 @@ def check_report(value: Mapping[str, Any]) -> None:
         )
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
+def no_verb(verb: str) -> ProtocolError:
+    """The error for a verb that an attempt's workers have not."""
+    return ProtocolError(f"workers have no verb {verb!r}")
+
+
+def _lease(fields: Mapping[str, Any]) -> str:
+    return text_field(fields, "lease") if "lease" in fields else ""
+
+
+def text_field(fields: Mapping[str, Any], name: str) -> str:
+    """Text that a worker sends.
+
+    Raises:
+        ProtocolError: it is none, or too long.
+    """
     value = fields.get(name)
     if not isinstance(value, str):
         raise ProtocolError(f"the worker's {name!r} is not text")

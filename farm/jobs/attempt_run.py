@@ -24,6 +24,7 @@ from farm.core.retry import DaemonStoppedError
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.executor import Executor, FailedWithResultError, Progress, ResumableExecutor, Running, YieldedError
 from farm.jobs.interruption import broken_off
+from farm.jobs.pool import Pool
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
@@ -67,6 +68,7 @@ class AttemptRun:
         self.lease = lease
         self._leases = leases
         self._devices = devices
+        self.pool = Pool(job, lease, leases, devices) if attempt.pooled else None
         self._step = "starting"
         self._stop: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
@@ -74,6 +76,17 @@ class AttemptRun:
         """End it so, unless it has an end already."""
         if not self._stop.done():
             self._stop.set_result(Verdict(state, error))
+
+    def release(self, reason: str) -> None:
+        """Give back whatever it has."""
+        if self.pool is not None:
+            self.pool.close(reason)
+        else:
+            self._leases.release(self.lease.id, reason)
+
+    def waits(self) -> str:
+        """Why it works with fewer phones than it should have; "" when it does not."""
+        return self.pool.waits() if self.pool is not None else ""
 
     def leave(self) -> None:
         """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""
@@ -98,8 +111,12 @@ class AttemptRun:
     async def _verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
         try:
             running = bench.running(self.job, self.attempt, self.lease)
-            running = replace(running, progress=self._noting(running.progress))
-            taken = self._leases.taken_away(self.lease.id)
+            running = replace(running, progress=self._noting(running.progress), pool=self.pool)
+            if self.pool is not None:
+                self.pool.begin()
+                taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
+            else:
+                taken = self._leases.taken_away(self.lease.id)
             if executor is None:
                 raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
             work = asyncio.ensure_future(_begin(executor, running))
@@ -136,7 +153,7 @@ class AttemptRun:
             return Verdict(AttemptState.YIELDED)
         except PhoneError as error:
             # A pulled cable breaks the session first and is noticed a moment later: say what it really was.
-            lost = await self._lost_while_mending(taken)
+            lost = None if self.pool is not None else await self._lost_while_mending(taken)
             if lost is None:
                 return _failed(error)
             return _failed(_because(lost, work))

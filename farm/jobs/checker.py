@@ -16,7 +16,7 @@ from typing import Any
 from farm.bundle.manifest import Bundle
 from farm.core.errors import PhoneError
 from farm.fleet.checker import CheckReport
-from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, Workers
+from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, Workers, no_verb
 
 WORKER = "farm.worker.checker"
 CHECK_LIMIT_S = 30.0  # 0.1 s on a healthy phone; a cold GPU driver compiles OpenCL kernels for several seconds
@@ -39,12 +39,15 @@ class _Host:
     key: Callable[[str], str]
     gate: Callable[[], tuple[str, int]]
 
-    async def open_session(self) -> SessionOffer:
+    async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - a check has one phone
         host, port = self.gate()
         return SessionOffer(host, port, self.key(self.device))
 
-    async def abort_session(self, reason: str) -> None:
+    async def abort_session(self, reason: str, lease: str) -> None:
         """Nothing to cut: the phone is the fleet's, which acts on the report."""
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
+        raise no_verb(verb)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Nobody watches a check."""

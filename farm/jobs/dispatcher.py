@@ -64,7 +64,7 @@ from farm.jobs.attempt_run import AttemptRun, Verdict
 from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
-from farm.jobs.planning import another_phone, plan, request_of, usable
+from farm.jobs.planning import another_phone, plan, pooled, request_of, usable
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.recovery import arrays_begun, recover
 from farm.jobs.specs import AnySpec
@@ -262,9 +262,12 @@ class Dispatcher:
         return job_id in self._queue
 
     def waits(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """Why each of these jobs does not run, one sentence; empty when it does or has ended."""
+        """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""
         now = self._clock()
-        said = {job_id: self._queue.why(job_id, now) for job_id in job_ids}
+        said = {
+            job_id: run.waits() if (run := self._runs.get(job_id)) is not None else self._queue.why(job_id, now)
+            for job_id in job_ids
+        }
         asked = {job_id: self._asked[job_id] for job_id, why in said.items() if not why and job_id in self._asked}
         reasons = self._leases.why(asked.values())
         return said | {job_id: reasons[request] for job_id, request in asked.items()}
@@ -327,8 +330,9 @@ class Dispatcher:
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
         attempt = Attempt(
-            f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at
-        )
+            f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at,
+            pooled=pooled(job),
+        )  # fmt: skip
         try:
             started = await self._writer.claim(attempt, job.attempts)
         except Exception:
@@ -355,7 +359,7 @@ class Dispatcher:
         try:
             became = await self._end(run, verdict)
         finally:
-            self._leases.release(run.lease.id, f"its attempt is {verdict.state}")
+            run.release(f"its attempt is {verdict.state}")
         self._saved(became)
 
     async def _end(self, run: AttemptRun, verdict: Verdict) -> Job:

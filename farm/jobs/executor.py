@@ -11,6 +11,7 @@ from farm.core.device import DeviceView
 from farm.core.errors import FarmError, UserError
 from farm.core.job import Attempt, Job
 from farm.core.requests import Lease
+from farm.jobs.pool import Pool
 from farm.jobs.specs import AnySpec
 
 
@@ -57,6 +58,7 @@ class Running:
     log: Log
     save_facts: Callable[[Mapping[str, Any]], Awaitable[None]]  # what `resume` needs; kept when this returns
     yield_wanted: Callable[[], bool]  # whether others wait for this phone: raise YieldedError when it suits
+    pool: Pool | None = None  # of an attempt whose kind is pooled: `lease` and `view` are its first phone's
 
 
 class Executor(Protocol):

@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from farm.core.device import DeviceView
-from farm.core.errors import UserError
+from farm.core.errors import ProtocolError, UserError
 from farm.core.identity import DeviceIdentity
-from farm.jobs.attempt import SessionOffer, Task, Workers
+from farm.jobs.attempt import AttemptHost, SessionOffer, Task, Workers, no_verb, text_field
 from farm.jobs.executor import Running
+from farm.jobs.poison import PoisonLedger
 
 WORKER = "worker"  # source of what workers say
+MAX_KILLS = 100  # told at once
+MAX_ARTIFACTS = 10_000  # asked about at once
 
 
 class NoTargetError(UserError):
@@ -40,15 +43,35 @@ class LeaseHost:
     running: Running
     keys: SessionKeys
     gate: Callable[[], tuple[str, int]]
+    poison: PoisonLedger
 
-    async def open_session(self) -> SessionOffer:
+    async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - it has one
         """A way to the lease's phone, good for one session."""
-        host, port = self.gate()
-        return SessionOffer(host, port, self.keys.new_match_key(self.running.lease.id, single_use=True))
+        return self.offer(self.running.lease.id)
 
-    async def abort_session(self, reason: str) -> None:
+    def offer(self, lease: str) -> SessionOffer:
+        """A way to that lease's phone, good for one session."""
+        host, port = self.gate()
+        return SessionOffer(host, port, self.keys.new_match_key(lease, single_use=True))
+
+    async def abort_session(self, reason: str, lease: str) -> None:  # noqa: ARG002 - it has one
         """Have the session cut and the phone looked at."""
         self.keys.abort(self.running.lease.id, reason)
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is known of artifacts that kill."""
+        match verb:
+            case "poison.look":
+                return {"poisoned": sorted(self.poison.refused(_artifacts(fields)))}
+            case "poison.tell":
+                artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
+                kills = fields.get("kills", 1)
+                if not isinstance(kills, int) or not 1 <= kills <= MAX_KILLS:
+                    raise ProtocolError(f"a worker tells of 1 to {MAX_KILLS} kills")
+                job = self.running.job
+                await self.poison.tell(artifact, device, what, int(kills), user=job.user, job=job.id)
+                return {}
+        raise no_verb(verb)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Told to those who watch, and kept."""
@@ -74,23 +97,37 @@ class PhoneWork:
         workers: Workers,
         gate: Callable[[], tuple[str, int]],
         toolchain_of: Callable[[DeviceView], str],
+        poison: PoisonLedger,
     ) -> None:
         """`gate`: where workers on this host reach the TVM door. `toolchain_of`: the one its bundle is paired with."""
         self._keys = keys
         self._workers = workers
         self._gate = gate
         self._toolchain_of = toolchain_of
+        self._poison = poison
 
-    async def run(self, running: Running, worker: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+    async def run(
+        self, running: Running, worker: str, payload: Mapping[str, Any], host: AttemptHost | None = None
+    ) -> dict[str, Any]:
         """The report of a worker (the module whose `main` runs), with what is known of its phone.
+
+        `host`: who answers the worker, if it may ask for more than others.
 
         Raises:
             FarmError: what the worker reported, or what became of it.
         """
         toolchain, timeout_s = self._toolchain_of(running.view), running.job.timeout_s
         task = Task(running.attempt.id, running.attempt.fence, worker, payload, timeout_s)
-        report = await self._workers.run(toolchain, task, LeaseHost(running, self._keys, self._gate))
+        report = await self._workers.run(toolchain, task, host or LeaseHost(**self.host_fields(running)))
         return {**report, **self._about(running.view, toolchain)}
+
+    def host_fields(self, running: Running) -> dict[str, Any]:
+        """Fields of the LeaseHost of an attempt."""
+        return {"running": running, "keys": self._keys, "gate": self._gate, "poison": self._poison}
+
+    def toolchain(self, running: Running) -> str:
+        """The toolchain of the phone's bundle."""
+        return self._toolchain_of(running.view)
 
     def target(self, running: Running, name: str) -> Any:
         """The phone's compile target of that name: a TVM tag or target dict.
@@ -117,6 +154,13 @@ class PhoneWork:
             "versions": dict(self._workers.versions(toolchain)),
             "temperature_c": view.temperature_c,
         }
+
+
+def _artifacts(fields: Mapping[str, Any]) -> list[str]:
+    given = fields.get("artifacts")
+    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(isinstance(each, str) for each in given):
+        raise ProtocolError(f"the worker's 'artifacts' is no list of at most {MAX_ARTIFACTS} hashes")
+    return given
 
 
 def about_phone(view: DeviceView) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def plan(
 ) -> Plan:
     """The jobs that `spec` means: one, N that share no phone, or one for each adopted matching phone in service.
 
+    A pooled kind is one job whatever number of phones it has at once.
+
     Args:
         spec: what was submitted.
         user: whose jobs they are.
@@ -65,15 +67,22 @@ def plan(
         if must_match or not places:
             raise error
         warnings.append(f"{error.message}; the job waits for one")
+    elif spec.pooled and spec.devices != ALL and len(matching) < spec.devices:
+        many = _so_many(matching, selector)
+        if must_match:
+            raise NoPhoneError(
+                f"{many}, not {spec.devices}: nothing was submitted", hint="--devices all takes those that there are"
+            )
+        warnings.append(f"{many}: the job begins with what there is and waits for more")
     elif len(matching) < len(places):
-        many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
+        many = _so_many(matching, selector)
         if must_match:
             raise NoPhoneError(
                 f"{many}, not {len(places)}: nothing was submitted", hint="--devices all takes those that there are"
             )
         warnings.append(f"{many}: {len(places) - len(matching)} of the jobs wait for more")
     fresh = iter(ids)
-    array = next(fresh) if spec.devices != 1 else ""
+    array = next(fresh) if spec.devices != 1 and not spec.pooled else ""
     wire = spec.to_wire()
     jobs = tuple(
         Job(
@@ -117,6 +126,12 @@ def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
     )
 
 
+def pooled(job: Job) -> bool:
+    """Whether the job's attempts have several phones at once, which come and go."""
+    kind = KINDS.get(job.kind)
+    return kind is not None and kind.pooled
+
+
 def longest_s(job: Job) -> float:
     """How long an attempt may keep its phone: a person's lease its own time, all else its time limit."""
     return float(job.spec["seconds"]) if job.kind == LeaseSpec.kind else job.timeout_s
@@ -137,9 +152,16 @@ def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]
 
 def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
     """The phone that each of the jobs is pinned to; "": any."""
+    if spec.pooled:  # whatever their number, they are one job's
+        return [""] if spec.devices != ALL or any(view.service is Service.IN for view in matching) else []
     if spec.devices != ALL:
         return [""] * spec.devices
     return sorted(view.name for view in matching if view.service is Service.IN)
+
+
+def _so_many(matching: Sequence[DeviceView], selector: Selector) -> str:
+    many = len(matching)
+    return f"{many} phone{'s' * (many != 1)} match{'es' * (many == 1)} {selector}"
 
 
 def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:

@@ -38,6 +38,14 @@ class Leases(Protocol):
         """Told why when a lease is taken from its holder."""
         ...
 
+    def keep_place(self, lease_id: str) -> None:
+        """Let the worker place that came with the lease outlast it, until `free_place`."""
+        ...
+
+    def free_place(self, lease_id: str) -> None:
+        """The worker place that came with this lease is needed no more."""
+        ...
+
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this phone, and the holder should give it back when it can."""
         ...

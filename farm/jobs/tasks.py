@@ -26,9 +26,9 @@ class ModelTask:
     cache: str  # folder of compiled libraries and reference outputs, shared by workers of one toolchain
 
     @classmethod
-    def of(cls, spec: ModelSpec, target: object, cache: str) -> Self:
-        """What a spec means on one phone: options of the same name are the same."""
-        found: dict[str, Any] = {"target_name": spec.target, "target": target, "cache": cache}
+    def of(cls, spec: ModelSpec, target: object, cache: str, **more: Any) -> Self:
+        """What a spec means on one phone: options of the same name are the same; `more` are other fields' values."""
+        found: dict[str, Any] = {"target_name": spec.target, "target": target, "cache": cache, **more}
         options = {each.name: getattr(spec, each.name) for each in fields(cls) if each.name not in found}
         return cls(**found, **options)
 

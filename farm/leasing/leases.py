@@ -15,7 +15,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from farm.core.allocator_events import LeaseRestored, ReservationsChanged, SharesChanged, UsageLoaded
+from farm.core.allocator_events import (
+    LeaseRestored,
+    PlaceFreed,
+    PlaceKept,
+    ReservationsChanged,
+    SharesChanged,
+    UsageLoaded,
+)
 from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
@@ -186,6 +193,18 @@ class Leasing:
             held.dirty = held.dirty or dirty
             self._holdings.release(held, reason)
 
+    def keep_place(self, lease_id: str) -> None:
+        """Let the worker place that came with the lease outlast it, until `free_place`.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended.
+        """
+        self._grants.apply(PlaceKept(self._holdings.current(lease_id).lease.device, lease_id))
+
+    def free_place(self, lease_id: str) -> None:
+        """The worker place that came with this lease is needed no more. Harmless when repeated."""
+        self._grants.apply(PlaceFreed(lease_id))
+
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
         held = self._holdings.leases.get(lease_id)
@@ -319,7 +338,8 @@ class Leasing:
             if waiting is None:
                 said[request_id] = ""
                 continue
-            alike = replace(waiting.request, job="")
+            pooled = waiting.request.only is not None  # such a job holds phones already, and waits for others
+            alike = waiting.request if pooled else replace(waiting.request, job="")
             if alike not in reasons:
                 reasons[alike] = shortly(self._allocator, alike, now_s)
             said[request_id] = reasons[alike]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.core.allocator import Allocator
+from farm.core.allocator_explain import UNLIKE
 from farm.core.device import DeviceView, Life, Service
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
@@ -103,16 +104,29 @@ def explain_waiting(allocator: Allocator, waiting: WaitingRequest | None, now_s:
 
 def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
     """What keeps a request waiting, in one sentence: its own limits, else the devices that suit it."""
-    reasons = [f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s)]
+    own = _of_its_pool(allocator, request)
+    reasons = [
+        f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s) if each.device not in own
+    ]
+    if not reasons and own:
+        return "no other phone is identical"
     if not reasons:
         avoided = sorted(allocator.matching(request.selector, request.device))
         if not avoided:
             return f"no phone matches {asked_for(request)}"
-        reasons = [f"{name}: it failed this job, or another job of its array has it" for name in avoided]
+        why = "it failed this job, or another job of its array has it" if request.only is None else UNLIKE
+        reasons = [f"{name}: {why}" for name in avoided]
     if limits := allocator.limits(request):
         return "; ".join(limits)
     more = len(reasons) - REASONS_IN_SHORT
     return "; ".join(reasons[:REASONS_IN_SHORT]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _of_its_pool(allocator: Allocator, request: LeaseRequest) -> frozenset[str]:
+    """The devices that the job of this request has already, when it is one that has several at once."""
+    if request.only is None:
+        return frozenset()
+    return frozenset(name for name, holding in allocator.held.items() if holding.request.job == request.job)
 
 
 def _in_service(view: DeviceView) -> bool:

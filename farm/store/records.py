@@ -75,3 +75,17 @@ class ToolchainRecord:
     python: str
     bundle: str = ""
     tvm_version: str = ""  # what its TVM said when it was verified
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonRecord:
+    """An artifact whose run killed what ran it; all but the counts is of the latest time."""
+
+    artifact: str  # SHA-256 of the library
+    what: str  # what happened, one line
+    device: str
+    kills: int
+    first_at: datetime
+    last_at: datetime
+    user: str
+    job: str

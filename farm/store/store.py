@@ -19,6 +19,8 @@ from farm.store.jobs import JobTable
 from farm.store.leases import LeaseTable
 from farm.store.measurements import MeasurementTable
 from farm.store.opening import note_end, open_file
+from farm.store.poison import PoisonTable
+from farm.store.record_sets import RecordSets
 from farm.store.reserve import Reserve
 from farm.store.server import Server
 from farm.store.settings import ReservationTable, ToolchainTable
@@ -40,6 +42,8 @@ class Store:
         self.events = EventTable(database)
         self.reservations = ReservationTable(database)
         self.toolchains = ToolchainTable(database)
+        self.poison = PoisonTable(database)
+        self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactUse(database)
         self._close = close
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ class Daemon:
         self._client = ControlClient(Path(order.door), first_sign_s=SILENCE_LIMIT_S, **credentials)  # type: ignore[arg-type]
         # A socket is for one thread; the heart has its own thread because the main one may be deep in TVM.
         self._heart = ControlClient(Path(order.door), first_sign_s=SILENCE_LIMIT_S, **credentials)  # type: ignore[arg-type]
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -39,40 +41,82 @@ class Daemon:
     ) -> None:
         self._over.set()
         self._thread.join(LEAVE_S)
-        self._client.close()
+        with self._lock:
+            self._client.close()
+
+    def call(self, verb: str, /, **fields: Any) -> dict[str, Any]:
+        """Ask the daemon. From any thread, one call at a time.
+
+        Raises:
+            FarmError: what it refused, or it is gone.
+        """
+        with self._lock:
+            return self._client.call(verb, **fields)
 
     def hello(self, **facts: Any) -> None:
         """Say that this worker runs."""
-        self._client.call("hello", **facts)
+        self.call("hello", **facts)
 
     def progress(self, step: str, **facts: Any) -> None:
         """Say what comes next."""
-        self._client.call("progress", step=step, **facts)
+        self.call("progress", step=step, **facts)
 
-    def open_session(self) -> SessionOffer:
-        """Ask for a way to the attempt's phone."""
-        offer = self._client.call("session.open")
+    def open_session(self, lease: str = "") -> SessionOffer:
+        """Ask for a way to the attempt's phone, or to that of one of its leases.
+
+        Raises:
+            PhoneError: (`not_in_pool`) the phone has left the attempt's pool.
+        """
+        offer = self.call("session.open", lease=lease)
         return SessionOffer(offer["host"], offer["port"], offer["key"])
 
-    def abort_session(self, reason: str) -> None:
+    def abort_session(self, reason: str, lease: str = "") -> None:
         """Have the session cut and the phone looked at."""
-        self._client.call("session.abort", reason=reason)
+        self.call("session.abort", reason=reason[:MAX_WORDS_CHARS], lease=lease)
+
+    def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
+        """Those of these libraries (SHA-256) that must not be run: they killed what ran them, twice."""
+        return frozenset(self.call("poison.look", artifacts=list(artifacts))["poisoned"])
+
+    def tell_poison(self, artifact: str, device: str, what: str, kills: int = 1) -> None:
+        """A library has killed what ran it on `device`, so many times; `what` happened, one line."""
+        self.call("poison.tell", artifact=artifact, device=device, what=what[:MAX_WORDS_CHARS], kills=kills)
+
+    def keep_records(
+        self, *, model: str, name: str, target: object, artifact: str, records: int, best: Mapping[str, Any]
+    ) -> int:
+        """Keep a set of tuning records; returns its version.
+
+        Args:
+            model: ImportedModel.key.
+            name: what people call the model.
+            target: a TVM tag or target dict.
+            artifact: the records.
+            records: how many.
+            best: what is shown of them, as JSON.
+        """
+        kept = self.call(
+            "records.keep", model=model, name=name, target=target, artifact=artifact, records=records, best=dict(best)
+        )
+        return int(kept["version"])
 
     def log(self, text: str, level: str = "info") -> None:
         """Keep a line in the attempt's log."""
-        self._client.call("log", text=text[:MAX_WORDS_CHARS], level=level)
+        self.call("log", text=text[:MAX_WORDS_CHARS], level=level)
 
     def yield_wanted(self) -> bool:
         """Whether others wait for this phone. An attempt that can go on later then raises YieldedError."""
-        return bool(self._client.call("yield")["yield"])
+        return bool(self.call("yield")["yield"])
 
     def artifact(self, sha256: str) -> bytes:
         """Fetch an artifact."""
-        return self._client.get_artifact(sha256)
+        with self._lock:
+            return self._client.get_artifact(sha256)
 
     def put_artifact(self, source: Path | bytes) -> str:
         """Keep a file or bytes as an artifact; returns its SHA-256."""
-        return self._client.put_artifact(source)
+        with self._lock:
+            return self._client.put_artifact(source)
 
     def succeed(self, value: dict[str, Any]) -> None:
         """Report the attempt's result.
@@ -82,11 +126,11 @@ class Daemon:
             ProtocolError: it is no JSON; nothing was reported.
         """
         check_report(value)
-        self._client.call("result", value=value)
+        self.call("result", value=value)
 
     def fail(self, error: BaseException) -> None:
         """Report why there is no result."""
-        self._client.call("result", error=error_to_wire(error))
+        self.call("result", error=error_to_wire(error))
 
     def _beat(self) -> None:
         answered_s = time.monotonic()

@@ -24,6 +24,7 @@ from farm.jobs.attempt import (
     Task,
     WorkerDiedError,
     WorkerSilentError,
+    no_verb,
 )
 from farm.jobs.executor import YieldedError
 from farm.jobs.supervisor import Supervisor, _ready
@@ -42,10 +43,13 @@ class Host:
         self.lines = []
         self.others_wait = others_wait
 
-    async def open_session(self):
+    async def open_session(self, lease):
         return SessionOffer("127.0.0.1", 1, "key")
 
-    async def abort_session(self, reason):
+    async def serve(self, verb, fields):
+        raise no_verb(verb)
+
+    async def abort_session(self, reason, lease):
         self.heard.put_nowait(("abort", {"reason": reason}))
 
     def progressed(self, step, fields):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from farm.core.allocator_events import AllocatorPolicy
@@ -19,13 +19,15 @@ LineKey = tuple[object, ...]
 
 
 def line_of(request: LeaseRequest) -> LineKey:
-    return (request.user, request.priority, request.selector, request.device, request.avoid, request.worker)
+    meant = (request.selector, request.device, request.avoid, request.only)
+    return (request.user, request.priority, meant, request.worker)
 
 
 def means(request: LeaseRequest, view: DeviceView) -> bool:
     return (
         request.device in ("", view.name)
         and view.name not in request.avoid
+        and (request.only is None or view.name in request.only)
         and request.selector.matches(view.labels, view.aliases)
     )
 
@@ -71,6 +73,7 @@ class Model:
     lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
     past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
     turns: int = 0
+    places: set[str] = field(default_factory=set)  # of workers, kept without a lease
 
     # --- what happens ---
 
@@ -97,6 +100,12 @@ class Model:
     def ended(self, device: str) -> None:
         lease = self.held.pop(device)
         self.past.append((lease.request.user, lease.since_s, self.now_s))
+
+    def keeps_place(self, device: str, place: str) -> None:
+        lease = self.held[device]
+        if lease.request.worker:
+            lease.request = replace(lease.request, worker=False)
+            self.places.add(place)
 
     def _turn(self, line: LineKey) -> None:
         self.turns += 1
@@ -232,7 +241,7 @@ class Model:
         limit = self.share(asking.user).devices
         if limit and sum(each.user == asking.user for each in having) >= limit:
             return False
-        if asking.worker and sum(each.worker for each in having) >= self.policy.workers:
+        if asking.worker and sum(each.worker for each in having) + len(self.places) >= self.policy.workers:
             return False
         suits = {each: self.suits(self.waiting[each], free) for each in (*chosen, name)}
         return largest_matching(suits) == len(suits)

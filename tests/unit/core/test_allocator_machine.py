@@ -15,6 +15,8 @@ from farm.core.allocator_events import (
     LeaseExtended,
     LeaseRestored,
     Paused,
+    PlaceFreed,
+    PlaceKept,
     RequestCame,
     RequestWithdrawn,
     ReservationsChanged,
@@ -50,6 +52,7 @@ wishes = {
     "lease_class": st.sampled_from(LeaseClass),
     "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
     "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
+    "only": st.sampled_from((None, None, frozenset(), frozenset("ab"))),
 }
 
 
@@ -83,7 +86,8 @@ class Beside(RuleBasedStateMachine):
             limit = model.share(request.user).devices
             assert not limit or having[request.user] <= limit
             if request.worker:
-                assert sum(lease.request.worker for lease in model.held.values()) <= POLICY.workers
+                places = len(model.places) + sum(lease.request.worker for lease in model.held.values())
+                assert places <= POLICY.workers
         due = [] if model.paused else model.looked_at()
         for ask in decision.yields:
             self.check_ask(ask)
@@ -151,6 +155,21 @@ class Beside(RuleBasedStateMachine):
         self.model.ended(device)
         self.step(LeaseEnded(device))
 
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def place_is_kept(self, data):
+        self.count += 1
+        device = data.draw(st.sampled_from(sorted(self.model.held)))
+        self.model.keeps_place(device, f"p{self.count}")
+        self.step(PlaceKept(device, f"p{self.count}"))
+
+    @precondition(lambda self: self.model.places)
+    @rule(data=st.data())
+    def place_is_freed(self, data):
+        place = data.draw(st.sampled_from(sorted(self.model.places)))
+        self.model.places.discard(place)
+        self.step(PlaceFreed(place))
+
     @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
     def time_passes(self, seconds):
         until_s = self.model.now_s + seconds
@@ -199,6 +218,12 @@ class Beside(RuleBasedStateMachine):
         for groups in index._groups_of.values():
             assert groups <= set(index._groups.values())
         assert self.allocator._state.free == set(self.model.free())
+
+    @invariant()
+    def places_add_up(self):
+        state, model = self.allocator._state, self.model
+        assert set(state.places) == model.places
+        assert state._workers == len(model.places) + sum(each.request.worker for each in model.held.values())
 
     @invariant()
     def promises_are_to_those_who_wait(self):

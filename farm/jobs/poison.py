@@ -1,0 +1,80 @@
+"""What is remembered of artifacts that killed what ran them: the second time is the last (DESIGN D9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from farm.core.errors import UserError
+from farm.core.events import EventLog
+from farm.store.changes import to_its_end
+from farm.store.poison import PoisonTable
+from farm.store.records import PoisonRecord
+
+REFUSED_AFTER = 2  # kills: once may be the phone's own weakness
+LISTED = 200
+
+
+class NotPoisonedError(UserError):
+    """Nothing is remembered of that artifact."""
+
+    code = "not_poisoned"
+
+
+class PoisonLedger:
+    """Which artifacts nobody runs any more."""
+
+    def __init__(
+        self, table: PoisonTable, events: EventLog, wall: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._table = table
+        self._events = events
+        self._wall = wall
+
+    def refused(self, artifacts: Sequence[str]) -> frozenset[str]:
+        """Those of `artifacts` (SHA-256 of libraries) that must not be run."""
+        return frozenset(name for name, kills in self._table.kills(artifacts).items() if kills >= REFUSED_AFTER)
+
+    async def tell(self, artifact: str, device: str, what: str, kills: int, *, user: str, job: str) -> None:
+        """An artifact has killed what ran it, so many times.
+
+        Raises:
+            StoreWriteError: it cannot be kept now.
+        """
+        now = self._wall()
+        record = PoisonRecord(artifact, what, device, kills, now, now, user, job)
+        facts = {"device": device, "what": what, "kills": kills, "user": user, "job": job}
+        with self._events.drafted(("poison.told", artifact, facts)) as drafts:
+            await self._table.add(record, drafts)
+
+    def rows(self) -> dict[str, Any]:
+        """Everything remembered, the latest first, for people."""
+        records, count = self._table.all(LISTED)
+        return {"poison": [_row(record) for record in records], "more": count - len(records)}
+
+    @to_its_end
+    async def forget(self, artifact: str, user: str) -> None:
+        """Let an artifact be run again.
+
+        Raises:
+            NotPoisonedError: nothing is remembered of it.
+        """
+        with self._events.drafted(("poison.forgotten", artifact, {"user": user})) as drafts:
+            if not await self._table.forget(artifact, drafts):
+                drafts.drop()
+                raise NotPoisonedError(f"{artifact[:12]} is not poisoned", hint="farm poison list shows what is")
+
+
+def _row(record: PoisonRecord) -> dict[str, Any]:
+    return {
+        "artifact": record.artifact,
+        "what": record.what,
+        "device": record.device,
+        "kills": record.kills,
+        "refused": record.kills >= REFUSED_AFTER,
+        "first_at": record.first_at.isoformat(),
+        "last_at": record.last_at.isoformat(),
+        "user": record.user,
+        "job": record.job,
+    }

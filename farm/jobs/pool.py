@@ -1,0 +1,310 @@
+"""The phones of one attempt that has several at once and loses and gains them while it works (`JobSpec.pooled`).
+
+Above the line are the decisions, which are pure: which phones are alike, how many to ask for, which to let go. Below is
+`Pool`, which carries them out over leasing and the fleet. An attempt lives as long as its worker: a pool may be empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from farm.core.allocator_explain import unleasable_reason
+from farm.core.device import DeviceView, Heat, Life, Service
+from farm.core.errors import FarmError, PhoneError
+from farm.core.job import Job
+from farm.core.requests import Lease
+from farm.jobs.planning import request_of, usable
+from farm.jobs.ports import Devices, Leases
+
+OTHERS_WAIT = "given back: others wait for it"
+
+
+class NotInPoolError(PhoneError):
+    """The lease is not (or no longer) in the attempt's pool: ask for the pool again."""
+
+    code = "not_in_pool"
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """What phones must have in common: a candidate's time on one of them must mean the same on every other."""
+
+    soc: str
+    gpu: str
+    abi: str
+    targets: str  # canonical JSON
+    bundle: str  # hash
+    clock_policy: str = ""  # nothing sets clocks yet
+
+
+def alike(view: DeviceView) -> Alike | None:
+    """What a phone has in common with its like; None while that is not known."""
+    identity = view.identity
+    if identity is None or not view.bundle:
+        return None
+    targets = json.dumps(identity.targets, sort_keys=True, default=str)
+    soc, gpu = identity.soc, identity.gpu
+    return Alike(soc.model or soc.name, f"{gpu.model} {gpu.cores}".strip(), identity.abi, targets, view.bundle)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a pool should do now."""
+
+    wanted: int  # phones in all
+    only: frozenset[str]  # the phones that would do
+    ask: int  # how many requests should be waiting
+    drop: tuple[str, ...] = ()  # leases of phones that are not like the others any more
+
+
+def decide(
+    like: Alike,
+    known: Mapping[str, Alike],
+    views: Iterable[DeviceView],
+    held: Mapping[str, str],
+    devices: int | Literal["all"],
+) -> Orders:
+    """What to ask for and what to let go.
+
+    Args:
+        like: what the pool's phones have in common.
+        known: the same of every phone, as last seen: one that is away is still known.
+        views: every phone of the farm.
+        held: device by lease, of the pool.
+        devices: how many are wanted.
+    """
+    would_do = {view.name: view for view in views if view.adopted and known.get(view.name) == like}
+    drop = tuple(lease for lease, device in held.items() if known.get(device, like) != like)
+    kept = held.keys() - drop
+    there = {name for name, view in would_do.items() if usable(view)} | {held[lease] for lease in kept}
+    wanted = len(there) if devices == "all" else devices
+    return Orders(max(1, wanted), frozenset(would_do), max(0, max(1, wanted) - len(kept)), drop)
+
+
+def resting(view: DeviceView) -> str:
+    """Why nothing may be measured now on a phone of the pool; empty when it may."""
+    if view.life is Life.READY and view.heat is Heat.OK:
+        return ""
+    return f"{view.name} is {unleasable_reason(replace(view, service=Service.IN))}"
+
+
+def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> str:
+    """Why there are fewer phones than wanted, one sentence for a person; empty when there are not.
+
+    Args:
+        rest: what `resting` says of phones in the pool.
+        held: phones in the pool.
+        wanted: phones that should be.
+        asked_why: why leasing has no more; "" when it says nothing.
+    """
+    facts = [each for each in rest if each]
+    if held < wanted:
+        facts.append(asked_why or "the next phone is on its way")
+    return f"{held} of {wanted} phones; {'; '.join(facts)}" if facts else ""
+
+
+# --- what carries it out ----------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """The phones of one attempt. `begin` once; `close` in the end, whatever happened."""
+
+    def __init__(
+        self,
+        job: Job,
+        first: Lease,
+        leases: Leases,
+        devices: Devices,
+        told: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
+        """`first`: granted together with the attempt's worker place. `told`: hears of every change of the pool."""
+        self._job = job
+        self._first = first
+        self._leases = leases
+        self._devices = devices
+        self._told = told
+        self._wanted: int | Literal["all"] = job.spec["devices"]
+        self._like: Alike | None = None
+        self._known: dict[str, Alike] = {}
+        self._held: dict[str, Lease] = {first.id: first}
+        self._had: dict[str, None] = {first.device: None}
+        self._asked: dict[object, str] = {}  # ticket -> request
+        self._orders = Orders(1, frozenset(), 0)
+        self._unsubscribe: Callable[[], None] | None = None
+        self._soon: asyncio.Handle | None = None
+        self._closed = False
+        self._said: object = None
+
+    def begin(self) -> None:
+        """Move the first lease and its worker place in, and ask for the others.
+
+        Raises:
+            PhoneError: the first lease has ended, or nothing is known of its phone.
+        """
+        try:
+            self._leases.keep_place(self._first.id)
+        except FarmError as error:
+            raise PhoneError(f"{self._first.device} was lost before the work began: {error.message}") from error
+        self._take(self._first)
+        self._unsubscribe = self._devices.subscribe(lambda _: self._look_soon())
+        self._learn()
+        self._like = self._known.get(self._first.device)
+        if self._like is None:
+            raise PhoneError(f"{self._first.device} is not identified")
+        self._look()
+
+    def close(self, reason: str) -> None:
+        """Give everything back: phones, wishes, the worker place."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._soon is not None:
+            self._soon.cancel()
+        for request in self._asked.values():
+            self._leases.withdraw(request)
+        self._asked.clear()
+        for lease_id in self._held:
+            self._leases.release(lease_id, reason)
+        self._held.clear()
+        self._leases.free_place(self._first.id)
+
+    @property
+    def wanted(self) -> int:
+        """How many phones it should have, as things are."""
+        return self._orders.wanted
+
+    @property
+    def had(self) -> tuple[str, ...]:
+        """Every phone that it has had, the first first."""
+        return tuple(self._had)
+
+    # --- what the worker wants ---
+
+    def state(self) -> dict[str, Any]:
+        """The phones that may be measured on, how many are wanted, and why there are fewer."""
+        views = {view.name: view for view in self._devices.views()}
+        ready = [lease for lease in self._held.values() if (view := views.get(lease.device)) and not resting(view)]
+        phones = [
+            {
+                "lease": lease.id,
+                "device": lease.device,
+                "yield_wanted": self._leases.yield_wanted(lease.id) or views[lease.device].service is not Service.IN,
+                "facts": self._facts(views[lease.device]),
+            }
+            for lease in ready
+        ]
+        return {"phones": phones, "wanted": self._orders.wanted, "waits": self.waits()}
+
+    def waits(self) -> str:
+        """Why there are fewer phones than wanted, one sentence; empty when there are not."""
+        views = {view.name: view for view in self._devices.views()}
+        rest = [resting(views[lease.device]) for lease in self._held.values() if lease.device in views]
+        asked = next(iter(self._asked.values()), None)
+        asked_why = "" if asked is None else self._leases.why([asked]).get(asked, "")
+        return why_fewer(rest, len(self._held), self._orders.wanted, asked_why)
+
+    def check(self, lease_id: str) -> None:
+        """Whether the lease is in the pool.
+
+        Raises:
+            NotInPoolError: it is not.
+        """
+        if lease_id not in self._held:
+            raise NotInPoolError(f"the lease {lease_id} is not in the pool", hint="ask for the pool: some phones left")
+
+    def give_back(self, lease_id: str) -> None:
+        """Let others have a phone, and ask for another one behind them.
+
+        Raises:
+            NotInPoolError: it is not in the pool.
+        """
+        self.check(lease_id)
+        self._drop(lease_id, OTHERS_WAIT)
+
+    # --- what happens ---
+
+    def _look_soon(self) -> None:
+        """Once per turn of the loop: changes of phones come in crowds, some of them from our own releases."""
+        if self._soon is None and not self._closed:
+            self._soon = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._soon = None
+        if self._closed or self._like is None:
+            return
+        self._learn()
+        held = {lease.id: lease.device for lease in self._held.values()}
+        orders = decide(self._like, self._known, self._devices.views(), held, self._wanted)
+        again = orders.only != self._orders.only
+        self._orders = orders
+        for lease_id in orders.drop:
+            del self._held[lease_id]
+            self._leases.release(lease_id, "it is not identical to the other phones of its job any more")
+        while self._asked and (again or len(self._asked) > orders.ask):
+            _, request = self._asked.popitem()
+            self._leases.withdraw(request)
+        while len(self._asked) < orders.ask:
+            self._ask()
+        self._tell()
+
+    def _learn(self) -> None:
+        views = self._devices.views()
+        for view in views:
+            found = alike(view)
+            if found is not None:
+                self._known[view.name] = found
+        for forgotten in self._known.keys() - {view.name for view in views}:
+            del self._known[forgotten]
+
+    def _ask(self) -> None:
+        ticket = object()
+
+        def granted(lease: Lease) -> None:
+            if self._asked.pop(ticket, None) is None:
+                self._leases.release(lease.id, "its job does not wait any more")
+                return
+            self._take(lease)
+            self._look_soon()
+
+        request = request_of(self._job, frozenset())
+        self._asked[ticket] = self._leases.ask(replace(request, worker=False, only=self._orders.only), granted)
+
+    def _take(self, lease: Lease) -> None:
+        taken = self._leases.taken_away(lease.id)
+        self._held[lease.id] = lease
+        self._had[lease.device] = None
+        taken.add_done_callback(lambda why: self._lost(lease.id, why))
+
+    def _lost(self, lease_id: str, why: asyncio.Future[FarmError]) -> None:
+        if not why.cancelled() and lease_id in self._held:
+            del self._held[lease_id]
+            self._look_soon()
+
+    def _drop(self, lease_id: str, reason: str) -> None:
+        del self._held[lease_id]
+        self._leases.release(lease_id, reason)
+        self._look_soon()
+
+    def _tell(self) -> None:
+        devices = sorted(lease.device for lease in self._held.values())
+        if (devices, self._orders.wanted) != self._said:
+            self._said = devices, self._orders.wanted
+            self._told({"devices": devices, "wanted": self._orders.wanted, "waits": self.waits()})
+
+    def _facts(self, view: DeviceView) -> dict[str, Any]:
+        identity, like = view.identity, self._like
+        assert like is not None
+        return {
+            "soc": like.soc,
+            "gpu": identity.gpu.model if identity else "",
+            "abi": like.abi,
+            "bundle": like.bundle,
+            "clock_policy": like.clock_policy,
+            "temperature_c": view.temperature_c,
+        }

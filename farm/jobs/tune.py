@@ -1,0 +1,131 @@
+"""Jobs of kind `tune`: one worker searches schedules on a pool of phones and keeps what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farm.core.errors import ProtocolError
+from farm.jobs.attempt import SessionOffer, text_field
+from farm.jobs.executor import Running
+from farm.jobs.phone_work import LeaseHost, PhoneWork
+from farm.jobs.pool import Pool
+from farm.jobs.specs import TuneSpec
+from farm.jobs.tasks import TuneTask
+
+WORKER = "farm.worker.tune"
+END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
+END_SHARE = 0.25  # of a short attempt
+
+
+class RecordKeeper(Protocol):
+    """The store's tuning records (farm.store.record_sets)."""
+
+    async def keep(
+        self,
+        *,
+        model: str,
+        name: str,
+        target: object,
+        artifact: str,
+        records: int,
+        best: Mapping[str, Any],
+        job: str,
+    ) -> int:
+        """Keep a set of records as the next version for its model and target; returns that version."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHost(LeaseHost):
+    """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
+
+    pool: Pool
+    keeper: RecordKeeper
+    about: Mapping[str, Any]  # facts of every phone in the pool
+
+    async def open_session(self, lease: str) -> SessionOffer:
+        """A way to one phone of the pool, good for one session.
+
+        Raises:
+            NotInPoolError: it has left the pool.
+        """
+        self.pool.check(lease)
+        return self.offer(lease)
+
+    async def abort_session(self, reason: str, lease: str) -> None:
+        """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""
+        self.keys.abort(lease, reason)
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Verbs about the pool and the records."""
+        match verb:
+            case "pool":
+                state = self.pool.state()
+                phones = [{**each, "facts": {**each["facts"], **self.about}} for each in state["phones"]]
+                return {**state, "phones": phones}
+            case "pool.give_back":
+                self.pool.give_back(text_field(fields, "lease"))
+                return {}
+            case "records.keep":
+                return {"version": await self.keeper.keep(**_records(fields), job=self.running.job.id)}
+        return await LeaseHost.serve(self, verb, fields)
+
+    def yield_wanted(self) -> bool:
+        """An attempt on a pool gives single phones back."""
+        return False
+
+
+class TuneExecutor:
+    """Runs attempts of kind `tune`."""
+
+    def __init__(self, work: PhoneWork, keeper: RecordKeeper) -> None:
+        self._work = work
+        self._keeper = keeper
+
+    async def run(self, running: Running) -> Mapping[str, Any]:
+        """The worker's report, with what is known of the phones.
+
+        Raises:
+            UserError: the model cannot be used, or the phone has no such target.
+            HostError: the worker died.
+        """
+        spec, pool = running.spec, running.pool
+        assert isinstance(spec, TuneSpec)
+        assert pool is not None
+        target = self._work.target(running, spec.target)
+        task = TuneTask.of(
+            spec,
+            target,
+            self._work.cache(running),
+            job=running.job.id,
+            devices=pool.wanted,
+            search_s=search_s(spec.timeout_s),
+        )
+        about = {"target": target, "toolchain": self._work.toolchain(running)}
+        host = PoolHost(**self._work.host_fields(running), pool=pool, keeper=self._keeper, about=about)
+        report = await self._work.run(running, WORKER, task.to_wire(), host)
+        return {**report, "target": spec.target, "devices": list(pool.had)}
+
+
+def search_s(timeout_s: float) -> float:
+    """How long a search may last whose attempt is ended after `timeout_s`."""
+    return timeout_s - min(END_S, END_SHARE * timeout_s)
+
+
+def _records(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked fields of `records.keep`."""
+    count, best = fields.get("records"), fields.get("best")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ProtocolError("the worker's 'records' is no number of records")
+    if not isinstance(best, Mapping):
+        raise ProtocolError("the worker's 'best' is no object")
+    return {
+        "model": text_field(fields, "model"),
+        "name": text_field(fields, "name"),
+        "target": fields.get("target"),
+        "artifact": text_field(fields, "artifact"),
+        "records": count,
+        "best": dict(best),
+    }

@@ -1,0 +1,63 @@
+"""Artifacts whose run killed what ran them (DESIGN D9)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from farm.core.events import Event
+from farm.store.database import Database, must_change
+from farm.store.records import PoisonRecord
+from farm.store.rows import in_parts
+from farm.store.schema import poison
+
+
+class PoisonTable:
+    """Statements over poisoned artifacts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self, limit: int) -> tuple[tuple[PoisonRecord, ...], int]:
+        """The `limit` that killed last, the latest first, and how many there are."""
+        wanted = select(poison).order_by(poison.c.last_at.desc(), poison.c.artifact).limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted).mappings().all()
+            count = connection.execute(select(func.count()).select_from(poison)).scalar_one()
+        return tuple(PoisonRecord(**row) for row in rows), int(count)
+
+    def kills(self, artifacts: Collection[str]) -> dict[str, int]:
+        """How often each of these has killed; those that never did are left out."""
+        found: dict[str, int] = {}
+        with self._database.reading() as connection:
+            for some in in_parts(artifacts):
+                wanted = select(poison.c.artifact, poison.c.kills).where(poison.c.artifact.in_(some))
+                found |= {str(name): int(count) for name, count in connection.execute(wanted)}
+        return found
+
+    async def add(self, record: PoisonRecord, events: Sequence[Event] = ()) -> None:
+        """Count the record's kills to those there were."""
+        changes = {
+            "what": record.what,
+            "device": record.device,
+            "last_at": record.last_at,
+            "user": record.user,
+            "job": record.job,
+        }
+
+        def add(connection: Connection) -> None:
+            known = update(poison).where(poison.c.artifact == record.artifact)
+            again = known.values(**changes, kills=poison.c.kills + record.kills)
+            if connection.execute(again).rowcount == 0:
+                first = {"artifact": record.artifact, "kills": record.kills, "first_at": record.first_at}
+                connection.execute(insert(poison).values(**first, **changes))
+
+        await self._database.write(add, events)
+
+    async def forget(self, artifact: str, events: Sequence[Event] = ()) -> bool:
+        """Whether there was something to forget."""
+        statement = delete(poison).where(poison.c.artifact == artifact)
+        return await self._database.write_if(
+            lambda connection: must_change(connection.execute(statement).rowcount), events
+        )
