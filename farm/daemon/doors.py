@@ -17,6 +17,7 @@ from farm.control.job_streams import JobStreams
 from farm.control.job_verbs import JobVerbs
 from farm.control.lease_verbs import LeaseVerbs
 from farm.control.personal_lease_verbs import PersonalLeaseVerbs
+from farm.control.records_verbs import RecordsVerbs
 from farm.control.server import ControlServer
 from farm.control.store_verbs import StoreVerbs
 from farm.control.tool_verbs import ToolVerbs
@@ -83,6 +84,7 @@ async def open_job_door(
         notes_of=notes_of,
     ).register(control)
     PersonalLeaseVerbs(sharing.personal).register(control)
+    RecordsVerbs(store.record_sets, workers.artifacts).register(control)
     StoreVerbs(store, memory.where, memory.retention).register(control)
     TunnelVerbs(fleet, phones.tunnels).register(control)
     tools = PhoneTools(config.adb_socket)

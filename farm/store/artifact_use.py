@@ -1,4 +1,4 @@
-"""Which artifacts jobs name: every SHA-256 in a spec or a result counts."""
+"""Which artifacts are needed: every SHA-256 in a job's spec or result counts, and every kept set of tuning records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Select, Text, select, type_coerce
 
 from farm.store.database import Database
-from farm.store.schema import job, result
+from farm.store.schema import job, record_set, result
 
 _SHA256 = re.compile(r'"([0-9a-f]{64})"')
 _ROWS_AT_ONCE = 1000
@@ -21,8 +21,10 @@ class ArtifactUse:
         self._database = database
 
     def live(self) -> frozenset[str]:
-        """Named by jobs that have not ended."""
-        return self._named(select(type_coerce(job.c.spec, Text)).where(job.c.ended_at.is_(None)))
+        """Named by jobs that have not ended, and kept records: hours of phones' work, and small."""
+        with self._database.reading() as connection:
+            records = frozenset(connection.execute(select(record_set.c.artifact)).scalars())
+        return records | self._named(select(type_coerce(job.c.spec, Text)).where(job.c.ended_at.is_(None)))
 
     def results(self) -> frozenset[str]:
         """Named by the results that are kept."""

@@ -1,0 +1,143 @@
+"""Verbs about kept sets of tuning records. What is in a set is the clients' business: here it is an artifact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from farm.control.forms import Count
+from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.verbs import STRICT, read_fields
+from farm.core.errors import UserError
+from farm.core.field_errors import SHA256_FORM
+from farm.store.record_sets import KeptSet, RecordSets
+
+SHOWN_SETS = 200
+
+Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class ListSets:
+    """`records.list`."""
+
+    name: str = ""  # of a model; "": all
+    limit: Annotated[int, Field(ge=1, le=1000)] = SHOWN_SETS
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class OneSet:
+    """A set: its number, or a model's name for its newest one."""
+
+    set: Name
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class KeepSet:
+    """`records.keep`: as a tune job keeps its own."""
+
+    model: Sha256
+    name: Name
+    target: Any
+    artifact: Sha256
+    records: Count
+    best: dict[str, Any]
+
+
+class NoSuchSetError(UserError):
+    """There is no such set of records."""
+
+    code = "no_such_records"
+
+
+class Artifacts(Protocol):
+    """The artifact folder, as far as a set needs it."""
+
+    def path(self, sha256: str) -> object:
+        """Where it is.
+
+        Raises:
+            UserError: it is not there.
+        """
+        ...
+
+
+class RecordsVerbs:
+    """Verbs about kept sets."""
+
+    def __init__(self, sets: RecordSets, artifacts: Artifacts) -> None:
+        self._sets = sets
+        self._artifacts = artifacts
+
+    def register(self, server: ControlServer) -> None:
+        """Add every verb to the door."""
+        server.register("records.list", self.list, Role.VIEWER)
+        server.register("records.show", self.show, Role.VIEWER)
+        server.register("records.keep", self.keep, Role.USER)
+
+    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+        """The newest sets."""
+        asked = read_fields(call, ListSets)
+        found = await asyncio.to_thread(self._sets.page, name=asked.name, limit=asked.limit)
+        return {"sets": [row(each) for each in found]}
+
+    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+        """One set."""
+        return row(await asyncio.to_thread(self._found, read_fields(call, OneSet).set), whole=True)
+
+    async def keep(self, call: ControlCall) -> Mapping[str, Any]:
+        """Keep an artifact as a version of a model's records."""
+        asked = read_fields(call, KeepSet)
+        await asyncio.to_thread(self._artifacts.path, asked.artifact)
+        version = await self._sets.keep(
+            model=asked.model,
+            name=asked.name,
+            target=asked.target,
+            artifact=asked.artifact,
+            records=asked.records,
+            best=asked.best,
+            job="",
+        )
+        return {"version": version}
+
+    def _found(self, which: str) -> KeptSet:
+        if which.isascii() and which.isdigit() and len(which) < 19:
+            found = self._sets.get(int(which))
+            if found is None:
+                raise NoSuchSetError(f"there is no set of records {which}", hint="farm records list")
+            return found
+        newest = self._sets.newest(which)
+        if not newest:
+            raise NoSuchSetError(f"there are no records of a model {which!r}", hint="farm records list")
+        if len({(each.model, each.target_key) for each in newest}) > 1:
+            numbers = ", ".join(f"{each.id} ({described(each.target)})" for each in newest[:8])
+            raise NoSuchSetError(f"{which} has records for several models or targets", hint=f"say which: {numbers}")
+        return newest[0]
+
+
+def row(kept: KeptSet, *, whole: bool = False) -> dict[str, Any]:
+    """A set as the door tells it; `whole`: with the best of each task."""
+    fields: dict[str, Any] = {
+        "set": kept.id,
+        "name": kept.name,
+        "version": kept.version,
+        "target": kept.target,
+        "records": kept.records,
+        "job": kept.job,
+        "at": kept.at.isoformat(),
+        "model": kept.model,
+        "artifact": kept.artifact,
+    }
+    return {**fields, "best": dict(kept.best)} if whole else fields
+
+
+def described(target: object) -> str:
+    """A target in a word or two."""
+    if not isinstance(target, Mapping):
+        return str(target)
+    return " ".join(str(target[key]) for key in ("tag", "kind", "mtriple", "mcpu") if key in target)

@@ -1,0 +1,102 @@
+"""Sets of tuning records that are kept: for each model and target versions, each an artifact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from farm.core.events import Event
+from farm.store.database import Database
+from farm.store.schema import record_set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSet:
+    """One version of the records of a model for a target."""
+
+    id: int
+    model: str  # key of the imported model: its file, shapes, types and TVM's version
+    name: str  # what people call the model
+    target_key: str
+    target: object  # a TVM tag or target dict
+    version: int  # from 1, of its model and target
+    artifact: str  # SHA-256 of the records
+    records: int
+    best: Mapping[str, Any]  # {tasks: [{name weight trials failed seconds gflops device}], ...}
+    job: str  # whose end it was; "": made by hand
+    at: datetime
+
+
+def target_key(target: object) -> str:
+    """What tells targets apart: the hash of the canonical JSON."""
+    said = json.dumps(target, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+class RecordSets:
+    """Statements over kept sets. Implements farm.jobs.tune.RecordKeeper."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(self, *, name: str = "", limit: int) -> tuple[KeptSet, ...]:
+        """The newest first, those of one model's name if it is given."""
+        wanted = select(record_set).order_by(record_set.c.id.desc()).limit(limit)
+        return self._rows(wanted.where(record_set.c.name == name) if name else wanted)
+
+    def get(self, number: int) -> KeptSet | None:
+        """The set of that id."""
+        found = self._rows(select(record_set).where(record_set.c.id == number))
+        return found[0] if found else None
+
+    def newest(self, name: str) -> tuple[KeptSet, ...]:
+        """The newest version for each model and target that people call so, the newest first."""
+        wanted = select(func.max(record_set.c.id)).where(record_set.c.name == name)
+        newest = wanted.group_by(record_set.c.model, record_set.c.target_key)
+        return self._rows(select(record_set).where(record_set.c.id.in_(newest)).order_by(record_set.c.id.desc()))
+
+    async def keep(
+        self,
+        *,
+        model: str,
+        name: str,
+        target: object,
+        artifact: str,
+        records: int,
+        best: Mapping[str, Any],
+        job: str,
+        events: Sequence[Event] = (),
+    ) -> int:
+        """Keep a set as the next version of its model and target; returns the version.
+
+        What a job has kept already is not kept again: an attempt may be killed between this and its result.
+        """
+        key = target_key(target)
+        same = (record_set.c.model == model, record_set.c.target_key == key)
+
+        def keep(connection: Connection) -> int:
+            kept = select(record_set.c.version).where(*same, record_set.c.artifact == artifact, record_set.c.job == job)
+            there = connection.execute(kept).scalar()
+            if there is not None:
+                return int(there)
+            newest = connection.execute(select(func.max(record_set.c.version)).where(*same)).scalar()
+            version = (newest or 0) + 1
+            connection.execute(
+                insert(record_set).values(
+                    model=model, name=name, target_key=key, target=target, version=version, artifact=artifact,
+                    records=records, best=dict(best), job=job, at=datetime.now(UTC),
+                )
+            )  # fmt: skip
+            return version
+
+        return await self._database.write(keep, events)
+
+    def _rows(self, wanted: Any) -> tuple[KeptSet, ...]:
+        with self._database.reading() as connection:
+            return tuple(KeptSet(**row) for row in connection.execute(wanted).mappings())

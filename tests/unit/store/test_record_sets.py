@@ -1,0 +1,55 @@
+"""Kept sets of tuning records: versions by model and target, found by number and by name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
+
+
+async def kept(store: Any, **changes: Any) -> int:
+    fields = {
+        "model": "a" * 64, "name": "net.onnx", "target": ARM, "artifact": "b" * 64,
+        "records": 8, "best": {}, "job": "j1",
+    }  # fmt: skip
+    version: int = await store.record_sets.keep(**(fields | changes))
+    return version
+
+
+async def test_versions_count_per_model_and_target(store: Any) -> None:
+    assert await kept(store) == 1
+    assert await kept(store, job="j2", artifact="c" * 64) == 2
+    assert await kept(store, target={"mcpu": "cortex-a55", "kind": "llvm"}) == 1
+    assert await kept(store, model="d" * 64) == 1
+    assert [each.version for each in store.record_sets.page(limit=3)] == [1, 1, 2]
+
+
+async def test_what_a_job_has_kept_it_does_not_keep_again(store: Any) -> None:
+    assert await kept(store) == 1
+    assert await kept(store, target=dict(reversed(ARM.items()))) == 1
+    assert await kept(store, job="") == 2
+    assert len(store.record_sets.page(limit=10)) == 2
+
+
+async def test_two_at_once_get_different_versions(store: Any) -> None:
+    versions = await asyncio.gather(*(kept(store, job=f"j{i}") for i in range(8)))
+    assert sorted(versions) == list(range(1, 9))
+
+
+async def test_found_by_number_and_by_name(store: Any) -> None:
+    await kept(store, best={"tasks": [{"name": "conv", "gflops": 1.5}]})
+    await kept(store, job="j2")
+    await kept(store, name="other.onnx", model="e" * 64)
+    first = store.record_sets.page(limit=10)[-1]
+    assert store.record_sets.get(first.id) == first
+    assert first.best == {"tasks": [{"name": "conv", "gflops": 1.5}]}
+    assert first.target == ARM
+    assert store.record_sets.get(999) is None
+    assert [each.version for each in store.record_sets.newest("net.onnx")] == [2]
+    assert [each.name for each in store.record_sets.page(name="other.onnx", limit=10)] == ["other.onnx"]
+
+
+async def test_their_artifacts_are_never_in_the_way(store: Any) -> None:
+    await kept(store, artifact="f" * 64)
+    assert "f" * 64 in store.artifact_use.live()
