@@ -1,0 +1,104 @@
+"""One trial of a tuning run, and what becomes of it when something goes wrong. Decisions only: no I/O, no clock.
+
+A candidate is answered exactly once. It is charged with a death only when its own code was on the phone, and it is
+called poison only when it killed its process twice, the second time alone in a fresh session on a phone that is fit
+again afterwards: then nothing but the candidate is left to blame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+MAX_DEATHS = 2  # DESIGN D9: twice
+MAX_LOSSES = 3  # phones that left for good while it ran alone: by then it is more likely it than three cables
+
+
+class End(StrEnum):
+    """How one try on a phone ended."""
+
+    MEASURED = "measured"
+    REFUSED = "refused"  # the phone said why it cannot; the session is fine
+    TIMEOUT = "timeout"  # it took too long, and the session was cut
+    UNTOUCHED = "untouched"  # the session broke before any of its code was on the phone
+    DIED = "died"  # the session died with it
+    LOST = "lost"  # the session died with it, and the phone did not come back
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """What a candidate has behind it."""
+
+    deaths: int = 0
+    losses: int = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether it must run in a fresh session, nothing before and nothing after it."""
+        return self.deaths + self.losses > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done: `again` with these tries, or it is answered: with its seconds, or with `error`."""
+
+    again: Tries | None = None
+    error: str = ""
+    poison: bool = False
+
+
+def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Verdict:
+    """What becomes of a candidate after a try that ended so.
+
+    Args:
+        tries: what it had behind it before this try.
+        end: how this try ended; `DIED` with `alone` means that the phone is fit again, see `LOST`.
+        said: what the phone or TVM said, one line.
+        timeout_s: its time limit, for the words.
+    """
+    match end:
+        case End.MEASURED:
+            return Verdict()
+        case End.REFUSED:
+            return Verdict(error=f"the phone could not run it: {said}")
+        case End.TIMEOUT:
+            return Verdict(error=f"timeout: no result after {timeout_s:g} s")
+        case End.UNTOUCHED:
+            return Verdict(again=tries)
+        case End.LOST:
+            losses = tries.losses + 1
+            if losses >= MAX_LOSSES:
+                return Verdict(error=f"{losses} phones were lost while it ran alone on them", poison=True)
+            return Verdict(again=replace(tries, losses=losses))
+    deaths = tries.deaths + 1
+    # A death before which others ran in the session proves nothing yet, not even the second one.
+    if tries.alone and deaths >= MAX_DEATHS:
+        return Verdict(error=f"it killed the process that ran it, twice, the second time alone: {said}", poison=True)
+    return Verdict(again=replace(tries, deaths=deaths))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one phone measured for one candidate.
+
+    Attributes:
+        path: The artifact's path as the builder gave it: what a MeasureCallback finds in its BuilderResult.
+        artifact: SHA-256 of the library.
+        device: The phone.
+        at: When it was done, Unix seconds.
+        seconds: Of each repeat, as the phone measured them.
+        factor: What the runner multiplied them with before it answered: this phone's scale.
+        call_s: How long this host waited for the measuring call.
+    """
+
+    path: str
+    artifact: str
+    device: str
+    at: float
+    seconds: tuple[float, ...]
+    factor: float
+    call_s: float
+
+
+class CandidateError(Exception):
+    """A candidate has no seconds; the message says why."""

@@ -1,0 +1,155 @@
+"""A reused RPC session that measures one candidate after the other in four round trips each.
+
+Stock's runner opens a session for each candidate and makes some twenty round trips in it. Here the phone's functions
+are looked up once, argument buffers are made once for each signature, and nothing is freed while the session lives: the
+session is renewed now and then instead, which frees everything at once. That is also safer: TVM's Python binding frees
+remote objects with the interpreter's lock held, so a phone that hangs in a free would stop every thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import rpc
+
+from farm.jobs.attempt import SessionOffer
+
+RENEW_CANDIDATES = 256  # a loaded library costs the phone some pages and a file until then
+RENEW_BYTES = 64 << 20  # of uploads, which lie in the phone's work folder until the session ends
+RENEW_BUFFER_BYTES = 256 << 20  # of argument buffers
+
+ArgsInfo = tuple[tuple[str, str, tuple[int, ...]], ...]  # ("TENSOR", dtype, shape) of each argument
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """How often a candidate is run. Same fields and defaults as MetaSchedule's EvaluatorConfig."""
+
+    number: int = 3
+    repeat: int = 1
+    min_repeat_ms: int = 100
+    enable_cpu_cache_flush: bool = False
+
+
+@dataclass(slots=True)
+class _Used:
+    candidates: int = 0
+    upload_bytes: int = 0
+    buffer_bytes: int = 0
+
+
+@dataclass(slots=True)
+class CandidateSession:
+    """An open session to one phone. For one thread. Whatever TVM raises comes through."""
+
+    raw: Any  # tvm.rpc.RPCSession
+    touched: bool = False  # whether code of the candidate at hand may be on the phone
+    _functions: dict[str, Any] = field(default_factory=dict)
+    _buffers: dict[tuple[str, ArgsInfo], list[Any]] = field(default_factory=dict)
+    _kept: list[Any] = field(default_factory=list)  # remote modules and evaluators: see the module's text
+    _used: _Used = field(default_factory=_Used)
+
+    @classmethod
+    def open(cls, offer: SessionOffer) -> CandidateSession:
+        """Connect, and look up what every candidate needs."""
+        session = cls(rpc.connect(offer.host, offer.port, key=offer.key))
+        for name in ("tvm.rpc.server.upload", "tvm.rpc.server.load_module", "runtime.RPCTimeEvaluator"):
+            session.function(name)
+        return session
+
+    @property
+    def worn(self) -> bool:
+        """Whether enough has gathered on the phone to begin anew."""
+        used = self._used
+        return (
+            used.candidates >= RENEW_CANDIDATES
+            or used.upload_bytes >= RENEW_BYTES
+            or used.buffer_bytes >= RENEW_BUFFER_BYTES
+        )
+
+    def function(self, name: str) -> Any:
+        """A global function of the phone's TVM runtime."""
+        if name not in self._functions:
+            self._functions[name] = self.raw.get_function(name)
+        return self._functions[name]
+
+    def ping(self) -> None:
+        """One round trip; raises when there is nobody any more."""
+        self._kept.append(self.raw.get_function("tvm.rpc.server.upload"))
+
+    def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: Evaluator) -> Any:
+        """Everything up to the first run: returns what measures when it is called."""
+        self.touched = False
+        self._used.candidates += 1
+        self._used.upload_bytes += len(library)
+        device = self.raw.device(device_type, 0)
+        arguments = self._arguments(device_type, device, args_info)
+        name = f"candidate-{self._used.candidates}.so"
+        self.function("tvm.rpc.server.upload")(name, bytearray(library))
+        self.touched = True  # loading runs the library's initialisers
+        module = self.function("tvm.rpc.server.load_module")(name)
+        self._kept.append(module)
+        local = tvm.runtime.device(device_type, 0)
+        flush = "cache_flush_cpu_non_first_arg" if how.enable_cpu_cache_flush else ""
+        timer = self.function("runtime.RPCTimeEvaluator")(
+            module, "main", int(local.dlpack_device_type()), 0,
+            how.number, how.repeat, how.min_repeat_ms, 100, 0, 1, 0, flush,
+        )  # fmt: skip
+        self._kept.append(timer)
+
+        def measure() -> tuple[float, ...]:
+            return struct.unpack("@" + "d" * how.repeat, timer(*arguments))
+
+        return measure
+
+    def close(self) -> None:
+        """End the session now; the phone's process ends with it, and with that everything it kept."""
+        with contextlib.suppress(Exception):  # broken already: ended
+            self.raw._sess.get_function("CloseRPCConnection")()  # noqa: SLF001 - the one way to close for certain
+        # Only now, when they cannot ask the phone any more.
+        self._kept.clear()
+        self._buffers.clear()
+        self._functions.clear()
+
+    def _arguments(self, device_type: str, device: Any, args_info: ArgsInfo) -> list[Any]:
+        """Buffers of that signature, filled with random numbers when they are made."""
+        key = (device_type, args_info)
+        if key not in self._buffers:
+            fill = self.function("tvm.contrib.random.random_fill_for_measure")
+            made = []
+            for _, dtype, shape in args_info:
+                buffer = tvm.runtime.empty(shape=shape, dtype=dtype, device=device)
+                self._kept.append(buffer)
+                fill(buffer)
+                made.append(buffer)
+            device.sync()
+            self._used.buffer_bytes += sum(_bytes(dtype, shape) for _, dtype, shape in args_info)
+            self._buffers[key] = made
+        return self._buffers[key]
+
+
+def args_info_from(given: Sequence[Any]) -> ArgsInfo:
+    """MetaSchedule's ArgInfo objects as plain values.
+
+    Raises:
+        ValueError: an argument is no tensor; MetaSchedule itself knows no other kind.
+    """
+    found = []
+    for each in given:
+        kind, dtype, shape = each.as_json()
+        if kind != "TENSOR":
+            raise ValueError(f"arguments of kind {kind} cannot be made up")
+        found.append((str(kind), str(dtype), tuple(int(extent) for extent in shape)))
+    return tuple(found)
+
+
+def _bytes(dtype: str, shape: Sequence[int]) -> int:
+    bits = re.search(r"\d+", dtype)
+    return math.prod(shape) * (int(bits.group()) if bits else 8) // 8

@@ -1,0 +1,248 @@
+"""One phone of a run: a thread that takes candidates one after the other and measures them in a reused session.
+
+TVM's calls release the interpreter's lock while they wait for the phone, so a thread per phone costs nothing but its
+stack; an event loop would need an RPC client of our own, tied to TVM's wire format of the day.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farm.compiler.tvm_errors import first_line
+from farm.core.errors import FarmError
+from farm.tuning.candidate import End, Measured
+from farm.tuning.phones import PhoneSource, PooledPhone
+from farm.tuning.session import CandidateSession, Evaluator
+
+if TYPE_CHECKING:
+    from farm.tuning.desk import Desk, Work
+
+LOST_AFTER_S = 20.0  # a phone that was cut is cleaned and checked within 2 s; one that needs longer counts as lost
+OPEN_LIMIT_S = 20.0
+BACK_OFF_S = (0.2, 5.0)  # between attempts to open a session: the first, the longest
+CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
+
+Calibrate = Callable[[PooledPhone, CandidateSession], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all phones of a run share."""
+
+    evaluator: Evaluator
+    timeout_s: float  # of one candidate on a phone, its upload included
+    calibrate: Calibrate | None = None
+
+
+class Slot:
+    """One phone's thread. The pool's keeper tells it what it sees of the phone and cuts what takes too long."""
+
+    def __init__(self, phone: PooledPhone, source: PhoneSource, desk: Desk, settings: Settings) -> None:
+        self.phone = phone  # as last seen
+        self.seen = True  # whether the source has shown it since its session was last cut
+        self.work: Work | None = None  # the desk's note of what it has
+        self.measuring = False
+        self.abandoned = False  # its thread hangs for good; what it had was answered for it
+        self._source, self._desk, self._settings = source, desk, settings
+        self._lock = threading.Lock()  # over what the keeper and the thread both decide by
+        self._deadline_s: float | None = None  # monotonic: when what it does now takes too long
+        self._cut: threading.Thread | None = None  # the keeper's order to end the session, under way
+        self._cut_s = 0.0
+        self._unseen_s = 0.0
+        self._absent_s: float | None = None  # since when the source does not show it
+        self._session: CandidateSession | None = None
+        self._factor: float | None = None
+        self._thread = threading.Thread(target=self._live, name=f"tuning on {phone.device}", daemon=True)
+
+    # -- for the keeper
+
+    def start(self) -> None:
+        """Begin to take candidates."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._thread.is_alive()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it takes nothing more."""
+        gone = self._absent_s is not None and time.monotonic() - self._absent_s > LOST_AFTER_S
+        return self.abandoned or gone or self._desk.closed or self.phone.yield_wanted
+
+    def look(self, phone: PooledPhone | None, asked_s: float) -> None:
+        """What the source said of it when it was asked at `asked_s`, monotonic."""
+        if phone is None:
+            self.seen = False
+            self._absent_s = self._absent_s or asked_s
+        elif asked_s > self._unseen_s:
+            self.phone, self.seen, self._absent_s = phone, True, None
+
+    def watch(self) -> bool:
+        """Cut its session when it takes too long; False when not even that brought its thread back."""
+        now_s = time.monotonic()
+        with self._lock:
+            if self._cut is not None:
+                return self._cut.is_alive() or now_s - self._cut_s < CUT_GRACE_S
+            if self._deadline_s is not None and now_s >= self._deadline_s:
+                self._start_cut("it took too long")
+        return True
+
+    def cut(self, reason: str) -> None:
+        """End its session if it is in a call; whoever waits in it gets an error. Returns at once."""
+        with self._lock:
+            if self._deadline_s is not None and self._cut is None:
+                self._start_cut(reason)
+
+    def _start_cut(self, reason: str) -> None:
+        self._cut_s = time.monotonic()
+        self._cut = threading.Thread(target=self._abort, args=(reason,), name="tuning: cut", daemon=True)
+        self._cut.start()
+
+    # -- its thread
+
+    def _live(self) -> None:
+        try:
+            while self._ready():
+                work = self._desk.take(self)
+                if work is not None:
+                    self._carry_out(work)
+            self._close()
+            if self.phone.yield_wanted and not self._desk.closed:
+                self._source.give_back(self.phone.lease)
+        except FarmError as error:
+            self._desk.tell(f"{self.phone.device} could not be given back: {error.message}")
+        finally:
+            self._close()
+            self._desk.left(self)
+
+    def _ready(self) -> bool:
+        """Have a session and the phone's scale; False when the phone is no longer ours."""
+        wait_s = BACK_OFF_S[0]
+        while not self.leaving:
+            if self._session is not None and not self._session.worn:
+                return True
+            if self._begin():
+                return True
+            self._desk.pause(self, wait_s)
+            wait_s = min(2 * wait_s, BACK_OFF_S[1])
+        return False
+
+    def _begin(self) -> bool:
+        """Open a fresh session."""
+        self._close()
+        self._hurry(OPEN_LIMIT_S)
+        try:
+            self._session = CandidateSession.open(self._source.open_session(self.phone.lease))
+            if self._factor is None:
+                calibrate = self._settings.calibrate
+                self._factor = 1.0 if calibrate is None else calibrate(self.phone, self._session)
+        except FarmError as error:
+            self._desk.tell(f"{self.phone.device}: {error.message}")
+        except Exception as error:  # noqa: BLE001 - TVM raises its own kinds; whatever it was, the phone is not ready
+            self._break(f"no session: {first_line(error)}")
+        else:
+            if self._in_time():
+                return True
+            self._break("its session was opened too late")
+        self._in_time()
+        self._close()
+        return False
+
+    def _carry_out(self, work: Work) -> None:
+        """One try of one candidate."""
+        if work.tries.alone and not self._begin():
+            self._desk.ended(self, work, End.UNTOUCHED, "")
+            return
+        assert self._session is not None
+        self._session.touched = False
+        self._hurry(self._settings.timeout_s)
+        try:
+            measured = self._measure(work, self._session)
+        except Exception as error:  # noqa: BLE001 - whatever TVM raises is the candidate's end or the session's
+            end, said = self._what_ended(work, self._session, first_line(error))
+            self._desk.ended(self, work, end, said)
+        else:
+            in_time = self._in_time()
+            self._desk.ended(self, work, End.MEASURED, "", measured)
+            if not in_time:
+                self._break("it was cut when it was done")
+        if work.tries.alone:
+            self._close()
+
+    def _measure(self, work: Work, session: CandidateSession) -> Measured:
+        call = session.evaluator(work.library, work.device_type, work.args_info, self._settings.evaluator)
+        begun_s = time.monotonic()
+        self.measuring = True
+        try:
+            seconds = call()
+        finally:
+            self.measuring = False
+        call_s = time.monotonic() - begun_s
+        factor = self._factor or 1.0
+        return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, factor, call_s)
+
+    def _what_ended(self, work: Work, session: CandidateSession, said: str) -> tuple[End, str]:
+        alive = False
+        if self._cut is None:
+            try:
+                session.ping()
+                alive = True
+            except Exception:  # noqa: BLE001, S110 - dead, however it says so
+                pass
+        in_time = self._in_time()
+        if alive and in_time:
+            return End.REFUSED, said
+        touched, closed = session.touched, self._desk.closed
+        self._break(f"a candidate ended the session: {said}")
+        if not in_time and not closed:
+            return End.TIMEOUT, said
+        if not touched:
+            return End.UNTOUCHED, said
+        if work.tries.alone and not self._desk.fit_again(self, LOST_AFTER_S):
+            return End.LOST, said
+        return End.DIED, said
+
+    def _break(self, reason: str) -> None:
+        """The session is no good: have it cut and the phone cleaned, and know nothing of the phone until then."""
+        self._close()
+        with self._lock:
+            cut, self._deadline_s = self._cut, None
+        if cut is None:
+            self._abort(reason)
+        else:
+            cut.join()
+        with self._lock:
+            self._cut = None
+            self._unseen_s = time.monotonic()
+            self.seen = False
+
+    def _abort(self, reason: str) -> None:
+        try:
+            self._source.abort_session(self.phone.lease, reason)
+        except FarmError as error:
+            self._desk.tell(f"{self.phone.device}: its session could not be cut: {error.message}")
+
+    def _hurry(self, limit_s: float) -> None:
+        with self._lock:
+            self._deadline_s = time.monotonic() + limit_s
+
+    def _in_time(self) -> bool:
+        """Nothing is to be hurried any more; False when the keeper had it cut before."""
+        with self._lock:
+            self._deadline_s = None
+            return self._cut is None
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
