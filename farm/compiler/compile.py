@@ -24,9 +24,10 @@ from tvm.relax.backend.utils import BackendDispatcher
 from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
+from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
-from farm.compiler.targets import abi_of, target_from
+from farm.compiler.targets import TargetRefusedError, abi_of, check_target, is_texture, target_from
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError, UserError
 
@@ -39,6 +40,28 @@ UNUSED_S = 7 * 24 * 3600.0  # what is in the cache and nobody wanted for a week 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"  # MetaSchedule's JSONDatabase
 
 
+# Batch normalisation first: folded into the weights it costs nothing, and half precision never sees a variance.
+_SIMPLIFY = tvm.transform.Sequential(
+    [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldBatchnormToConv2D(),
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldConstant(),
+    ]
+)
+_FUSE = tvm.transform.Sequential(
+    [
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+)
 # What is left once the operators are scheduled: TVM's own lists, spelt out because 0.27 does not export the CPU's.
 _FINISH = tvm.transform.Sequential(
     [
@@ -97,11 +120,17 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
 
     Raises:
         TargetError: TVM does not know the target.
+        TargetRefusedError: it has no code generator for it, or schedules it all by itself.
         CompileError: TVM fails.
     """
     target = target_from(recipe.target)
+    check_target(target)
+    if _has_own_pipeline(target):
+        raise TargetRefusedError(
+            f"{model.name}: TVM's records do not apply to {target.tag or target.kind.name}", hint="tune for adreno"
+        )
     with _told(model, target), target:
-        return _lowered(model.module, recipe.precision)
+        return _FUSE(in_precision(_SIMPLIFY(model.module), recipe.precision))
 
 
 def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
@@ -111,13 +140,18 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
 
     Raises:
         TargetError: TVM does not know the target.
+        TargetRefusedError: it has no code generator for it, or records do not apply to it.
         UnusableRecordsError: the records cannot be read.
         CompileError: TVM fails.
     """
     target = target_from(recipe.target)
+    if _has_own_pipeline(target) and recipe.records is None:
+        check_target(target)
+        with _told(model, target):
+            return tvm.compile(in_precision(_SIMPLIFY(model.module), recipe.precision), target=target)
+    module = lowered(model, recipe)
     database = _database(recipe.records) if recipe.records is not None else None
     with _told(model, target), target:
-        module = _lowered(model.module, recipe.precision)
         if database is not None:
             with database:
                 module = relax.transform.MetaScheduleApplyDatabase()(module)
@@ -161,26 +195,9 @@ def records_sha256(records: Path | None) -> str:
     return digest.hexdigest()
 
 
-def _lowered(module: Any, precision: str) -> Any:
-    """Under `with target`."""
-    # Batch normalisation first: folded into the weights it costs nothing, and half precision never sees a variance.
-    module = tvm.transform.Sequential([
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.FoldBatchnormToConv2D(),
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.FoldConstant(),
-    ])(module)  # fmt: skip
-    return tvm.transform.Sequential([
-        relax.backend.DispatchSampling(),
-        relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
-    ])(in_precision(module, precision))  # fmt: skip
+def _has_own_pipeline(target: Any) -> bool:
+    """Whether TVM lays tensors out and schedules for this target in one go, which no record fits."""
+    return "texture" in target.keys or "clml" in target.keys
 
 
 def _default_schedules(target: Any) -> list[Any]:
@@ -229,11 +246,17 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
     started_s = time.monotonic()
     abi, platform = abi_of(recipe.target)
     fcompile = exporter(abi, platform)
-    executable = compile_model(model, recipe)
     partial = folder.with_suffix(f".{os.getpid()}")
     partial.mkdir()
     try:
-        executable.export_library(str(partial / LIBRARY), fcompile=fcompile)
+
+        def export() -> None:
+            compile_model(model, recipe).export_library(str(partial / LIBRARY), fcompile=fcompile)
+
+        if is_texture(recipe.target):  # it damages the module, which is still needed for the reference
+            isolated(export, f"compiling {model.name} for textures")
+        else:
+            export()
         made = {
             "sha256": hashlib.sha256((partial / LIBRARY).read_bytes()).hexdigest(),
             "seconds": time.monotonic() - started_s,

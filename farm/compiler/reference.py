@@ -20,6 +20,7 @@ from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.model import Array, Evaluated, ImportedModel
+from farm.compiler.precision import FLOAT32
 from farm.core.errors import ModelError, PhoneError
 
 HOST_TARGET = {"kind": "llvm"}
@@ -90,15 +91,20 @@ def reference_for(model: ImportedModel, inputs: Mapping[str, Array], cache: Path
     return reference
 
 
-def compare(got: Sequence[Array], wanted: Sequence[Array], names: Sequence[str]) -> Difference:
-    """How far `got` is from `wanted`, output by output; NaN and infinity must be in the same places."""
+def compare(
+    got: Sequence[Array], wanted: Sequence[Array], names: Sequence[str], precision: str = FLOAT32
+) -> Difference:
+    """How far `got` is from `wanted`, output by output; NaN and infinity must be in the same places.
+
+    `precision` is what was computed in: half precision is allowed its own error whatever type the outputs have.
+    """
     if len(got) != len(wanted):
         return _mismatch("", f"{len(got)} outputs instead of {len(wanted)}")
     worst = Difference(ok=True, max_abs_error=0.0, max_rel_error=0.0, excess=0.0)
     for name, ours, right in zip(names, got, wanted, strict=False):
         if ours.shape != right.shape or ours.dtype != right.dtype:
             return _mismatch(name, f"{ours.dtype}{list(ours.shape)} instead of {right.dtype}{list(right.shape)}")
-        one = _compare(ours, right, name)
+        one = _compare(ours, right, name, precision)
         if one.excess > worst.excess or not one.ok:
             worst = one
         if not worst.ok:
@@ -106,15 +112,15 @@ def compare(got: Sequence[Array], wanted: Sequence[Array], names: Sequence[str])
     return worst
 
 
-def judge(got: Sequence[Array], reference: Reference, names: Sequence[str]) -> dict[str, Any]:
+def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], precision: str = FLOAT32) -> dict[str, Any]:
     """The comparison as a result's fields.
 
     Raises:
         WrongNumbersError: the outputs are too far off, and the phone alone computes so.
         MiscompiledError: they are, and TVM on this host computes the same.
     """
-    difference = compare(got, reference.outputs, names)
-    against_host = compare(got, reference.host_outputs, names)
+    difference = compare(got, reference.outputs, names, precision)
+    against_host = compare(got, reference.host_outputs, names, precision)
     if not difference.ok:
         said = difference.problem or f"off by {difference.max_abs_error:.3g} ({difference.excess:.3g} times the limit)"
         where = f"output {difference.output!r}: {said}"
@@ -159,8 +165,10 @@ def _independent(model: ImportedModel, inputs: Mapping[str, Array]) -> Evaluated
     return source.reference({spec.name: inputs[spec.name].astype(spec.dtype, copy=False) for spec in source.inputs})
 
 
-def _compare(got: Array, wanted: Array, name: str) -> Difference:
+def _compare(got: Array, wanted: Array, name: str, precision: str) -> Difference:
     kind = str(wanted.dtype)
+    if precision != FLOAT32 and kind in ("float32", "float64"):
+        kind = "float16"
     if kind not in RTOL:
         same = bool(np.array_equal(got, wanted))
         apart = 0.0 if same else float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64))))

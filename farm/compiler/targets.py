@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
 from typing import Any
 
 import tvm
+from tvm.target import codegen
 
 from farm.bundle.abi import Abi, Platform
 from farm.compiler.tvm_errors import first_line
@@ -17,10 +20,20 @@ _ABIS = {
 }  # fmt: skip
 
 
+DEVICES = {"llvm": "cpu", "opencl": "opencl", "vulkan": "vulkan"}  # target kind -> TVM's device
+CLML_CODEGEN = "relax.ext.openclml"
+
+
 class TargetError(UserError):
     """TVM does not know that target."""
 
     code = "bad_target"
+
+
+class TargetRefusedError(UserError):
+    """TVM has that target, and does it wrongly or not at all."""
+
+    code = "target_refused"
 
 
 def target_from(value: object) -> Any:
@@ -54,3 +67,60 @@ def abi_of(target: object) -> tuple[Abi, Platform]:
     if abi is None:
         raise TargetError(f"the farm cannot link for {triple or 'a target without mtriple'}")
     return abi, Platform.ANDROID if "android" in triple else Platform.LINUX
+
+
+def device_of(target: object) -> str:
+    """TVM's device for a target: cpu, opencl, vulkan.
+
+    Raises:
+        TargetError: the farm runs nothing on that kind.
+    """
+    kind = target_from(target).kind.name
+    if kind not in DEVICES:
+        raise TargetError(f"the farm cannot run code for {kind}", hint=f"kinds: {', '.join(DEVICES)}")
+    return DEVICES[kind]
+
+
+def is_texture(target: object) -> bool:
+    """Whether code for it keeps tensors in OpenCL images, which TVM 0.26 and 0.27 do wrongly (docs/facts.md)."""
+    return "texture" in target_from(target).keys
+
+
+def check_target(target: Any) -> None:
+    """Refuse what this TVM has no code generator for.
+
+    Raises:
+        TargetRefusedError: it has none.
+    """
+    if "clml" in target.keys and tvm.get_global_func(CLML_CODEGEN, allow_missing=True) is None:
+        raise TargetRefusedError(
+            f"TVM {tvm.__version__} here was built without USE_CLML: it has no code generator for CLML",
+            hint="--target adreno, or a toolchain whose TVM was built with USE_CLML",
+        )
+    if target.kind.name not in generators():
+        raise TargetRefusedError(
+            f"TVM {tvm.__version__} here has no code generator for {target.kind.name}",
+            hint=f"it has: {', '.join(generators())}",
+        )
+
+
+def generators() -> tuple[str, ...]:
+    """Target kinds that the farm can run and this TVM generates code for."""
+    found = {kind: tvm.get_global_func(f"target.build.{kind}", allow_missing=True) for kind in DEVICES}
+    return tuple(kind for kind, build in found.items() if build is not None)
+
+
+def host_target() -> dict[str, Any]:
+    """The machine that this runs on: its CPU as LLVM names it, without what this machine keeps from it, and its cores.
+
+    A hypervisor may hide instructions (AVX-512) of the CPU whose name it shows.
+    """
+    system = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    target: dict[str, Any] = {"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu"}
+    target["mcpu"] = str(codegen.llvm_get_system_cpu())
+    known = {str(name) for name in codegen.llvm_get_cpu_features(tvm.target.Target(target))}
+    hidden = sorted(f"-{name}" for name, there in system.items() if not there and str(name) in known)
+    if hidden:
+        target["mattr"] = hidden
+    target["num-cores"] = len(os.sched_getaffinity(0))
+    return target

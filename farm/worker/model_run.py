@@ -1,4 +1,4 @@
-"""One model on one phone, up to right outputs: what `bench` and `run` have in common."""
+"""One model on one phone, up to right outputs: what every worker that takes a model to a phone has in common."""
 
 from __future__ import annotations
 
@@ -11,36 +11,18 @@ from typing import Any
 
 import tvm
 
-from farm.compiler.compile import Compiled, Recipe, compile_library
-from farm.compiler.inputs import shapes_of
-from farm.compiler.model import Array, ImportedModel
-from farm.compiler.reference import Reference, flatten, reference_for
-from farm.compiler.targets import target_from
+from farm.compiler.build import Build, Wanted, build
+from farm.compiler.compile import Recipe
+from farm.compiler.inputs import Fill
+from farm.compiler.model import Array
+from farm.compiler.record_files import unpack
+from farm.compiler.reference import flatten
 from farm.core.errors import PhoneError
 from farm.jobs.tasks import ModelTask
 from farm.worker.daemon import Daemon
 from farm.worker.session import PhoneSession, on_phone, opened
 
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Everything that needs no phone."""
-
-    model: ImportedModel
-    inputs: dict[str, Array]
-    compiled: Compiled
-    reference: Reference
-
-    def about(self, target: object) -> dict[str, Any]:
-        """What was compiled how, as a result's fields."""
-        compiled, model = self.compiled, self.model
-        return {
-            "compile": {
-                "seconds": compiled.seconds, "cached": compiled.cached, "linker": compiled.linker,
-                "library_sha256": compiled.sha256, "key": compiled.key, "target": target,
-            },
-            "model": {"name": model.name, "sha256": model.sha256, "inputs": shapes_of(self.inputs)},
-        }  # fmt: skip
+RECORDS = Path("records")  # unpacked, in the attempt's own folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +35,35 @@ class FirstRun:
     timings: dict[str, float]  # seconds as this host saw them, the link to the phone included
 
 
-def prepare(task: ModelTask, model: ImportedModel, inputs: dict[str, Array], daemon: Daemon) -> Prepared:
-    """Compile the model for the phone and compute what its outputs should be, or find both in the cache.
+def prepare(
+    task: ModelTask, daemon: Daemon, *, inputs: str | None, fill: Fill = "random", all_or_none: bool = False
+) -> Build:
+    """Everything that needs no phone: a library for it, inputs, and what its outputs should be; or all from the cache.
+
+    Args:
+        task: which model, and how.
+        daemon: has the artifacts.
+        inputs: the artifact of an .npz.
+        fill: what inputs are made of that it does not give.
+        all_or_none: refuse an .npz that gives only some.
 
     Raises:
-        ModelError: TVM cannot compile it.
-        NoLinkerError: the host cannot link for the phone.
+        FarmError: as `farm.compiler.build.build`.
     """
-    cache = Path(task.cache)
-    daemon.progress(f"compiling for {task.target_name}")
-    compiled = compile_library(model, Recipe(task.target, task.precision), cache)
-    daemon.progress("computing the reference")
-    return Prepared(model, inputs, compiled, reference_for(model, inputs, cache))
+    daemon.progress("reading the model")
+    wanted = Wanted(
+        recipe=Recipe(task.target, task.precision, _records(task, daemon)),
+        shapes=task.shapes,
+        dtypes=task.dtypes,
+        npz=daemon.artifact(inputs) if inputs else None,
+        fill=fill,
+        all_or_none=all_or_none,
+    )
+
+    def say(step: str) -> None:
+        daemon.progress(f"{step} for {task.target_name}" if step == "compiling" else step)
+
+    return build(daemon.artifact(task.model), task.name, wanted, Path(task.cache), say)
 
 
 @contextlib.contextmanager
@@ -83,21 +82,21 @@ def session_to_phone(daemon: Daemon) -> Iterator[PhoneSession]:
         raise
 
 
-def first_run(task: ModelTask, prepared: Prepared, session: PhoneSession, daemon: Daemon) -> FirstRun:
+def first_run(built: Build, session: PhoneSession, daemon: Daemon) -> FirstRun:
     """Upload the library and run the model once.
 
     Raises:
         PhoneError: the phone failed.
     """
-    model, compiled, inputs = prepared.model, prepared.compiled, prepared.inputs
-    device = session.device(target_from(task.target).kind.name)
+    device = session.device(built.device)
     daemon.progress("uploading")
     times_s = [time.monotonic()]
-    machine = session.virtual_machine(session.load(compiled.library, f"{compiled.key[:16]}.so"), device)
+    name = f"{built.compiled.key[:16]}.so"
+    machine = session.virtual_machine(session.load(built.compiled.library, name), device)
     times_s.append(time.monotonic())
     daemon.progress("running")
     with on_phone("running the model"):
-        machine.set_input("main", *(tvm.runtime.tensor(inputs[spec.name], device) for spec in model.inputs))
+        machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in built.inputs.values()))
         device.sync()
         times_s.append(time.monotonic())
         machine.invoke_stateful("main")
@@ -108,3 +107,13 @@ def first_run(task: ModelTask, prepared: Prepared, session: PhoneSession, daemon
     names = ("upload_s", "send_inputs_s", "run_s", "fetch_outputs_s")
     timings = {name: times_s[i + 1] - times_s[i] for i, name in enumerate(names)}
     return FirstRun(machine, device, outputs, timings)
+
+
+def _records(task: ModelTask, daemon: Daemon) -> Path | None:
+    if task.records is None:
+        return None
+    folder = RECORDS / task.records[:16]
+    found = unpack(daemon.artifact(task.records), folder)
+    for damage in found.damage:
+        daemon.log(f"tuning records: {damage}", "warning")
+    return folder

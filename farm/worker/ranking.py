@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from farm.compiler.model import Array, TensorSpec
 from farm.core.errors import ModelError
-
-Array = np.ndarray[Any, Any]
 
 
 class LabelsError(ModelError):
@@ -34,13 +33,13 @@ def read_labels(data: bytes) -> tuple[str, ...]:
     return labels
 
 
-def check_labels(labels: Sequence[str], outputs: Mapping[str, Array]) -> None:
+def check_labels(labels: Sequence[str], outputs: Sequence[TensorSpec]) -> None:
     """Whether some output has a class, along its last axis, for each label.
 
     Raises:
         LabelsError: none has; says how many each has.
     """
-    classes = {name: _classes(output) for name, output in outputs.items()}
+    classes = {spec.name: spec.shape[-1] if spec.shape else 1 for spec in outputs}
     if len(labels) not in classes.values():
         had = ", ".join(f"{name!r} has {count}" for name, count in classes.items())
         raise LabelsError(

@@ -14,11 +14,12 @@ from farm.compiler import inputs as inputs_module
 from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.inputs import InputError, all_inputs, filled, given_inputs, import_with
 from farm.compiler.load import load, read
+from farm.compiler.model import TensorSpec
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
 from farm.compiler.targets import TargetError, abi_of
 from farm.core.errors import ModelError
+from farm.worker.outputs import save_arrays
 from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
-from farm.worker.run import save_arrays
 from farm.zoo.small_cnn import INPUT_SHAPE, build
 
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
@@ -224,7 +225,7 @@ def test_inputs_that_are_not_given_are_filled():
 def test_the_largest_elements_are_named_by_labels():
     output = np.array([[0.1, np.nan, 0.7, 0.7, np.inf]], np.float32)
     labels = read_labels("cat\ndog\nTaube\u00e9\nowl\nfox\n".encode())
-    check_labels(labels, {"y": output})
+    check_labels(labels, (TensorSpec("y", output.shape, output.dtype),))
     assert [(row["index"], row["label"]) for row in largest(output, 2, labels)] == [(2, "Taube\u00e9"), (3, "owl")]
     assert "at" not in largest(output, 1)[0]
     assert len(largest(output, 100)) == 3  # NaN and infinity are no ranks, and JSON has neither
@@ -237,7 +238,7 @@ def test_the_largest_elements_are_named_by_labels():
 
 def test_labels_that_do_not_fit_are_refused():
     with pytest.raises(LabelsError, match="there are 2 labels, and no output has so many classes: 'y' has 3") as caught:
-        check_labels(("a", "b"), {"y": np.zeros((1, 3))})
+        check_labels(("a", "b"), (TensorSpec("y", (1, 3), np.dtype("float32")),))
     assert "one line per class" in caught.value.hint
     with pytest.raises(LabelsError, match=r"no UTF-8 text \(line 2\)"):
         read_labels(b"cat\n\xff\xfe\n")
@@ -255,7 +256,7 @@ def test_the_largest_are_those_that_sorting_finds(output, count):
 
 def test_outputs_are_stored_under_any_name(tmp_path):
     arrays = {"file": np.ones(2), "a/b:0": np.zeros((2, 0)), "arr": np.array(True)}
-    save_arrays(tmp_path / "x.npz", arrays)
+    save_arrays(tmp_path / "x.npz", list(arrays), list(arrays.values()))
     with np.load(tmp_path / "x.npz", allow_pickle=False) as found:
         assert set(found.files) == set(arrays)
         assert all(np.array_equal(found[name], arrays[name]) for name in arrays)

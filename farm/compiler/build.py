@@ -1,0 +1,166 @@
+"""From a model file or a package to a library, the inputs to run it on, and what its outputs should be. No daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
+from farm.compiler.inputs import Fed, Fill, all_inputs, filled, fitted, import_with, read_arrays, shapes_of
+from farm.compiler.load import import_model, read
+from farm.compiler.model import Array, TensorSpec
+from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
+from farm.compiler.package import Package, check_asked, check_fits, check_tvm, cpu_features, is_package, read_package
+from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, judge, reference_for
+from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What somebody wants of a model file or of a package."""
+
+    recipe: Recipe
+    shapes: Mapping[str, Sequence[int]]
+    dtypes: Mapping[str, str]
+    npz: bytes | None = None  # arrays of inputs
+    fill: Fill = "random"  # of inputs that `npz` does not give
+    all_or_none: bool = False  # refuse an `npz` that gives only some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A library, ready to be run and judged."""
+
+    name: str  # of the model
+    sha256: str  # of the model file
+    recipe: Recipe
+    compiled: Compiled
+    inputs: Mapping[str, Array]  # in the order of the library's parameters
+    given: tuple[str, ...]  # inputs that somebody gave
+    outputs: tuple[TensorSpec, ...]
+    reference: Reference | None  # None: of a package without its model, on inputs that are not its own
+    package: Package | None = None  # that it was read from
+
+    @property
+    def output_names(self) -> list[str]:
+        """In the order of the library's results."""
+        return [spec.name for spec in self.outputs]
+
+    @property
+    def device(self) -> str:
+        """TVM's device that runs it: cpu, opencl, vulkan."""
+        return device_of(self.recipe.target)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it was compiled with tuning records."""
+        return self.package.tuned if self.package is not None else self.recipe.records is not None
+
+    def judged(self, outputs: Sequence[Array]) -> dict[str, Any]:
+        """How far outputs are from the reference, as a result's fields (None where there is no reference).
+
+        Raises:
+            WrongNumbersError: too far, and only this phone computes so.
+            MiscompiledError: too far, and TVM on this host computes the same.
+            TargetRefusedError: too far, and the target is one that this TVM is not trusted with.
+        """
+        if self.reference is None:
+            note = "the package has no model inside that could tell the outputs for these inputs"
+            return {"max_abs_error": None, "max_rel_error": None, "numerics": {"reference": "none", "note": note}}
+        try:
+            return judge(outputs, self.reference, self.output_names, self.recipe.precision)
+        except (WrongNumbersError, MiscompiledError) as error:
+            if is_texture(self.recipe.target):
+                raise TargetRefusedError(
+                    f"TVM {tvm.__version__} generates wrong code for textures: {error.message}", hint="--target adreno"
+                ) from error
+            raise
+
+    def about(self) -> dict[str, Any]:
+        """What was compiled how, as a result's fields."""
+        compiled = self.compiled
+        return {
+            "compile": {
+                "seconds": compiled.seconds, "cached": compiled.cached, "linker": compiled.linker,
+                "library_sha256": compiled.sha256, "key": compiled.key, "target": self.recipe.target,
+                "precision": self.recipe.precision, "tuned": self.tuned, "packaged": self.package is not None,
+            },
+            "model": {"name": self.name, "sha256": self.sha256, "inputs": shapes_of(self.inputs)},
+        }  # fmt: skip
+
+
+def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda _: None) -> Build:
+    """Compile a model file, or unpack a package, and find what its outputs should be.
+
+    Args:
+        data: what the file holds.
+        name: what people call it; its suffix may tell the format.
+        wanted: how, and on what.
+        cache: a folder that keeps libraries and references.
+        say: hears of each step.
+
+    Raises:
+        ModelError: the model or its inputs cannot be used, or TVM fails.
+        PackageError: the package is damaged, or does not fit what is wanted.
+        TargetError: TVM does not take the target; TargetRefusedError: it would do it wrongly.
+        NoLinkerError: the host cannot link for the target.
+    """
+    if is_package(data[:512]):
+        return _unpacked(read_package(data, name), wanted, cache, say)
+    model, given = import_with(read(data, name), wanted.npz, wanted.shapes, wanted.dtypes)
+    inputs = _inputs(model, given, wanted)
+    say("compiling")
+    compiled = compile_library(model, wanted.recipe, cache)
+    say("computing the reference")
+    return Build(
+        name=model.name, sha256=model.sha256, recipe=wanted.recipe, compiled=compiled, inputs=inputs,
+        given=tuple(sorted(given)), outputs=model.outputs, reference=reference_for(model, inputs, cache),
+    )  # fmt: skip
+
+
+def _inputs(model: Fed, given: Mapping[str, Array], wanted: Wanted) -> dict[str, Array]:
+    return all_inputs(model, given) if wanted.all_or_none else filled(model, given, wanted.fill)
+
+
+def _unpacked(package: Package, wanted: Wanted, cache: Path, say: Say) -> Build:
+    said = package.manifest
+    check_tvm(said, tvm.__version__)
+    target = wanted.recipe.target
+    check_fits(said, *abi_of(target), device_of(target), cpu_features(target))
+    check_asked(said, wanted.recipe.precision, wanted.shapes, wanted.dtypes, records=wanted.recipe.records is not None)
+    say("unpacking")
+    folder = cache / said.sha256[LIBRARY_MEMBER]
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{LIBRARY}.{os.getpid()}"
+    partial.write_bytes(package.library)
+    partial.replace(folder / LIBRARY)
+    given = fitted(package, read_arrays(wanted.npz)) if wanted.npz is not None else {}
+    inputs = _inputs(package, given, wanted)
+    say("computing the reference")
+    reference = _reference_of(package, inputs, seeded=not given and wanted.fill == "random", cache=cache)
+    key = said.sha256[LIBRARY_MEMBER]
+    return Build(
+        name=said.name, sha256=said.source_sha256, recipe=Recipe(said.target, said.precision),
+        compiled=Compiled(folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=said.linker), inputs=inputs,
+        given=tuple(sorted(given)), outputs=package.outputs, reference=reference, package=package,
+    )  # fmt: skip
+
+
+def _reference_of(package: Package, inputs: Mapping[str, Array], *, seeded: bool, cache: Path) -> Reference | None:
+    """The package's own for the seeded inputs; for others from the model inside, if there is one."""
+    said = package.manifest
+    if seeded:
+        outputs, host = package.expected()
+        return Reference(outputs, host, said.reference_independent, said.reference_by, said.reference_note)
+    if package.model is None:
+        return None
+    shapes = {tensor.name: tensor.shape for tensor in said.inputs}
+    dtypes = {tensor.name: tensor.dtype for tensor in said.inputs}
+    return reference_for(import_model(read(package.model, said.name), shapes, dtypes), inputs, cache)

@@ -1,0 +1,365 @@
+"""A package (`.farm.tar`): a compiled model with everything needed to run it and to check its numbers on any phone.
+
+A plain tar archive of few members. `package.json` comes first and names every other one with its SHA-256; whatever is
+not named there, or is not a plain file, is refused. Nothing of an archive is ever written to a path that it names.
+This module imports no TVM: hosts without one read packages too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+
+from farm.bundle.abi import Abi, Platform
+from farm.compiler.model import Array, TensorSpec, numpy_dtype
+from farm.compiler.records import FILES as RECORD_FILES
+from farm.compiler.records import WORKLOADS
+from farm.core.errors import UserError
+from farm.core.field_errors import SHA256_FORM, field_error
+
+FORMAT: Final = 1  # of packages; raised when an older farm could not read a newer one
+SUFFIX: Final = ".farm.tar"
+MANIFEST, LIBRARY, REFERENCE, MODEL = "package.json", "model.so", "reference.npz", "model"
+_MEMBERS: Final = frozenset({LIBRARY, REFERENCE, MODEL, *RECORD_FILES})
+_NEEDED: Final = frozenset({LIBRARY, REFERENCE})
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_BYTES = 4 << 30  # of one member; what is larger fits no phone
+
+Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
+
+
+class PackageError(UserError):
+    """The file is no package, or is damaged."""
+
+    code = "bad_package"
+
+
+class PackageVersionError(PackageError):
+    """The package is of another version of the farm's format, or of TVM."""
+
+    code = "package_version"
+
+
+class PackageUnfitError(PackageError):
+    """The package is for another kind of phone, or was made with other options."""
+
+    code = "package_unfit"
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output."""
+
+    name: str
+    shape: tuple[Annotated[int, Field(ge=0)], ...]
+    dtype: str
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What `package.json` says."""
+
+    format: int
+    name: str  # of the model: its file name
+    source_format: str  # of the model file: onnx, torch, tflite, relax, keras
+    source_sha256: Sha256  # of the model file
+    key: Sha256  # ImportedModel.key
+    inputs: tuple[Tensor, ...]  # parameters of the library's `main`, in order
+    outputs: tuple[Tensor, ...]
+    target_name: str  # the farm's: cpu, adreno, rpi4 ...; "" for a tag or dict of somebody's own
+    target: str | dict[str, Any]  # what TVM was given
+    device: str  # TVM's device that runs it: cpu, opencl, vulkan
+    abi: Abi
+    platform: Platform
+    precision: str
+    tvm: str  # version that compiled it; the runtime beside it must be the same
+    tvm_ffi: str
+    farm: str
+    linker: str
+    reference_by: str  # what computed the expected outputs
+    reference_independent: bool  # whether that was something else than TVM
+    reference_note: str = ""
+    created: datetime
+    sha256: dict[str, Sha256] = field(default_factory=dict)  # of each other member
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that was read and checked."""
+
+    manifest: Manifest
+    members: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """What people call the model."""
+        return self.manifest.name
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """In the order of the library's parameters."""
+        return tuple(_spec(tensor) for tensor in self.manifest.inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """In the order of the library's results."""
+        return tuple(_spec(tensor) for tensor in self.manifest.outputs)
+
+    @property
+    def library(self) -> bytes:
+        """The shared library, weights inside."""
+        return self.members[LIBRARY]
+
+    @property
+    def model(self) -> bytes | None:
+        """The model file, when the package was made with it."""
+        return self.members.get(MODEL)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it was compiled with tuning records; they are inside (farm.compiler.record_files reads them)."""
+        return WORKLOADS in self.members
+
+    def expected(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """For the farm's seeded random inputs: what the outputs should be, and what TVM on a host computed.
+
+        Raises:
+            PackageError: they are damaged.
+        """
+        try:
+            with np.load(io.BytesIO(self.members[REFERENCE]), allow_pickle=False) as file:
+                series = [
+                    tuple(_typed(file[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(self.manifest.outputs))
+                    for prefix in ("output", "host")
+                ]
+        except Exception as error:
+            raise PackageError(
+                f"{self.name}: the package's expected outputs cannot be read", evidence=str(error)
+            ) from (error)
+        return series[0], series[1]
+
+
+def is_package(data: bytes) -> bool:
+    """Whether a file's beginning (512 bytes) is a package's: a tar archive whose first member is the manifest."""
+    return data[257:262] == b"ustar" and data[:100].rstrip(b"\0") == MANIFEST.encode()
+
+
+def reference_npz(outputs: tuple[Array, ...], host: tuple[Array, ...]) -> bytes:
+    """The member REFERENCE."""
+    arrays = {f"output_{i}": array for i, array in enumerate(outputs)}
+    arrays |= {f"host_{i}": array for i, array in enumerate(host)}
+    with io.BytesIO() as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes the names for keyword options
+        return file.getvalue()
+
+
+def write_package(manifest: Manifest, members: Mapping[str, bytes]) -> bytes:
+    """The archive: same arguments, same bytes. The hashes are put into the manifest here."""
+    hashes = {name: hashlib.sha256(members[name]).hexdigest() for name in sorted(members)}
+    said = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for name, content in ((MANIFEST, json.dumps(said, indent=1).encode()), *sorted(members.items())):
+                about = tarfile.TarInfo(name)
+                about.size, about.mode = len(content), 0o644
+                archive.addfile(about, io.BytesIO(content))
+        return file.getvalue()
+
+
+def read_package(source: bytes | Path, name: str = "the package") -> Package:
+    """Read and check a package; `name` is for messages.
+
+    Raises:
+        PackageError: it is none, has members that it should not have, lacks some, or a hash is wrong.
+        PackageVersionError: its format is another than this farm's.
+    """
+    if isinstance(source, Path):
+        return read_package(_bytes(source), source.name)
+    if not is_package(source):
+        raise PackageError(f"{name} is no package", hint=f"`farm compile` makes one (MODEL{SUFFIX})")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(source), mode="r:") as archive:
+            found = _members(archive, name)
+    except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
+        raise PackageError(f"{name} is damaged, or cut short", hint="copy or make it again") from error
+    manifest = _manifest(found.pop(MANIFEST), name)
+    _check_members(manifest, found, name)
+    return Package(manifest, found)
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """What a file on disk says of itself when it is a package, without reading the rest; None: it is none.
+
+    Raises:
+        PackageError: its manifest is damaged.
+        PackageVersionError: as `read_package`.
+    """
+    with path.open("rb") as file:
+        if not is_package(file.read(512)):
+            return None
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file, mode="r|") as archive:
+                first = archive.next()
+                content = archive.extractfile(first) if first is not None and first.isreg() else None
+                if content is None or first is None or first.size > MAX_MANIFEST_BYTES:
+                    raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
+                return _manifest(content.read(), path.name)
+        except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
+            raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again") from error
+
+
+def check_tvm(manifest: Manifest, version: str) -> None:
+    """Refuse a package that another TVM compiled than the one that is to run it: its calls would go wrong unseen.
+
+    Raises:
+        PackageVersionError: it is another.
+    """
+    if manifest.tvm != version:
+        raise PackageVersionError(
+            f"{manifest.name} was compiled by TVM {manifest.tvm}, and this toolchain has TVM {version}",
+            hint=f"compile it again here, or use a phone whose bundle is of TVM {manifest.tvm}",
+        )
+
+
+def check_fits(manifest: Manifest, abi: Abi, platform: Platform, device: str, features: Collection[str]) -> None:
+    """Refuse a package whose code a phone cannot run.
+
+    `device` is TVM's (cpu, opencl, vulkan); `features` are LLVM's names of what the phone's CPU is known to have
+    beyond its ABI.
+
+    Raises:
+        PackageUnfitError: it cannot; the message says why.
+    """
+    if (manifest.abi, manifest.platform) != (abi, platform):
+        raise PackageUnfitError(
+            f"{manifest.name} was compiled for {manifest.abi} ({manifest.platform}), and this is {abi} ({platform})",
+            hint="compile it for this phone: farm compile MODEL --on SELECTOR",
+        )
+    if manifest.device != device:
+        raise PackageUnfitError(
+            f"{manifest.name} was compiled for {manifest.device}, not for {device}", hint=f"--target {manifest.device}"
+        )
+    lacking = sorted(cpu_features(manifest.target) - set(features))
+    if lacking:
+        raise PackageUnfitError(
+            f"{manifest.name} was compiled for CPUs with {', '.join(lacking)}, which this one is not known to have",
+            hint="compile it for this phone: farm compile MODEL --on SELECTOR",
+        )
+
+
+def check_asked(
+    manifest: Manifest,
+    precision: str,
+    shapes: Mapping[str, Sequence[int]],
+    dtypes: Mapping[str, str],
+    *,
+    records: bool,
+) -> None:
+    """Refuse options that differ from those a package was made with. float32 is what nobody asked for.
+
+    Raises:
+        PackageUnfitError: one differs.
+    """
+    inputs = {tensor.name: tensor for tensor in manifest.inputs}
+    made: list[tuple[str, object, object]] = []
+    if precision != "float32":
+        made.append(("--precision", precision, manifest.precision))
+    made += [(f"--shape {name}", tuple(shape), inputs[name].shape if name in inputs else None)
+             for name, shape in shapes.items()]  # fmt: skip
+    made += [(f"--dtype {name}", dtype, inputs[name].dtype if name in inputs else None)
+             for name, dtype in dtypes.items()]  # fmt: skip
+    if records:
+        made.append(("--records", "others", "its own, or none"))
+    for option, asked, has in made:
+        if asked != has:
+            raise PackageUnfitError(
+                f"{manifest.name} is compiled already: {option} is {has}, not {asked}",
+                hint="leave the option out, or give the model file in place of the package",
+            )
+
+
+def cpu_features(target: object) -> frozenset[str]:
+    """LLVM features that a target's CPU code is switched to use by name."""
+    fields = target if isinstance(target, Mapping) else {}
+    host = fields.get("host", fields)
+    named = host.get("mattr", ()) if isinstance(host, Mapping) else ()
+    return frozenset(feature[1:] for feature in named if feature.startswith("+"))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PackageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _members(archive: tarfile.TarFile, name: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for member in archive:
+        if not member.isreg() or member.name not in _MEMBERS | {MANIFEST} or member.name in found:
+            raise PackageError(f"{name} has the member {member.name[:80]!r}, which no package has, and is not read")
+        if member.size > (MAX_MANIFEST_BYTES if member.name == MANIFEST else MAX_BYTES):
+            raise PackageError(f"{name}: its member {member.name} claims {member.size:,} bytes and is not read")
+        content = archive.extractfile(member)
+        found[member.name] = content.read() if content is not None else b""
+        if len(found[member.name]) != member.size:
+            raise PackageError(f"{name} is cut short in {member.name}", hint="copy or make it again")
+    return found
+
+
+def _manifest(content: bytes, name: str) -> Manifest:
+    try:
+        said = json.loads(content)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise PackageError(f"{name}: its {MANIFEST} is damaged", hint="copy or make it again") from error
+    version = said.get("format") if isinstance(said, dict) else None
+    if version != FORMAT:
+        raise PackageVersionError(
+            f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
+            hint="make it again with this farm, or use the farm that made it",
+        )
+    try:
+        return _adapter().validate_python(said)
+    except ValidationError as error:
+        where, what, _hint = field_error(error.errors())
+        raise PackageError(f"{name}: its {MANIFEST} is damaged: {where!r} {what}") from error
+
+
+def _check_members(manifest: Manifest, found: Mapping[str, bytes], name: str) -> None:
+    for member in sorted(_NEEDED | manifest.sha256.keys()):
+        if member not in found:
+            raise PackageError(f"{name} lacks its member {member}", hint="copy or make it again")
+    for member, content in found.items():
+        if hashlib.sha256(content).hexdigest() != manifest.sha256.get(member):
+            raise PackageError(
+                f"{name}: its member {member} is not what it was when the package was made (SHA-256 differs)",
+                hint="copy or make it again",
+            )
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.shape, numpy_dtype(tensor.dtype))
+
+
+def _typed(array: Array, dtype: str) -> Array:
+    """Types that numpy itself does not know (bfloat16) come back from a file as raw bytes."""
+    return array.view(numpy_dtype(dtype)) if array.dtype.kind == "V" else array
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Manifest]:
+    return TypeAdapter(Manifest)
