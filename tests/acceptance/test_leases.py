@@ -20,6 +20,7 @@ LIMIT_S = 60.0
 USE_TVM = """
 import os, sys
 import numpy as np
+from tests.support.users import needs_another_user
 from tvm import rpc
 from tvm.runtime import tensor
 host, port, key = os.environ["TVM_TRACKER_HOST"], int(os.environ["TVM_TRACKER_PORT"]), os.environ["TVM_TRACKER_KEY"]
@@ -260,7 +261,7 @@ def open_socket(farm):
         path.chmod(mode)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@needs_another_user
 @pytest.mark.usefixtures("open_socket")
 def test_another_user_gets_nothing_of_it(farm):
     phone = phones(farm)[0]

@@ -1,6 +1,5 @@
 """A farm of root whose workers are somebody else: they work, and reach nothing of the farm's own."""
 
-import os
 import subprocess
 import sys
 import time
@@ -15,10 +14,11 @@ from tests.support.whole_farm import phones, running_farm
 NOBODY = 65534
 LIMIT_S = 60.0
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+pytestmark = needs_another_user
 
 LOOK = """
 import os, sys
+from tests.support.users import needs_another_user
 for path in sys.argv[1:]:
     if os.access(path, os.R_OK) or os.access(path, os.W_OK):
         print(path)

@@ -16,6 +16,7 @@ from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
 from tests.integration.test_workers import DEFAULT, TASK, Host, gone, lab_in
+from tests.support.users import needs_another_user
 
 NOBODY = 65534  # uid and gid
 
@@ -97,7 +98,7 @@ async def test_the_workers_door_admits_only_the_right_token(lab):
         await asyncio.to_thread(ask, "mine", 5, token)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@needs_another_user
 async def test_workers_of_a_root_daemon_are_another_user(tmp_path, passable):
     state = tmp_path / "state"
     (state / "artifacts").mkdir(parents=True)
