@@ -11,6 +11,7 @@ import pytest
 from farm.core.errors import ExitCode
 from tests.adb_server import adb_binaries
 from tests.support.tvm import environment as for_tvm
+from tests.support.users import needs_another_user
 from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, running_farm, until, until_ready
 
 NOBODY = 65534
@@ -20,7 +21,6 @@ LIMIT_S = 60.0
 USE_TVM = """
 import os, sys
 import numpy as np
-from tests.support.users import needs_another_user
 from tvm import rpc
 from tvm.runtime import tensor
 host, port, key = os.environ["TVM_TRACKER_HOST"], int(os.environ["TVM_TRACKER_PORT"]), os.environ["TVM_TRACKER_KEY"]

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from farm.zoo.small_cnn import build
+from tests.support.users import needs_another_user
 from tests.support.whole_farm import phones, running_farm
 
 NOBODY = 65534
@@ -18,7 +19,6 @@ pytestmark = needs_another_user
 
 LOOK = """
 import os, sys
-from tests.support.users import needs_another_user
 for path in sys.argv[1:]:
     if os.access(path, os.R_OK) or os.access(path, os.W_OK):
         print(path)
