@@ -87,7 +87,7 @@ class Measured:
         device: The phone.
         at: When it was done, Unix seconds.
         seconds: Of each repeat, as the phone measured them.
-        factor: What the runner multiplied them with before it answered: this phone's scale.
+        factor: This phone's speed beside the others': the runner answers `scaled`.
         call_s: How long this host waited for the measuring call.
     """
 
@@ -98,6 +98,11 @@ class Measured:
     seconds: tuple[float, ...]
     factor: float
     call_s: float
+
+    @property
+    def scaled(self) -> list[float]:
+        """The seconds a phone of the run's common speed would have taken."""
+        return [each / self.factor for each in self.seconds]
 
 
 class CandidateError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +18,13 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerResult
 from farm.core.errors import FarmError
 from farm.tuning.candidate import CandidateError, End, Measured
 from farm.tuning.desk import Desk, Work
-from farm.tuning.phones import PhoneSource, PoolState
+from farm.tuning.phones import PhoneSource, PooledPhone, PoolState
 from farm.tuning.session import Evaluator, args_info_from
-from farm.tuning.slot import Calibrate, Settings, Slot
+from farm.tuning.slot import Judge, Settings, Slot
 
 LOOK_S = 0.2  # between two looks at the source, and so the grain of a candidate's time limit
 LEAVE_S = 10.0
+SEND_BACK_S = 5.0  # a source that has nothing else offers the same phone again at once
 
 
 def _ignore(_: Any) -> None:
@@ -68,7 +70,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         timeout_s: float = 10.0,
         measured: Callable[[Measured], None] = _ignore,
         tell: Callable[[str], None] = _ignore,
-        calibrate: Calibrate | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """Begin to look for phones.
 
@@ -78,9 +80,9 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
             timeout_s: of one candidate on a phone, its upload included.
             measured: hears of every measurement before it is answered, in the phone's thread.
             tell: hears sentences for people: that the run waits for phones, and why.
-            calibrate: answers a phone's scale, by which its seconds are multiplied, when its first session is open.
+            judge: looks at each phone before each of its candidates; scales what it measures, or has it put out.
         """
-        self._pool = Pool(source, Settings(evaluator or Evaluator(), timeout_s, calibrate), measured, tell)
+        self._pool = Pool(source, Settings(evaluator or Evaluator(), timeout_s, judge), measured, tell)
         # The C++ side keeps this function, and with it the pool, but not this object.
         self.__init_handle_by_constructor__(_constructor(), self._pool.run)
 
@@ -95,6 +97,10 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
     def status(self) -> PoolStatus:
         """How it goes."""
         return self._pool.status()
+
+    def submit(self, given: Any) -> Future[Measured]:
+        """Have one candidate (a RunnerInput) measured; the answer may be a CandidateError."""
+        return self._pool.submit(given)
 
     def expect(self, path: str, built: Future[Path]) -> None:
         """The artifact `path` is still being built: a candidate of that path waits for `built`."""
@@ -117,15 +123,18 @@ class Pool:
         self._slots: dict[str, Slot] = {}
         self._state = PoolState((), 0)
         self._told = ""
+        self._out: dict[str, float] = {}  # devices that are not used any more: when one was last given back
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="tuning: phones", daemon=True)
         self._keeper.start()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """MetaSchedule's Runner.run."""
-        return [self._submit(each) for each in inputs]
+        answers = [self.submit(each) for each in inputs]
+        return [RunnerFuture(f_done=each.done, f_result=functools.partial(_result, each)) for each in answers]
 
-    def _submit(self, given: Any) -> Any:
+    def submit(self, given: Any) -> Future[Measured]:
+        """One candidate."""
         answer: Future[Measured] = Future()
         path = str(given.artifact_path)
         try:
@@ -134,7 +143,7 @@ class Pool:
             answer.set_exception(CandidateError(str(error)))
         else:
             self._desk.put(work, self._built(path))
-        return RunnerFuture(f_done=answer.done, f_result=lambda: _result(answer))
+        return answer
 
     def _built(self, path: str) -> Future[Path]:
         if path in self.promises:
@@ -177,6 +186,8 @@ class Pool:
                     self._abandon(slot)
                 if slot.abandoned or not slot.alive:
                     del self._slots[lease]
+                    if slot.out:
+                        self._out[slot.phone.device] = asked_s
             self._desk.changed()
             self._closing.wait(LOOK_S)
 
@@ -185,13 +196,22 @@ class Pool:
         for lease, slot in self._slots.items():
             slot.look(shown.get(lease), asked_s)
         for lease, phone in shown.items():
-            if lease not in self._slots and not phone.yield_wanted:
+            if phone.device in self._out:
+                self._send_back(phone, asked_s)
+            elif lease not in self._slots and not phone.yield_wanted:
                 self._slots[lease] = slot = Slot(phone, self._source, self._desk, self._settings)
                 slot.start()
         waits = "" if state.phones or not self._desk.unanswered else state.waits or "there is no phone"
         if waits != self._told:
             self._tell(f"waiting for phones: {waits}" if waits else "phones are back")
             self._told = waits
+
+    def _send_back(self, phone: PooledPhone, now_s: float) -> None:
+        """The source offers a phone again that was put out."""
+        if now_s - self._out[phone.device] >= SEND_BACK_S:
+            self._out[phone.device] = now_s
+            with contextlib.suppress(FarmError):
+                self._source.give_back(phone.lease)
 
     def _abandon(self, slot: Slot) -> None:
         slot.abandoned = True
@@ -205,7 +225,7 @@ def _result(answer: Future[Measured]) -> Any:
         measured = answer.result()
     except CandidateError as error:
         return RunnerResult(None, f"farm: {error}")
-    return RunnerResult([seconds * measured.factor for seconds in measured.seconds], None)
+    return RunnerResult(measured.scaled, None)
 
 
 def _constructor() -> Any:

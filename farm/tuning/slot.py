@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError
@@ -26,7 +25,27 @@ OPEN_LIMIT_S = 20.0
 BACK_OFF_S = (0.2, 5.0)  # between attempts to open a session: the first, the longest
 CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
 
-Calibrate = Callable[[PooledPhone, CandidateSession], float]
+
+class Opinion(Protocol):
+    """What a judge thinks of a phone now: its seconds are divided by `factor`; it is not used when `out` says why."""
+
+    @property
+    def factor(self) -> float:
+        """Its speed beside the others'."""
+        ...
+
+    @property
+    def out(self) -> str:
+        """One sentence, or empty."""
+        ...
+
+
+class Judge(Protocol):
+    """Looks at a phone with a reference kernel: farm.tuning.identical."""
+
+    def look(self, device: str, session: Any) -> Opinion:
+        """Asked before every candidate, in the thread that owns the session (tvm.rpc.RPCSession)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +54,7 @@ class Settings:
 
     evaluator: Evaluator
     timeout_s: float  # of one candidate on a phone, its upload included
-    calibrate: Calibrate | None = None
+    judge: Judge | None = None
 
 
 class Slot:
@@ -46,6 +65,7 @@ class Slot:
         self.seen = True  # whether the source has shown it since its session was last cut
         self.work: Work | None = None  # the desk's note of what it has
         self.measuring = False
+        self.out = ""  # why the phone is not used any more
         self.abandoned = False  # its thread hangs for good; what it had was answered for it
         self._source, self._desk, self._settings = source, desk, settings
         self._lock = threading.Lock()  # over what the keeper and the thread both decide by
@@ -55,7 +75,7 @@ class Slot:
         self._unseen_s = 0.0
         self._absent_s: float | None = None  # since when the source does not show it
         self._session: CandidateSession | None = None
-        self._factor: float | None = None
+        self._factor = 1.0
         self._thread = threading.Thread(target=self._live, name=f"tuning on {phone.device}", daemon=True)
 
     # -- for the keeper
@@ -77,7 +97,7 @@ class Slot:
     def leaving(self) -> bool:
         """Whether it takes nothing more."""
         gone = self._absent_s is not None and time.monotonic() - self._absent_s > LOST_AFTER_S
-        return self.abandoned or gone or self._desk.closed or self.phone.yield_wanted
+        return self.abandoned or gone or self._desk.closed or self.phone.yield_wanted or self.out != ""
 
     def look(self, phone: PooledPhone | None, asked_s: float) -> None:
         """What the source said of it when it was asked at `asked_s`, monotonic."""
@@ -117,7 +137,7 @@ class Slot:
                 if work is not None:
                     self._carry_out(work)
             self._close()
-            if self.phone.yield_wanted and not self._desk.closed:
+            if (self.phone.yield_wanted or self.out) and not self._desk.closed:
                 self._source.give_back(self.phone.lease)
         except FarmError as error:
             self._desk.tell(f"{self.phone.device} could not be given back: {error.message}")
@@ -129,10 +149,9 @@ class Slot:
         """Have a session and the phone's scale; False when the phone is no longer ours."""
         wait_s = BACK_OFF_S[0]
         while not self.leaving:
-            if self._session is not None and not self._session.worn:
-                return True
-            if self._begin():
-                return True
+            fresh = self._session is not None and not self._session.worn
+            if (fresh or self._begin()) and self._judged():
+                return not self.out
             self._desk.pause(self, wait_s)
             wait_s = min(2 * wait_s, BACK_OFF_S[1])
         return False
@@ -143,9 +162,6 @@ class Slot:
         self._hurry(OPEN_LIMIT_S)
         try:
             self._session = CandidateSession.open(self._source.open_session(self.phone.lease))
-            if self._factor is None:
-                calibrate = self._settings.calibrate
-                self._factor = 1.0 if calibrate is None else calibrate(self.phone, self._session)
         except FarmError as error:
             self._desk.tell(f"{self.phone.device}: {error.message}")
         except Exception as error:  # noqa: BLE001 - TVM raises its own kinds; whatever it was, the phone is not ready
@@ -157,6 +173,24 @@ class Slot:
         self._in_time()
         self._close()
         return False
+
+    def _judged(self) -> bool:
+        """Have the phone looked at; False when its session broke in that."""
+        if self._settings.judge is None or self._session is None:
+            return True
+        self._hurry(OPEN_LIMIT_S)
+        try:
+            opinion = self._settings.judge.look(self.phone.device, self._session.raw)
+        except Exception as error:  # noqa: BLE001 - as in _begin
+            self._break(f"its reference kernel failed: {first_line(error)}")
+            return False
+        self._factor, self.out = opinion.factor, opinion.out
+        if self.out:
+            self._desk.tell(f"{self.phone.device} is not used any more: {self.out}")
+        if not self._in_time():
+            self._break("its reference kernel took too long")
+            return False
+        return True
 
     def _carry_out(self, work: Work) -> None:
         """One try of one candidate."""
@@ -188,8 +222,7 @@ class Slot:
         finally:
             self.measuring = False
         call_s = time.monotonic() - begun_s
-        factor = self._factor or 1.0
-        return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, factor, call_s)
+        return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, self._factor, call_s)
 
     def _what_ended(self, work: Work, session: CandidateSession, said: str) -> tuple[End, str]:
         alive = False

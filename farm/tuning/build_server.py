@@ -1,0 +1,229 @@
+"""A process that builds tuning candidates: TVM is imported once, and each candidate is built in a fork of its own.
+
+    python -m farm.tuning.build_server FD PARENT_PID
+
+FD is one end of a stream socket pair; the other one is FarmBuilder's. Orders and answers are lines of JSON; an order's
+module follows its line as so many bytes. The server starts no threads. A candidate that crashes its compiler, loops
+for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit.
+
+TVM's tensor intrinsics, which take ten seconds to import, are not needed: a schedule that uses one has already put
+its body into the module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.bundle.abi import Abi, Platform
+from farm.compiler.link import exporter
+from farm.compiler.tvm_errors import first_line
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SAID_CHARS = 2000
+CRASHES = {signal.SIGSEGV: "crashed", signal.SIGABRT: "aborted", signal.SIGBUS: "crashed", signal.SIGKILL: "was killed"}
+
+
+@dataclass(slots=True)
+class _Order:
+    number: int
+    fields: Mapping[str, Any]
+    module: bytes
+
+
+@dataclass(slots=True)
+class _Running:
+    order: _Order
+    deadline_s: float
+    said: int  # read end of the pipe in which the child says what went wrong
+    timed_out: bool = False
+
+
+class BuildServer:
+    """Serves orders until the other end is closed."""
+
+    def __init__(self, link: socket.socket, at_once: int) -> None:
+        self._link, self._at_once = link, at_once
+        self._input = bytearray()
+        self._waiting: deque[_Order] = deque()
+        self._running: dict[int, _Running] = {}
+
+    def serve(self) -> None:
+        """Work; when the owner is gone, kill what still builds and return."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        gc.freeze()  # keeps the collector of each child from touching, and so copying, what it shares with us
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, selectors.EVENT_READ)
+            selector.register(wake_read, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(self._patience_s()):
+                    if key.fileobj is not self._link:
+                        os.read(wake_read, 4096)
+                    elif not self._read():
+                        for pid in self._running:
+                            _kill_group(pid)
+                        return
+                self._kill_overdue()
+                self._reap()
+                while self._waiting and len(self._running) < self._at_once:
+                    self._start(self._waiting.popleft())
+
+    def _read(self) -> bool:
+        data = self._link.recv(1 << 20)
+        self._input += data
+        while (end := self._input.find(b"\n")) >= 0:
+            fields = json.loads(self._input[:end])
+            whole = end + 1 + fields["module_bytes"]
+            if len(self._input) < whole:
+                break
+            self._waiting.append(_Order(fields["number"], fields, bytes(self._input[end + 1 : whole])))
+            del self._input[:whole]
+        return bool(data)
+
+    def _patience_s(self) -> float | None:
+        if not self._running:
+            return None
+        return max(0.0, min(each.deadline_s for each in self._running.values()) - time.monotonic())
+
+    def _start(self, order: _Order) -> None:
+        said_read, said_write = os.pipe2(os.O_CLOEXEC)
+        server = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(said_read)
+            os.close(said_write)
+            self._answer(order, f"the host cannot start another process: {error.strerror}")
+            return
+        if pid == 0:
+            _be_child(order, server, said_write)
+        os.close(said_write)
+        self._running[pid] = _Running(order, time.monotonic() + order.fields["timeout_s"], said_read)
+
+    def _kill_overdue(self) -> None:
+        now_s = time.monotonic()
+        for pid, running in self._running.items():
+            if now_s >= running.deadline_s:
+                running.timed_out = True
+                running.deadline_s = float("inf")
+                _kill_group(pid)
+
+    def _reap(self) -> None:
+        for pid, running in list(self._running.items()):
+            # Its group is killed while its pid is still taken: a linker may have outlived it.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _kill_group(pid)
+            _, status = os.waitpid(pid, 0)
+            del self._running[pid]
+            with os.fdopen(running.said, "rb") as pipe:
+                said = pipe.read().decode(errors="replace")
+            self._answer(running.order, _what_happened(running, os.waitstatus_to_exitcode(status), said))
+
+    def _answer(self, order: _Order, error: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the owner is gone; the next read says so
+            self._link.sendall(json.dumps({"number": order.number, "error": error}).encode() + b"\n")
+
+
+def _what_happened(running: _Running, code: int, said: str) -> str:
+    if running.timed_out:
+        return f"it took more than {running.order.fields['timeout_s']:g} s and was killed"
+    if code < 0:
+        how = CRASHES.get(signal.Signals(-code), "ended")
+        return f"the compiler {how} with {signal.Signals(-code).name}"
+    return said or ("" if code == 0 else f"the compiler ended with {code}")
+
+
+def _be_child(order: _Order, server: int, said: int) -> None:
+    """Build one candidate. Never returns."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        die_with(server)
+        with tempfile.TemporaryDirectory(prefix="farm-candidate-", dir=order.fields["folder"]) as place:
+            tempfile.tempdir = place
+            build(order.fields, order.module, Path(place))
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - a child must not fall back into the server's loop
+        text = f"{type(error).__name__}: {first_line(error)}"
+        os.write(said, text[:SAID_CHARS].encode())  # fits into a pipe: nobody reads before we have ended
+    finally:
+        os._exit(code)
+
+
+def build(fields: Mapping[str, Any], module: bytes, place: Path) -> None:
+    """Compile and link one candidate, as MetaSchedule's own builder does; the result appears at once and whole."""
+    import tvm
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(module.decode()))
+    library = tvm.driver.build(scheduled, target=tvm.target.Target(fields["target"]))
+    made = place / "candidate.so"
+    library.export_library(str(made), fcompile=_exporter(fields["abi"], fields["platform"]))
+    made.rename(fields["output"])
+
+
+@functools.cache
+def _exporter(abi: str, platform: str) -> Any:
+    return exporter(Abi(abi), Platform(platform))
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(1)
+
+
+def _kill_group(pid: int) -> None:
+    # Between fork and setsid a child is in no group of its own yet.
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+            return
+
+
+def main(arguments: list[str]) -> int:
+    """Import, then serve."""
+    link = socket.socket(fileno=int(arguments[0]))
+    die_with(int(arguments[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, whose end is ours
+    import_tvm()
+    BuildServer(link, processors()).serve()
+    return 0
+
+
+def import_tvm() -> None:
+    """What children use."""
+    import tvm.driver
+    import tvm.s_tir.transform  # noqa: F401
+
+
+def processors() -> int:
+    """How many builds may run at once: as many as this process has cores."""
+    return len(os.sched_getaffinity(0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

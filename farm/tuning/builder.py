@@ -1,0 +1,295 @@
+"""FarmBuilder: a MetaSchedule builder that forks a child for each candidate from a process that imported TVM once.
+
+<cache>/candidates/<hash>.so     a built candidate; the hash is over everything that shapes it
+<cache>/building/<owner>/<n>/    the path a runner gets: a hard link, which MetaSchedule deletes with its folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tvm
+from tvm.s_tir.meta_schedule import _ffi_api
+from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
+
+from farm.compiler.link import find_linker
+from farm.compiler.targets import abi_of
+from farm.tuning.build_server import BuildServer, die_with, import_tvm, processors
+from farm.tuning.runner import PoolRunner
+
+RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
+UNUSED_S = 7 * 24 * 3600.0
+LEAVE_S = 5.0
+
+_Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
+
+
+class BuildError(Exception):
+    """A candidate could not be built; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running build server: the way to it, its process, and how to start another one (None: it cannot be)."""
+
+    link: socket.socket
+    pid: int
+    again: Callable[[], Server] | None
+
+
+def forked_server() -> Server:
+    """A build server forked from this process, which must have no threads yet: TVM need not be imported again."""
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    import_tvm()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Server(ours, pid, None)
+    try:
+        os.setsid()
+        ours.close()
+        die_with(parent)
+        BuildServer(theirs, processors()).serve()
+    finally:
+        os._exit(0)
+
+
+def started_server() -> Server:
+    """A build server in an interpreter of its own."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "farm.tuning.build_server", str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return Server(ours, process.pid, started_server)
+
+
+class FarmBuilder(_Base):  # type: ignore[misc]
+    """Builds candidates, at most one per core at a time. Close it, or use it as a context manager."""
+
+    __slots__ = ("__dict__",)
+
+    def __init__(
+        self,
+        runner: PoolRunner | None = None,
+        *,
+        cache: Path | None = None,
+        timeout_s: float = 30.0,
+        server: Server | None = None,
+    ) -> None:
+        """Start the build server.
+
+        Args:
+            runner: whose candidates these are. `build` then returns before they are built and the runner waits for
+                each: phones measure while the next ones are compiled. Without it `build` waits for all.
+            cache: the folder of built candidates; None: ~/.cache/farm.
+            timeout_s: of building one candidate; it is killed then.
+            server: a server that runs already (`forked_server`).
+        """
+        self._build = Build(runner, cache or Path.home() / ".cache" / "farm", timeout_s, server or started_server())
+        self.__init_handle_by_constructor__(_ffi_api.BuilderPyBuilder, self._build.build)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def submit(self, given: Any) -> Future[Path]:
+        """Have one candidate (a BuilderInput) built; the answer is its library, or a BuildError."""
+        return self._build.submit(given)
+
+    def close(self) -> None:
+        """End the server and what it builds. May be called twice."""
+        self._build.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    order: bytes
+    cached: Path
+    link: Path
+    built: Future[Path]
+    tries: int = 1
+
+
+class Build:
+    """The owner's side of a build server."""
+
+    def __init__(self, runner: PoolRunner | None, cache: Path, timeout_s: float, server: Server) -> None:
+        self._runner, self._timeout_s, self._server = runner, timeout_s, server
+        self._cache = cache / "candidates"
+        self._cache.mkdir(parents=True, exist_ok=True)
+        building = cache / "building"
+        building.mkdir(exist_ok=True)
+        _drop_unused(self._cache, building)
+        self._own = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=building))
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()  # over what follows, and over writing to the server
+        self._pending: dict[int, _Pending] = {}
+        self._by_key: dict[str, list[_Pending]] = {}  # the same candidate twice is built once
+        self._closed = False
+        self._reader = threading.Thread(target=self._listen, name="builds", daemon=True)
+        self._reader.start()
+
+    def build(self, inputs: Sequence[Any]) -> list[Any]:
+        """MetaSchedule's Builder.build."""
+        ordered = [self._order(each) for each in inputs]
+        if self._runner is not None:
+            for pending in ordered:
+                self._runner.expect(str(pending.link), pending.built)
+            return [BuilderResult(str(pending.link), None) for pending in ordered]
+        return [_result(pending) for pending in ordered]
+
+    def submit(self, given: Any) -> Future[Path]:
+        """One candidate."""
+        return self._order(given).built
+
+    def close(self) -> None:
+        """End the server; what is not built fails."""
+        with self._lock:
+            self._closed = True
+            with contextlib.suppress(OSError):
+                self._server.link.shutdown(socket.SHUT_RDWR)
+        self._reader.join(LEAVE_S)
+        shutil.rmtree(self._own, ignore_errors=True)
+
+    def _order(self, given: Any) -> _Pending:
+        number = next(self._numbers)
+        place = self._own / str(number)
+        place.mkdir()
+        built: Future[Path] = Future()
+        try:
+            key, order = self._describe(given, number)
+        except Exception as error:  # noqa: BLE001 - of one candidate: TVM raises its own kinds
+            pending = _Pending(b"", Path(), place / "none.so", built)
+            built.set_exception(BuildError(str(error)))
+            return pending
+        pending = _Pending(order, self._cache / f"{key}.so", place / f"{key}.so", built)
+        if pending.cached.exists():
+            _deliver(pending, "")
+            return pending
+        with self._lock:
+            twins = self._by_key.setdefault(key, [])
+            twins.append(pending)
+            if len(twins) == 1:
+                self._pending[number] = pending
+                self._send(order)
+        return pending
+
+    def _describe(self, given: Any, number: int) -> tuple[str, bytes]:
+        module = tvm.ir.save_json(given.mod).encode()
+        target = given.target
+        abi, platform = abi_of(target)
+        shaped_by = [RECIPE, json.loads(str(target)), tvm.__version__, find_linker(abi, platform).name]
+        key = hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode() + b"\n" + module).hexdigest()
+        fields = {
+            "number": number, "target": shaped_by[1], "abi": str(abi), "platform": str(platform),
+            "folder": str(self._own), "output": str(self._cache / f"{key}.so"),
+            "timeout_s": self._timeout_s, "module_bytes": len(module),
+        }  # fmt: skip
+        return key, json.dumps(fields).encode() + b"\n" + module
+
+    def _send(self, order: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has died: the reader finds out, and sends all orders again
+            self._server.link.sendall(order)
+
+    def _listen(self) -> None:
+        while True:
+            with self._server.link.makefile("rb") as answers, contextlib.suppress(OSError):
+                for line in answers:
+                    answer = json.loads(line)
+                    self._ended(answer["number"], answer["error"])
+            self._bury()
+            if not self._begin_again():
+                return
+
+    def _ended(self, number: int, error: str) -> None:
+        with self._lock:
+            pending = self._pending.pop(number, None)
+            twins = self._by_key.pop(pending.cached.stem, []) if pending else []
+        for twin in twins:
+            _deliver(twin, error)
+
+    def _bury(self) -> None:
+        self._server.link.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._server.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._server.pid, 0)
+
+    def _begin_again(self) -> bool:
+        """The server has died. Start another one and order anew what it had; False when that is all over."""
+        with self._lock:
+            again = None if self._closed else self._server.again
+            lost = list(self._pending.items())
+        for number, pending in lost:
+            if again is None or pending.tries > 1:
+                self._ended(number, "the run was closed" if self._closed else "the build server died")
+        if again is None:
+            self._closed = True
+            return False
+        server = again()
+        with self._lock:
+            self._server = server
+            for pending in self._pending.values():
+                pending.tries += 1
+                self._send(pending.order)
+        return True
+
+
+def _deliver(pending: _Pending, error: str) -> None:
+    if not error:
+        try:
+            os.utime(pending.cached)
+            os.link(pending.cached, pending.link)
+        except OSError as trouble:
+            error = f"its library is gone: {trouble.strerror}"
+    if error:
+        pending.built.set_exception(BuildError(error))
+    else:
+        pending.built.set_result(pending.link)
+
+
+def _result(pending: _Pending) -> Any:
+    try:
+        return BuilderResult(str(pending.built.result()), None)
+    except BuildError as error:
+        return BuilderResult(None, f"farm: it could not be built: {error}")
+
+
+def _drop_unused(cache: Path, building: Path) -> None:
+    """Delete what nobody wanted for a week, and what killed owners left."""
+    oldest_s = time.time() - UNUSED_S
+    for path in cache.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest_s:
+                path.unlink()
+    for path in building.iterdir():
+        if not Path("/proc", path.name.partition("-")[0]).exists():
+            shutil.rmtree(path, ignore_errors=True)
