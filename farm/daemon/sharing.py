@@ -8,6 +8,7 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from farm.config import FarmConfig, TvmConfig
 from farm.control.server import user_name
@@ -16,20 +17,21 @@ from farm.core.errors import NotAllowedError
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
+from farm.fleet.conditions import read_conditions
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.lease import LeaseExecutor
+from farm.jobs.measuring import BenchExecutor, CompareExecutor
 from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.poison import PoisonLedger
 from farm.jobs.shell import ShellExecutor
-from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
-from farm.jobs.tasks import BenchTask, RunTask
+from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
+from farm.jobs.tasks import RunTask
 from farm.jobs.tune import TuneExecutor
 from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
 from farm.leasing.reserving import ReservationBook
 from farm.leasing.usage import decayed_use
-from farm.store.record_sets import RecordSetTable
 from farm.tracker.door import DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.gate import GateLimits
@@ -99,6 +101,7 @@ async def open_sharing(
         toolchain_of=workers.toolchains.of_view,
         poison=poison,
     )
+    look = partial(read_conditions, phones.client)
     personal = LeaseExecutor(
         leases=leasing, phones=phones.fleet, client=phones.client, gate=gate, events=events, user_of=_user_of
     )
@@ -108,9 +111,10 @@ async def open_sharing(
         leases=leasing,
         devices=phones.fleet,
         executors={
-            BenchSpec.kind: ModelExecutor(work, "farm.worker.bench", BenchTask),
+            BenchSpec.kind: BenchExecutor(work, look, store.measurements.nominal_s),
+            CompareSpec.kind: CompareExecutor(work, look),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
-            TuneSpec.kind: TuneExecutor(work, RecordSetTable(store.database)),
+            TuneSpec.kind: TuneExecutor(work, store.record_sets),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
             LeaseSpec.kind: personal,
         },

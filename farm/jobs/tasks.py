@@ -54,6 +54,8 @@ class BenchTask(ModelTask):
     remeasure: int
     profile: bool
     inputs: str | None  # artifact: .npz
+    nominals: Mapping[str, float]  # this phone's nominal seconds of reference kernels, by their keys
+    virtual: bool  # the phone is one: its speed is this host's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +65,13 @@ class CompareTask(ModelTask):
     model_b: str
     name_b: str
     target_b: Any  # as `target`; the executor resolves the spec's name
+    target_b_name: str
     precision_b: str | None
     records_b: str | None
     min_effect: float
     measure_s: float
     inputs: str | None
+    virtual: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from farm.compiler.inputs import all_inputs, import_with
-from farm.compiler.load import read
-from farm.compiler.reference import judge
+from farm.compiler.reference_kernel import LoadedKernel, load_kernel, reference_kernel
 from farm.jobs.tasks import BenchTask
-from farm.measure.statistics import Summary, summarise
+from farm.measure.assess import assess
+from farm.measure.conditions import Conditions
+from farm.measure.sampling import best, measure_again
+from farm.worker.certificate import VIRTUAL, Nominal, Try, about_build, measured, moment_from, nominal_of, plain
 from farm.worker.daemon import Daemon
 from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
 from farm.worker.session import on_phone
-
-MS = 1000.0
+from farm.worker.timing import MS, Plan, measure, timer_of
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
@@ -30,37 +31,41 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         PhoneError: the phone failed, or computed wrong numbers.
     """
     task = BenchTask.from_wire(payload)
-    daemon.progress("reading the model")
-    source = read(daemon.artifact(task.model), task.name)
-    npz = daemon.artifact(task.inputs) if task.inputs else None
-    model, given = import_with(source, npz, task.shapes, task.dtypes)
-    prepared = prepare(task, model, all_inputs(model, given), daemon)
+    built = prepare(task, daemon, inputs=task.inputs, all_or_none=True)
+    kernel = reference_kernel(task.target, Path(task.cache))
     with session_to_phone(daemon) as session:
-        ran = first_run(task, prepared, session, daemon)
-        numerics = judge(ran.outputs, prepared.reference, [spec.name for spec in model.outputs])
-        daemon.progress("timing")
-        timed = _timed(task, ran)
-    return {**numerics, **timed, **prepared.about(task.target)}
+        ran = first_run(built, session, daemon)
+        numerics = built.judged(ran.outputs)
+        with on_phone("loading the reference kernel"):
+            loaded = load_kernel(session.raw, kernel)
+        timed = _timed(task, ran, loaded, nominal_of(kernel.key, task.nominals), daemon)
+    certificate = {**timed["certificate"], **about_build(built, task), "notes": [VIRTUAL] if task.virtual else []}
+    return {**numerics, **timed, **built.about(), "certificate": certificate}
 
 
-def _timed(task: BenchTask, ran: FirstRun) -> dict[str, Any]:
-    started_at, started_s = datetime.now(UTC), time.monotonic()
-    with on_phone("timing the model"):
-        evaluate = ran.machine.time_evaluator(
-            "invoke_stateful",
-            ran.device,
-            number=task.number or 5,
-            repeat=task.repeat or 20,
-            min_repeat_ms=task.min_repeat_ms,
-        )
-        samples_s = [float(sample) for sample in evaluate("main").results]
+def _timed(task: BenchTask, ran: FirstRun, kernel: LoadedKernel, nominal: Nominal, daemon: Daemon) -> dict[str, Any]:
+    timer, plan = timer_of(ran.machine, ran.device), plan_of(task)
+    remeasure = 0 if task.repeat else task.remeasure
+    tries: list[Try] = []
+    now = moment_from(daemon.conditions())
+    while measure_again([each.assessment for each in tries], remeasure):
+        daemon.progress(_step(tries, remeasure))
+        started_at, started_s, before = datetime.now(UTC), time.monotonic(), now
+        taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds)
+        seconds = time.monotonic() - started_s
+        now = moment_from(daemon.conditions())
+        conditions = Conditions(before, (), now)
+        found = assess(taken.series(), nominal.seconds, conditions=conditions, half_width=task.half_width)
+        tries.append(Try(taken, found, started_at.isoformat(), seconds))
+    chosen = best([each.assessment for each in tries])
+    reported = next(each for each in tries if each.assessment is chosen)
+    raw = json.dumps(plain({"tries": [each.taken.to_wire() for each in tries]})).encode()
     return {
-        "latency": latency_ms(summarise(samples_s)),
-        "samples_s": samples_s,
+        **measured(tries, reported, nominal, daemon.put_artifact(raw)),
         "environment": {
-            "started_at": started_at.isoformat(),
-            "timing_s": time.monotonic() - started_s,
-            "number": task.number,
+            "started_at": reported.started_at,
+            "timing_s": sum(each.seconds for each in tries),
+            "number": reported.taken.number,
             "repeat": task.repeat,
             "min_repeat_ms": task.min_repeat_ms,
             "host": platform.node(),
@@ -71,8 +76,19 @@ def _timed(task: BenchTask, ran: FirstRun) -> dict[str, Any]:
     }
 
 
-def latency_ms(summary: Summary) -> dict[str, float]:
-    """A summary in milliseconds, with `count` beside it."""
-    fields = asdict(summary)
-    count = fields.pop("count")
-    return {"count": count, **{f"{name.removesuffix('_s')}_ms": value * MS for name, value in fields.items()}}
+def plan_of(task: BenchTask) -> Plan:
+    """How much a task wants measured."""
+    return Plan(
+        half_width=task.half_width,
+        measure_s=task.measure_s,
+        min_sample_s=task.min_repeat_ms / MS,
+        number=task.number,
+        repeat=task.repeat,
+    )
+
+
+def _step(tries: list[Try], remeasure: int) -> str:
+    if not tries:
+        return "timing"
+    why = tries[-1].assessment.reasons[0].sentence
+    return f"timing again ({len(tries)} of {remeasure}): {tries[-1].assessment.verdict}, {why}"

@@ -100,6 +100,10 @@ class Daemon:
         )
         return int(kept["version"])
 
+    def conditions(self) -> dict[str, Any]:
+        """The phone's condition now, fields of farm.measure.conditions.Moment, in an attempt that measures."""
+        return self.call("conditions")
+
     def log(self, text: str, level: str = "info") -> None:
         """Keep a line in the attempt's log."""
         self.call("log", text=text[:MAX_WORDS_CHARS], level=level)

@@ -14,7 +14,7 @@ from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError, PhoneError
 from farm.jobs.attempt import SessionOffer
 
-_DEVICES = {"llvm": "cpu", "c": "cpu", "opencl": "opencl", "vulkan": "vulkan"}
+_DEVICES = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "opencl": "opencl", "vulkan": "vulkan"}
 
 
 class PhoneSessionError(PhoneError):

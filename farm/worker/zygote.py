@@ -50,7 +50,7 @@ PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")  # their versions g
 # What children use: imported here once, in the order in which a missing one is most worth naming.
 PRELOADED = (
     "tvm", "tvm.relax", "tvm.rpc", "onnx.reference", "tvm.relax.frontend.onnx",
-    "farm.worker.child", "farm.worker.bench", "farm.worker.run", "farm.worker.checker",
+    "farm.worker.child", "farm.worker.bench", "farm.worker.compare", "farm.worker.run", "farm.worker.checker",
 )  # fmt: skip
 
 Run = Callable[[Spawn], None]

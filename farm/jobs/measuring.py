@@ -1,0 +1,119 @@
+"""Jobs that measure (`bench`, `compare`): their workers may ask for the phone's condition, their results name it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farm.core.device import DeviceView
+from farm.core.errors import FarmError
+from farm.jobs.executor import Running
+from farm.jobs.phone_work import LeaseHost, PhoneWork
+from farm.jobs.specs import BenchSpec, CompareSpec
+from farm.jobs.tasks import BenchTask, CompareTask
+
+
+class ReadConditions(Protocol):
+    """One look at a phone."""
+
+    async def __call__(self, serial: str) -> dict[str, Any]:
+        """Fields of farm.measure.conditions.Moment; None for what is unknown.
+
+        Raises:
+            FarmError: the phone did not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringHost(LeaseHost):
+    """What the worker of a measurement may ask for besides."""
+
+    look: ReadConditions
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`conditions`: the phone's, as far as they can be read. A phone that is silent is for others to notice."""
+        if verb != "conditions":
+            return await LeaseHost.serve(self, verb, fields)
+        try:
+            return await self.look(self.running.view.serial)
+        except FarmError as error:
+            self.running.log(f"the phone's condition is not known: {error.message}", "warning")
+            return {}
+
+
+class BenchExecutor:
+    """Runs attempts of kind bench."""
+
+    def __init__(self, work: PhoneWork, look: ReadConditions, nominals: Callable[[str, str], dict[str, float]]) -> None:
+        """`nominals`: nominal seconds of reference kernels, by key, of a device in an identity epoch."""
+        self._work = work
+        self._look = look
+        self._nominals = nominals
+
+    async def run(self, running: Running) -> Mapping[str, Any]:
+        """The worker's report, with the phone in its certificate.
+
+        Raises:
+            UserError: the model or its inputs cannot be used, or the phone has no such target.
+            PhoneError: the phone failed, or computed wrong numbers.
+            HostError: the worker died.
+        """
+        spec, work = running.spec, self._work
+        assert isinstance(spec, BenchSpec)
+        nominals = await asyncio.to_thread(self._nominals, running.view.name, epoch_of(running.view))
+        task = BenchTask.of(
+            spec,
+            work.target(running, spec.target),
+            work.cache(running),
+            nominals=nominals,
+            virtual=_is_virtual(running.view),
+        )
+        return await _measured(work, running, "farm.worker.bench", task.to_wire(), self._look)
+
+
+class CompareExecutor:
+    """Runs attempts of kind compare."""
+
+    def __init__(self, work: PhoneWork, look: ReadConditions) -> None:
+        self._work = work
+        self._look = look
+
+    async def run(self, running: Running) -> Mapping[str, Any]:
+        """The worker's report: which of the two is faster on this phone.
+
+        Raises:
+            FarmError: as of a bench; a message says which of the two it is about.
+        """
+        spec, work = running.spec, self._work
+        assert isinstance(spec, CompareSpec)
+        task = CompareTask.of(
+            spec,
+            work.target(running, spec.target),
+            work.cache(running),
+            target_b=work.target(running, spec.target_b or spec.target),
+            target_b_name=spec.target_b or spec.target,
+            virtual=_is_virtual(running.view),
+        )
+        return await _measured(work, running, "farm.worker.compare", task.to_wire(), self._look)
+
+
+def epoch_of(view: DeviceView) -> str:
+    """The identity epoch a phone is in: its build fingerprint, which every system update changes."""
+    return view.identity.fingerprint if view.identity else ""
+
+
+async def _measured(
+    work: PhoneWork, running: Running, worker: str, payload: Mapping[str, Any], look: ReadConditions
+) -> Mapping[str, Any]:
+    host = MeasuringHost(**work.host_fields(running), look=look)
+    report = {**await work.run(running, worker, payload, host), "target": payload["target_name"]}
+    phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
+    certificate = {**report["certificate"], **phone, "epoch": epoch_of(running.view)}
+    return {**report, "certificate": certificate}
+
+
+def _is_virtual(view: DeviceView) -> bool:
+    return view.identity is not None and view.identity.virtual

@@ -1,0 +1,124 @@
+"""What stands beside a number: how it was measured, under which conditions, and whether to rely on it. Shapes JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from farm.compiler.build import Build
+from farm.jobs.tasks import ModelTask
+from farm.measure.assess import Assessment
+from farm.measure.conditions import Moment
+from farm.measure.statistics import Summary, summarise
+from farm.worker.timing import Taken
+
+MS = 1000.0
+VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One run of the measuring loop."""
+
+    taken: Taken
+    assessment: Assessment
+    started_at: str  # ISO 8601
+    seconds: float  # it took
+
+
+@dataclass(frozen=True, slots=True)
+class Nominal:
+    """The reference kernel's speed that an estimate is given at."""
+
+    kernel: str  # its key
+    seconds: float | None  # None: the kernel's median in the run itself
+    of: str  # "history" of this phone since its last system update, or "this run"
+
+
+def nominal_of(kernel: str, known: Mapping[str, float]) -> Nominal:
+    """A kernel's nominal speed on a phone: of its first benches, or else of this run."""
+    seconds = known.get(kernel)
+    return Nominal(kernel, seconds, "this run" if seconds is None else "history")
+
+
+def moment_from(given: Mapping[str, Any]) -> Moment:
+    """A phone's condition as the daemon tells it; what it does not know is None."""
+    return Moment(**{name: given.get(name) for name in Moment.__dataclass_fields__})
+
+
+def measured(tries: Sequence[Try], reported: Try, nominal: Nominal | None, raw: str) -> dict[str, Any]:
+    """The fields of a result that say what was measured.
+
+    Args:
+        tries: all, in order.
+        reported: the one whose numbers are given.
+        nominal: what they are given at; None: no reference kernel ran.
+        raw: the artifact with every sample of every try.
+    """
+    found, taken = reported.assessment, reported.taken
+    wire = found.to_wire()
+    reference = None
+    if nominal is not None:
+        reference = {
+            "kernel": nominal.kernel,
+            "nominal_s": found.nominal_s,
+            "nominal_of": nominal.of,
+            "median_s": found.reference_median_s,
+        }
+    estimate = wire["estimate"]
+    fields: dict[str, Any] = plain(
+        {
+            "samples_s": taken.seconds,
+            "latency": latency_ms(summarise(taken.seconds[found.warmup :])),
+            "estimate": {
+                **{f"{name}_ms": estimate[f"{name}_s"] * MS for name in ("median", "low", "high")},
+                **{name: estimate[name] for name in ("half_width", "confidence", "count")},
+            },
+            "verdict": wire["verdict"],
+            "certificate": {
+                **{name: value for name, value in wire.items() if name not in ("nominal_s", "reference_median_s")},
+                "number": taken.number,
+                "reference": reference,
+                "tries": [_told(each, reported=each is reported) for each in tries],
+                "raw": raw,
+            },
+        }
+    )
+    return fields
+
+
+def about_build(built: Build, task: ModelTask) -> dict[str, Any]:
+    """What exactly was measured."""
+    return {
+        "model_sha256": built.sha256,
+        "library_sha256": built.compiled.sha256,
+        "target": task.target_name,
+        "precision": built.recipe.precision,
+        "tuned": built.tuned,
+    }
+
+
+def latency_ms(summary: Summary) -> dict[str, float]:
+    """A summary in milliseconds, with `count` beside it."""
+    fields = asdict(summary)
+    count = fields.pop("count")
+    return {"count": count, **{f"{name.removesuffix('_s')}_ms": value * MS for name, value in fields.items()}}
+
+
+def plain(value: Any) -> Any:
+    """As JSON: numbers that are none become None."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _told(each: Try, *, reported: bool) -> dict[str, Any]:
+    wire = each.assessment.to_wire()
+    told = {name: wire[name] for name in ("verdict", "reasons", "estimate", "count", "warmup")}
+    return {**told, "started_at": each.started_at, "seconds": each.seconds, "reported": reported}
