@@ -9,20 +9,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, worst
-from farm.measure.drift import correct, filled
+from farm.measure.drift import correct, detrended, filled
 from farm.measure.interval import Estimate, median_interval
 from farm.measure.modes import Modes, find_modes
 from farm.measure.outliers import Outliers, find_outliers
-from farm.measure.series import Series
-from farm.measure.steps import Step, find_step
-from farm.measure.warmup import never_settled, warmup
+from farm.measure.series import FloatArray, Series
+from farm.measure.steps import Step, Trend, find_step, find_trend
+from farm.measure.warmup import warmup
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
 FEWEST_TRUSTED = (
     30  # with fewer, coverage is not what it says when samples resemble their neighbours (bench statistics)
 )
 FEWEST_EFFECTIVE = 10.0  # likewise, of independent samples
-MOST_OUTLIERS = 0.05
+MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
+MOST_OUTLIERS = 0.1
 LONGEST_RUN = 3  # outliers in a row; more are an event
 MOST_DRIFT = 0.15  # the model need not slow down as the reference kernel does; over so much it matters
 REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
@@ -39,11 +40,13 @@ class Assessment:
     nominal_s: float | None  # the reference kernel's; None: there was no reference
     reference_median_s: float | None
     drift: float  # the smoothed reference's slowest over its fastest, minus 1
+    trend: Trend | None  # in the corrected samples
     step: Step | None  # in the corrected samples
     reference_step: Step | None
     modes: Modes | None
     reference_modes: Modes | None
     outliers: Outliers
+    reference_outliers: Outliers | None
     conditions: Conditions
     reasons: tuple[Reason, ...]
 
@@ -86,33 +89,44 @@ def assess(
         half_width: the relative half width of the 95 % interval that was wanted.
     """
     known = conditions or Conditions()
-    cut = warmup(correct(samples, nominal_s).log_s)
+    whole = correct(samples, nominal_s)
+    has_reference = whole.nominal_s is not None
+    whole_reference = np.log(filled(samples.reference_s)) if has_reference else None
+    cut = warmup(whole.log_s)
+    if whole_reference is not None:
+        cut = max(cut, warmup(detrended(whole_reference)))
     settled = samples.after(cut)
     # Again: now that the warm-up no longer bends the smoothed reference.
-    corrected = correct(settled, nominal_s)
-    has_reference = corrected.nominal_s is not None
-    log_reference = np.log(filled(settled.reference_s)) if has_reference else None
+    corrected = correct(settled, nominal_s) if cut else whole
+    reference = None if whole_reference is None else whole_reference[cut:]
+    straight = None if reference is None else detrended(reference)
     found = Assessment(
         count=samples.count,
         warmup=cut,
         estimate=median_interval(corrected.log_s, corrected.residual if has_reference else None),
         raw_median_s=float(np.median(settled.seconds)),
         nominal_s=corrected.nominal_s,
-        reference_median_s=None if log_reference is None else float(np.exp(np.median(log_reference))),
+        reference_median_s=None if reference is None else float(np.exp(np.median(reference))),
         drift=float(np.exp(np.ptp(corrected.smooth)) - 1),
-        step=_moved(find_step(corrected.log_s), cut),
-        reference_step=None if log_reference is None else _moved(find_step(log_reference), cut),
+        trend=find_trend(corrected.log_s),
+        step=_step(whole.log_s, corrected.log_s, cut),
+        reference_step=None if whole_reference is None else _step(whole_reference, whole_reference[cut:], cut),
         modes=find_modes(corrected.log_s),
-        reference_modes=None if log_reference is None else find_modes(corrected.residual),
+        reference_modes=None if straight is None or reference is None else find_modes(straight) or find_modes(reference),
         outliers=find_outliers(corrected.log_s, cut),
+        reference_outliers=None if straight is None else find_outliers(straight, cut),
         conditions=known,
         reasons=(),
     )
     return replace(found, reasons=(*_reasons(found, half_width), *judge_conditions(known)))
 
 
-def _moved(step: Step | None, cut: int) -> Step | None:
-    """With its index among all samples."""
+def _step(whole: FloatArray, settled: FloatArray, cut: int) -> Step | None:
+    """A step after the warm-up, or one that the warm-up would hide: it never makes samples slower."""
+    hidden = find_step(whole) if cut else None
+    if hidden is not None and hidden.change > 0:
+        return hidden
+    step = find_step(settled)
     return None if step is None else replace(step, index=step.index + cut)
 
 
@@ -122,7 +136,8 @@ def _reasons(found: Assessment, half_width: float) -> list[Reason]:
         *_reference(found),
         *_levels("step", found.step, found.reference_step, _step_said),
         *_levels("modes", found.modes, found.reference_modes, _modes_said),
-        *_outliers(found.outliers),
+        *_outliers("", found.outliers),
+        *_outliers("reference_", found.reference_outliers),
     ]
 
 
@@ -141,8 +156,11 @@ def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
     if estimate.half_width > half_width:
         said = f"the median is known to +-{estimate.half_width:.2%}, not to the +-{half_width:.2%} asked for"
         yield Reason("wide", Verdict.SUSPECT, said)
-    if never_settled(found.warmup, found.count):
-        yield Reason("warming_up", Verdict.SUSPECT, f"still warming up after {found.warmup} of {found.count} samples")
+    if found.warmup > MOST_WARMUP * found.count:
+        yield Reason("warming_up", Verdict.SUSPECT, f"warmed up for {found.warmup} of {found.count} samples")
+    if found.trend is not None:
+        said = f"the samples changed by {found.trend.change:+.1%} from the first to the last"
+        yield Reason("trend", Verdict.SUSPECT, said)
 
 
 def _reference(found: Assessment) -> Iterator[Reason]:
@@ -174,9 +192,13 @@ def _modes_said(modes: Modes) -> tuple[float, str]:
     return modes.distance, f"went between two levels {modes.distance:.1%} apart, {modes.low_share:.0%} at the lower"
 
 
-def _outliers(outliers: Outliers) -> Iterator[Reason]:
+def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
+    if outliers is None:
+        return
+    whose = "samples of the reference kernel" if where else "samples"
     if outliers.share > MOST_OUTLIERS:
-        said = f"{outliers.count} samples ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
-        yield Reason("outliers", Verdict.SUSPECT, said)
+        said = f"{outliers.count} {whose} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
+        yield Reason(where + "outliers", Verdict.SUSPECT, said)
     if outliers.longest_run > LONGEST_RUN:
-        yield Reason("burst", Verdict.SUSPECT, f"{outliers.longest_run} outliers in a row: something else ran")
+        said = f"{outliers.longest_run} {whose} in a row are outliers: something else ran"
+        yield Reason(where + "burst", Verdict.SUSPECT, said)

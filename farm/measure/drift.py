@@ -64,6 +64,14 @@ def filled(reference_s: FloatArray) -> FloatArray:
     return np.interp(places, places[known], reference_s[known])
 
 
+def detrended(values: FloatArray) -> FloatArray:
+    """Values without their straight drift, which is the median of the changes over half the run; median 0."""
+    half = values.size // 2
+    slope = float(np.median(values[half:] - values[: values.size - half])) / half if half else 0.0
+    rest = values - slope * np.arange(values.size)
+    return np.asarray(rest - np.median(rest), dtype=np.float64)
+
+
 def running_median(values: FloatArray, half: int = 4) -> FloatArray:
     """The median of each value and `half` neighbours on either side; fewer at the ends."""
     if values.size <= 2 * half + 1:

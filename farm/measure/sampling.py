@@ -27,6 +27,8 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
         needed = max(needed, MARGIN * used * (found.estimate.half_width / half_width) ** 2)
     if found.estimate.effective_count < FEWEST_EFFECTIVE:
         needed = max(needed, MARGIN * used * FEWEST_EFFECTIVE / found.estimate.effective_count)
+    if any(reason.code == "warming_up" for reason in found.reasons):
+        needed = max(needed, 2.0 * found.warmup)
     if needed <= used:
         return 0
     more = min(max(needed - used, LEAST_GROWTH * found.count), MOST_GROWTH * found.count)

@@ -1,4 +1,4 @@
-"""Steps: a level that changes within a run and stays so, as when a phone throttles."""
+"""Steps and trends: a level that changes within a run, at once (a phone throttles) or all the time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from farm.measure.series import FloatArray
 FEWEST_BESIDE = 3  # samples on either side of a step
 SURE = 5.0  # standard errors; the place is searched for, so the usual 3 would be passed by chance
 LEAST_EFFECT = 0.008  # relative: smaller steps stay below the minimum effect of a comparison
+SURE_OF_TREND = 3.5
+LEAST_TREND = 0.003
 LEAST_ERROR = 1e-5  # relative: nothing is timed better
 
 
@@ -26,12 +28,38 @@ class Step:
     errors: float  # how many standard errors it is away from none
 
 
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A straight change over the whole run."""
+
+    change: float  # from the first to the last sample, relative
+    errors: float
+
+
+def find_trend(log_values: FloatArray) -> Trend | None:
+    """A straight change that is at least 0.3 % and 3.5 standard errors; None when there is none."""
+    count = log_values.size
+    if count < 4 * FEWEST_BESIDE:
+        return None
+    values = pulled_in(log_values, 4.0)
+    places = np.arange(count) - (count - 1) / 2
+    power = float(places @ places)
+    slope = float(places @ (values - values.mean())) / power
+    left = values - values.mean() - slope * places
+    sigma = math.sqrt(float(left @ left) / (count - 2))
+    error = max(sigma * math.sqrt(variance_inflation(likeness(left), count) / power) * count, LEAST_ERROR)
+    change = slope * (count - 1)
+    if abs(change) < LEAST_TREND or abs(change) < SURE_OF_TREND * error:
+        return None
+    return Trend(math.expm1(change), abs(change) / error)
+
+
 def find_step(log_values: FloatArray) -> Step | None:
     """The clearest step that is there beside a straight drift; None when there is none.
 
     For each place a line with a jump there is fitted by least squares, wild values pulled in before; the best place
     counts when its jump is at least 0.8 % and 5 standard errors, which allow for samples that resemble their
-    neighbours. Constant time for each place.
+    neighbours.
     """
     count = log_values.size
     if count < 4 * FEWEST_BESIDE:

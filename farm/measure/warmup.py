@@ -41,8 +41,3 @@ def warmup(log_values: FloatArray) -> int:
     inflation = variance_inflation(likeness(rest), int(rest.size))
     error = max(spread(rest), 1e-9) * math.sqrt(inflation * (1 / cut + 1 / rest.size)) * 1.25
     return cut if excess > SURE * error and excess > LEAST_EFFECT else 0
-
-
-def never_settled(cut: int, count: int) -> bool:
-    """Whether the warm-up reaches to the end of where it was looked for."""
-    return cut > 0 and cut >= int(count * MOST_PART) - 1
