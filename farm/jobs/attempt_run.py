@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from farm.core.device import DeviceView, Life
@@ -111,12 +112,12 @@ class AttemptRun:
     async def _verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
         try:
             running = bench.running(self.job, self.attempt, self.lease)
-            running = replace(running, progress=self._noting(running.progress), pool=self.pool)
             if self.pool is not None:
-                self.pool.begin()
+                self.pool.begin(partial(_pool_changed, running))
                 taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
             else:
                 taken = self._leases.taken_away(self.lease.id)
+            running = replace(running, progress=self._noting(running.progress), pool=self.pool)
             if executor is None:
                 raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
             work = asyncio.ensure_future(_begin(executor, running))
@@ -187,6 +188,11 @@ class AttemptRun:
             yield fit
         finally:
             unsubscribe()
+
+
+def _pool_changed(running: Running, step: str, facts: Mapping[str, Any]) -> None:
+    running.progress(step, **facts)
+    running.log(step)
 
 
 def _begin(executor: Executor, running: Running) -> Coroutine[Any, Any, Mapping[str, Any]]:

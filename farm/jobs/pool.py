@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Heat, Life, Service
-from farm.core.errors import FarmError, PhoneError
+from farm.core.errors import FarmError, PhoneError, UserError
 from farm.core.job import Job
 from farm.core.requests import Lease
 from farm.jobs.planning import request_of, usable
@@ -67,6 +67,7 @@ def decide(
     views: Iterable[DeviceView],
     held: Mapping[str, str],
     devices: int | Literal["all"],
+    barred: Collection[str] = (),
 ) -> Orders:
     """What to ask for and what to let go.
 
@@ -76,8 +77,10 @@ def decide(
         views: every phone of the farm.
         held: device by lease, of the pool.
         devices: how many are wanted.
+        barred: phones that must not be asked for.
     """
-    would_do = {view.name: view for view in views if view.adopted and known.get(view.name) == like}
+    suiting = (view for view in views if view.adopted and view.name not in barred)
+    would_do = {view.name: view for view in suiting if known.get(view.name) == like}
     drop = tuple(lease for lease, device in held.items() if known.get(device, like) != like)
     kept = held.keys() - drop
     there = {name for name, view in would_do.items() if usable(view)} | {held[lease] for lease in kept}
@@ -119,14 +122,13 @@ class Pool:
         first: Lease,
         leases: Leases,
         devices: Devices,
-        told: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
-        """`first`: granted together with the attempt's worker place. `told`: hears of every change of the pool."""
+        """`first`: granted together with the attempt's worker place."""
         self._job = job
         self._first = first
         self._leases = leases
         self._devices = devices
-        self._told = told
+        self._told: Callable[[str, dict[str, Any]], None] = lambda *_: None
         self._wanted: int | Literal["all"] = job.spec["devices"]
         self._like: Alike | None = None
         self._known: dict[str, Alike] = {}
@@ -138,9 +140,12 @@ class Pool:
         self._soon: asyncio.Handle | None = None
         self._closed = False
         self._said: object = None
+        self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
-    def begin(self) -> None:
+    def begin(self, told: Callable[[str, dict[str, Any]], None]) -> None:
         """Move the first lease and its worker place in, and ask for the others.
+
+        `told` hears of every change of the phones: one line for a person, and the facts.
 
         Raises:
             PhoneError: the first lease has ended, or nothing is known of its phone.
@@ -149,6 +154,7 @@ class Pool:
             self._leases.keep_place(self._first.id)
         except FarmError as error:
             raise PhoneError(f"{self._first.device} was lost before the work began: {error.message}") from error
+        self._told = told
         self._take(self._first)
         self._unsubscribe = self._devices.subscribe(lambda _: self._look_soon())
         self._learn()
@@ -240,7 +246,7 @@ class Pool:
             return
         self._learn()
         held = {lease.id: lease.device for lease in self._held.values()}
-        orders = decide(self._like, self._known, self._devices.views(), held, self._wanted)
+        orders = decide(self._like, self._known, self._devices.views(), held, self._wanted, self._barred)
         again = orders.only != self._orders.only
         self._orders = orders
         for lease_id in orders.drop:
@@ -282,9 +288,12 @@ class Pool:
         taken.add_done_callback(lambda why: self._lost(lease.id, why))
 
     def _lost(self, lease_id: str, why: asyncio.Future[FarmError]) -> None:
-        if not why.cancelled() and lease_id in self._held:
-            del self._held[lease_id]
-            self._look_soon()
+        if why.cancelled() or lease_id not in self._held:
+            return
+        lease = self._held.pop(lease_id)
+        if isinstance(why.result(), UserError):
+            self._barred.add(lease.device)
+        self._look_soon()
 
     def _drop(self, lease_id: str, reason: str) -> None:
         del self._held[lease_id]
@@ -295,7 +304,8 @@ class Pool:
         devices = sorted(lease.device for lease in self._held.values())
         if (devices, self._orders.wanted) != self._said:
             self._said = devices, self._orders.wanted
-            self._told({"devices": devices, "wanted": self._orders.wanted, "waits": self.waits()})
+            step = f"{len(devices)} of {self._orders.wanted} phones: {', '.join(devices) or 'it waits for one'}"
+            self._told(step, {"phones": devices, "wanted": self._orders.wanted, "waits": self.waits()})
 
     def _facts(self, view: DeviceView) -> dict[str, Any]:
         identity, like = view.identity, self._like

@@ -1,0 +1,62 @@
+"""A tune worker that does what a test writes into the file that is its model's name, a line at a time."""
+
+import os
+import time
+from pathlib import Path
+
+from farm.core.errors import FarmError
+from farm.jobs.tasks import TuneTask
+from farm.worker.daemon_phones import DaemonPhones
+from farm.worker.session import opened
+
+POLL_S = 0.05
+
+
+def main(payload, daemon):
+    task, phones = TuneTask.from_wire(payload), DaemonPhones(daemon)
+    done, said = 0, None
+    used = set()
+    while True:
+        state = phones.state()
+        now = ([phone.device for phone in state.phones], state.wanted, state.waits)
+        if now != said:
+            said = now
+            daemon.progress("pool", seen=now[0], wanted=now[1], waits=now[2])
+        for phone in state.phones:
+            if phone.yield_wanted:
+                phones.give_back(phone.lease)
+            elif phone.lease not in used:
+                try:
+                    with opened(phones.open_session(phone.lease)) as session:
+                        session.function("runtime.config_threadpool")
+                    used.add(phone.lease)
+                    daemon.progress("used", on=phone.device, lease=phone.lease)
+                except FarmError as error:
+                    daemon.progress("lost", on=phone.device, code=error.code)
+        lines = Path(task.name).read_text().splitlines()
+        for line in lines[done:]:
+            verb, _, rest = line.partition(" ")
+            done += 1
+            match verb:
+                case "end":
+                    return {"search_s": task.search_s, "facts": dict(state.phones[0].facts) if state.phones else {}}
+                case "die":
+                    os._exit(3)
+                case "give":
+                    phones.give_back(next(phone.lease for phone in state.phones if phone.device == rest))
+                case "open":
+                    try:
+                        phones.open_session(rest)
+                    except FarmError as error:
+                        daemon.progress("refused", code=error.code)
+                case "abort":
+                    phones.abort_session(next(phone.lease for phone in state.phones if phone.device == rest), "test")
+                case "keep":
+                    version = daemon.keep_records(
+                        model="k", name="net", target=task.target, artifact=rest, records=1, best={"a": 1}
+                    )
+                    daemon.progress("kept", version=version)
+                case "poison":
+                    phones.tell_poison(rest, state.phones[0].device, "SIGSEGV")
+                    daemon.progress("told", poisoned=sorted(phones.poisoned([rest, "f" * 64])))
+        time.sleep(POLL_S)

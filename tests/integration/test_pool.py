@@ -1,0 +1,115 @@
+"""A tune attempt's pool on a whole farm: phones come, go and are given away; the run goes on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.whole_farm import Story, phones, running_farm, until_ready
+
+WORKER = Path(__file__).with_name("pool_worker")
+
+
+@pytest.fixture(scope="module")
+def whole():
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(WORKER), before)))
+    try:
+        with running_farm("oneplus-12", "oneplus-12", "galaxy-s9") as farm:
+            yield farm
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def farm(whole):
+    for phone in phones(whole):
+        whole.lab.plug(phone.nickname)
+    until_ready(whole)
+    return whole
+
+
+class Run:
+    """A tune job whose worker does what it is told."""
+
+    def __init__(self, farm, path, **spec):
+        self.farm = farm
+        self.orders = path / "orders"
+        self.orders.touch()
+        self.orders.chmod(0o644)
+        self.pair = [each.name for each in phones(farm) if each.name.startswith("oneplus")]
+        self.story = Story(farm)
+        model = farm.client.put_artifact(b"a model")
+        wanted = {"kind": "tune", "on": "oneplus-12", "devices": 2, "model": model, "trials": 1, **spec}
+        answer = farm.client.call("job.submit", spec={**wanted, "name": str(self.orders)}, key="", must_match=False)
+        (row,) = answer["jobs"]
+        self.id, self.warnings = row["id"], answer["warnings"]
+
+    def tell(self, line):
+        with self.orders.open("a") as file:
+            file.write(line + "\n")
+
+    def step(self, step, **facts):
+        """The worker's next report of that step."""
+        return self.story.until("job.progress", subject=self.id, step=step, **facts)["data"]
+
+    def sees(self, *names):
+        """Until the worker has just these phones."""
+        while sorted((seen := self.step("pool"))["seen"]) != sorted(names):
+            pass
+        return seen
+
+    def row(self):
+        return self.farm.client.call("job.show", job=self.id)
+
+    def leases(self):
+        return {each["device"]: each["id"] for each in self.farm.client.call("lease.list")["leases"] if each["job"] == self.id}
+
+    def end(self):
+        self.tell("end")
+        self.story.until("attempt.ended")
+        self.story.until("lease.released")
+        return self.row()
+
+
+@pytest.fixture
+def run(farm, tmp_path):
+    job = Run(farm, tmp_path)
+    yield job
+    if job.row()["job"]["ended_at"] is None:
+        farm.client.call("job.cancel", job=job.id)
+    job.story.until("job.cancelled", subject=job.id)
+
+
+def phone_of(farm, name):
+    return next(each for each in phones(farm) if each.name == name)
+
+
+def test_one_job_has_both_phones_and_goes_on_without_its_first(farm, tmp_path):
+    run = Run(farm, tmp_path)
+    run.sees(*run.pair)
+    assert set(run.leases()) == set(run.pair)
+    shown = run.row()
+    assert len(shown["attempts"]) == 1
+    assert shown["job"]["waits"] == ""
+    first = shown["attempts"][0]["device"]
+    lease = run.leases()[first]
+    farm.lab.unplug(phone_of(farm, first).nickname)
+    (other,) = set(run.pair) - {first}
+    assert run.sees(other)["waits"].startswith("1 of 2 phones")
+    assert run.row()["job"]["waits"].startswith("1 of 2 phones")
+    run.tell(f"open {lease}")
+    assert run.step("refused")["code"] == "not_in_pool"
+    farm.lab.plug(phone_of(farm, first).nickname)
+    assert run.sees(*run.pair)["waits"] == ""
+    assert run.leases()[first] != lease
+    run.step("used", on=first)
+    ended = run.end()
+    assert ended["job"]["state"] == "done"
+    assert len(ended["attempts"]) == 1
+    assert sorted(ended["result"]["devices"]) == sorted(run.pair)
+    assert ended["result"]["facts"].keys() >= {"soc", "gpu", "abi", "bundle", "target", "toolchain", "temperature_c"}
+    assert run.leases() == {}
