@@ -21,8 +21,16 @@ from farm.core.events import Event
 
 if TYPE_CHECKING:
     from farm.client.outcomes import BenchOutcome, Outcome, RunOutcome, ShellOutcome
-    from farm.client.specs import BenchOptions, InputSource, JobOptions, LabelSource, ModelSource, RunOptions
-    from farm.jobs.specs import AnySpec, BenchSpec, RunSpec
+    from farm.client.specs import (
+        BenchOptions,
+        CompareOptions,
+        InputSource,
+        JobOptions,
+        LabelSource,
+        ModelSource,
+        RunOptions,
+    )
+    from farm.jobs.specs import AnySpec, BenchSpec, CompareSpec, RunSpec
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 
@@ -194,11 +202,33 @@ class AsyncClient(AsyncFarm):
             model: an ONNX file.
             on: which phones (a selector).
             inputs: an .npz file, or an array per model input; seeded random ones otherwise.
-            options: `repeat`, `number`, `target`, `devices`, `priority` ... (docs/clients.md).
+            options: `half_width`, `measure_s`, `target`, `devices`, `priority` ... (docs/clients.md).
         """
         from farm.client.specs import bench_spec
 
         return await bench_spec(self._door, model, on, inputs, options)
+
+    async def compare_spec(
+        self,
+        model: ModelSource,
+        model_b: ModelSource,
+        *,
+        on: str,
+        inputs: InputSource | None = None,
+        **options: Unpack[CompareOptions],
+    ) -> CompareSpec:
+        """A spec for `submit`, its files uploaded: time two builds in turns on the same phone.
+
+        Args:
+            model: A.
+            model_b: B; the same file again when only its precision, target or records differ.
+            on: which phones (a selector).
+            inputs: for both; an .npz file, or an array per model input; seeded random ones otherwise.
+            options: `precision_b`, `target_b`, `records_b`, `min_effect`, `devices` ... (docs/clients.md).
+        """
+        from farm.client.specs import compare_spec
+
+        return await compare_spec(self._door, model, model_b, on, inputs, options)
 
     async def run_spec(
         self,

@@ -217,6 +217,7 @@ class Client:
     # -- work: submit, wait, results -----------------------------------------------------------------------------------
 
     bench_spec = _blocking(AsyncClient.bench_spec)
+    compare_spec = _blocking(AsyncClient.compare_spec)
     run_spec = _blocking(AsyncClient.run_spec)
     bench = _blocking(AsyncClient.bench)
     run = _blocking(AsyncClient.run)

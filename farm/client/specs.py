@@ -10,7 +10,7 @@ from farm.client.files import checked_file, upload
 from farm.client.input_files import checked_inputs, checked_labels
 from farm.client.outcomes import save_arrays
 from farm.core.errors import UserError
-from farm.jobs.specs import BenchSpec, RunSpec
+from farm.jobs.specs import BenchSpec, CompareSpec, RunSpec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,21 +37,42 @@ class JobOptions(TypedDict, total=False):
     hold: bool
 
 
-class BenchOptions(JobOptions, total=False):
-    """Options of a bench."""
+class ModelOptions(JobOptions, total=False):
+    """Options of every kind that takes a model to a phone."""
 
     name: str
     target: str
+    precision: Literal["float32", "float16", "float16_acc32"]
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    records: Path | str  # tuning records to compile with: their .tar, or MetaSchedule's folder
+
+
+class BenchOptions(ModelOptions, total=False):
+    """Options of a bench."""
+
+    half_width: float
+    measure_s: float
     repeat: int
     number: int
     min_repeat_ms: int
+    remeasure: int
+    profile: bool
 
 
-class RunOptions(JobOptions, total=False):
+class CompareOptions(ModelOptions, total=False):
+    """Options of a comparison."""
+
+    target_b: str
+    precision_b: Literal["float32", "float16", "float16_acc32"]
+    records_b: Path | str
+    min_effect: float
+    measure_s: float
+
+
+class RunOptions(ModelOptions, total=False):
     """Options of a run."""
 
-    name: str
-    target: str
     fill: Literal["random", "zeros", "ones"]
     top_k: int
 
@@ -65,6 +86,24 @@ async def bench_spec(
         UserError: a file cannot be read, or an option is wrong.
     """
     return await _with_files(door, BenchSpec, {"on": on, **options}, model, {"inputs": _inputs(inputs)})
+
+
+async def compare_spec(
+    door: Door,
+    model: ModelSource,
+    model_b: ModelSource,
+    on: str,
+    inputs: InputSource | None,
+    options: Mapping[str, object],
+) -> CompareSpec:
+    """A comparison of two model files, or of one with itself built in two ways; all is uploaded.
+
+    Raises:
+        UserError: a file cannot be read, or an option is wrong.
+    """
+    path = checked_file(model_b)
+    both = {"name_b": path.name, "model_b": NOT_YET, "on": on, **options}
+    return await _with_files(door, CompareSpec, both, model, {"inputs": _inputs(inputs), "model_b": path})
 
 
 async def run_spec(
@@ -84,7 +123,7 @@ async def run_spec(
     return await _with_files(door, RunSpec, {"on": on, **options}, model, files)
 
 
-M = TypeVar("M", BenchSpec, RunSpec)
+M = TypeVar("M", BenchSpec, CompareSpec, RunSpec)
 
 
 async def _with_files(
@@ -96,8 +135,10 @@ async def _with_files(
 ) -> M:
     path = checked_file(model)
     given = {"name": path.name, **options}
+    records = {name: _records(given.pop(name)) for name in ("records", "records_b") if given.get(name) is not None}
     cls.from_wire({**given, "model": NOT_YET})
-    artifacts = {name: await upload(door, source) for name, source in files.items() if source is not None}
+    sources = {**files, **records}
+    artifacts = {name: await upload(door, source) for name, source in sources.items() if source is not None}
     return cls.from_wire({**given, "model": await upload(door, path), **artifacts})
 
 
@@ -105,6 +146,15 @@ def _inputs(source: InputSource | None) -> Path | bytes | None:
     if source is None:
         return None
     return checked_inputs(source) if isinstance(source, Path | str) else save_arrays(source)
+
+
+def _records(source: object) -> bytes:
+    """What is wrong with them is said now, not when a phone is in hand; a folder becomes a .tar."""
+    from farm.compiler.record_files import packed, read_records
+
+    if not isinstance(source, Path | str):
+        raise UserError(f"records are a file or a folder, not {type(source).__name__}")
+    return packed(read_records(Path(source)).set)
 
 
 def _labels(source: LabelSource | None) -> Path | bytes | None:
