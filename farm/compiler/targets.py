@@ -48,7 +48,9 @@ def target_from(value: object) -> Any:
             host = fields.pop("host", None)
             tag = fields.pop("tag", None)
             target = tvm.target.Target(tag if tag and not fields else ({"tag": tag} if tag else {}) | fields)
-            return tvm.target.Target(target, host=tvm.target.Target(dict(host))) if host else target
+            if not host or target.kind.name == "llvm":  # a tag of a CPU is complete
+                return target
+            return tvm.target.Target(target, host=tvm.target.Target(dict(host)))
         return tvm.target.Target(str(value))
     except Exception as error:  # TVM raises its own kinds, and plain ValueError, TypeError, RuntimeError
         raise TargetError(f"TVM does not take the target {value!r}: {first_line(error)}") from error

@@ -16,9 +16,14 @@ from farm.fleet.cpu import ArmPart, CpuFacts
 
 Target = dict[str, object]
 
-ADRENO_TAG = "qcom/adreno-opencl"  # TVM's own tag; -texture and -clml need a numeric check on the device first
-# Families whose Android drivers bring libOpenCL.so. No row here means no GPU target, not a broken one.
-OPENCL_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
+# TVM's own tags. What a TVM cannot do for one of them correctly is found out by the compiler (farm.compiler.targets).
+_ADRENO_TAGS = {
+    "adreno": "qcom/adreno-opencl",
+    "adreno-texture": "qcom/adreno-opencl-texture",
+    "adreno-clml": "qcom/adreno-opencl-clml",
+}
+# Families whose Android drivers bring libOpenCL.so and Vulkan. No row here means no GPU target, not a broken one.
+GPU_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,9 @@ _AARCH32_OF_ASIMD = ("neon", "vfpv4", "idiva", "idivt")
 
 
 def targets_of(abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool) -> Mapping[str, Target]:
-    """Targets by farm's names: `cpu`, `adreno` (TVM's tag), `opencl`. Empty for an ABI that TVM has no target for.
+    """Targets by farm's names: `cpu`, `opencl`, `vulkan`, `adreno` (buffers), `adreno-texture`, `adreno-clml`.
+
+    Empty for an ABI that TVM has no target for.
 
     A virtual phone runs on its host, which has neither the profile's cores nor its GPU: it gets the baseline CPU of
     that architecture and nothing else.
@@ -88,9 +95,9 @@ def targets_of(abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool) -> Ma
     if virtual:
         return targets
     if gpu_family == "adreno":
-        targets["adreno"] = {"tag": ADRENO_TAG, "host": dict(host)}
-    if gpu_family in OPENCL_FAMILIES:
-        targets["opencl"] = {"kind": "opencl", "host": dict(host)}
+        targets |= {name: {"tag": tag, "host": dict(host)} for name, tag in _ADRENO_TAGS.items()}
+    if gpu_family in GPU_FAMILIES:
+        targets |= {kind: {"kind": kind, "host": dict(host)} for kind in ("opencl", "vulkan")}
     return targets
 
 
@@ -115,6 +122,18 @@ def _cpu_target(abi: str, cpu: CpuFacts, *, virtual: bool) -> Target | None:
             return {"kind": "llvm", "mtriple": "i686-linux-android", "mcpu": "i686", "mattr": ["+ssse3"]}
         case _:
             return None
+
+
+def arm_linux_target(cpu: CpuFacts, bits: int) -> Target:
+    """The CPU target of a Linux board with an ARM processor."""
+    stated = {*cpu.features, "asimd"}
+    if bits == 64:
+        target = _arm_target("aarch64-linux-gnu", _AARCH64, stated, cpu, lambda part: part.llvm_aarch64)
+    else:
+        target = _arm_target(
+            "armv7a-linux-gnueabihf", _ARM, {*stated, *_AARCH32_OF_ASIMD}, cpu, lambda part: part.llvm_arm
+        )
+    return target | ({"num-cores": cpu.cores} if cpu.cores else {})
 
 
 def _arm_target(

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from farm.core.device import DeviceView
-from farm.core.errors import ProtocolError, UserError
+from farm.core.errors import ProtocolError
 from farm.core.identity import DeviceIdentity
+from farm.fleet.named_targets import target_on
 from farm.jobs.attempt import AttemptHost, SessionOffer, Task, Workers, no_verb, text_field
 from farm.jobs.executor import Running
 from farm.jobs.poison import PoisonLedger
@@ -16,12 +17,6 @@ from farm.jobs.poison import PoisonLedger
 WORKER = "worker"  # source of what workers say
 MAX_KILLS = 100  # told at once
 MAX_ARTIFACTS = 10_000  # asked about at once
-
-
-class NoTargetError(UserError):
-    """The phone has no such compile target."""
-
-    code = "no_target"
 
 
 class SessionKeys(Protocol):
@@ -129,18 +124,14 @@ class PhoneWork:
         """The toolchain of the phone's bundle."""
         return self._toolchain_of(running.view)
 
-    def target(self, running: Running, name: str) -> Any:
-        """The phone's compile target of that name: a TVM tag or target dict.
+    def target(self, running: Running, text: str) -> Any:
+        """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict.
 
         Raises:
-            NoTargetError: it has none.
+            UserError: as `farm.fleet.named_targets.target_on`.
         """
-        targets = running.view.identity.targets if running.view.identity else {}
-        if name not in targets:
-            raise NoTargetError(
-                f"{running.view.name} has no target {name!r}", hint=f"its targets: {', '.join(targets) or 'none'}"
-            )
-        return targets[name]
+        identity = running.view.identity
+        return target_on(text, identity.targets if identity else {}, running.view.name)
 
     def cache(self, running: Running) -> str:
         """Where the worker keeps compiled libraries and reference outputs."""

@@ -5,17 +5,18 @@ Also what those jobs ask leasing for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import NoPhoneError
+from farm.core.errors import NoPhoneError, UserError
 from farm.core.job import Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
+from farm.fleet.named_targets import ForeignTargetError, target_on
 from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec, ModelSpec
 
 # A phone in one of these lives is ready, or will be without anybody's help.
@@ -168,10 +169,25 @@ def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:
     """Refuse a compile target that no matching phone has; one that is not known yet may have any."""
     if not isinstance(spec, ModelSpec):
         return
-    known = {view.name: view.identity.targets for view in matching if view.identity is not None}
-    if known and len(known) == len(matching) and not any(spec.target in targets for targets in known.values()):
-        there = ", ".join(sorted(set().union(*known.values()))) or "none"
-        raise BadSpecError(f"no phone that matches {spec.on} has the target {spec.target!r}", hint=f"targets: {there}")
+    known = [(view.name, view.identity.targets) for view in matching if view.identity is not None]
+    if not known or len(known) < len(matching):
+        return
+    for text in filter(None, (spec.target, getattr(spec, "target_b", None))):
+        refused = [error for name, targets in known if (error := _refusal(text, targets, name)) is not None]
+        if len(refused) < len(known):
+            continue
+        if isinstance(refused[0], ForeignTargetError):
+            raise refused[0]
+        there = ", ".join(sorted({name for _, targets in known for name in targets})) or "none"
+        raise BadSpecError(f"no phone that matches {spec.on} has the target {text!r}", hint=f"targets: {there}")
+
+
+def _refusal(text: str, targets: Mapping[str, object], phone: str) -> UserError | None:
+    try:
+        target_on(text, targets, phone)
+    except UserError as error:
+        return error
+    return None
 
 
 def _no_match(selector: Selector, devices: Sequence[DeviceView], matching: Sequence[DeviceView]) -> NoPhoneError:

@@ -44,7 +44,10 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
 Dimension = Annotated[int, Strict(), Field(ge=1, le=1 << 24)]
 HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
-TargetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+# A name in DeviceIdentity.targets, a TVM tag (vendor/name), or a target dict as JSON (farm.fleet.named_targets).
+TargetText = Annotated[
+    str, Field(pattern=r"^([a-z][a-z0-9_-]{0,31}|[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)+|\{[\s\S]*\})$", max_length=4096)
+]
 
 
 class BadSpecError(UserError):
@@ -108,7 +111,7 @@ class ModelSpec(JobSpec):
     model: Sha256  # artifact: a model file of any format that farm.compiler.load reads, or a package (.farm.tar)
     name: Name  # what people call the model: its file name, whose suffix tells the format
     # Of a package these are fixed: given otherwise than here, they are refused.
-    target: TargetName = "cpu"  # a name in DeviceIdentity.targets
+    target: TargetText = "cpu"
     precision: PrecisionName = "float32"
     shapes: dict[Name, tuple[Dimension, ...]] = field(
         default_factory=dict
@@ -143,7 +146,7 @@ class CompareSpec(ModelSpec):
 
     model_b: Sha256
     name_b: Name
-    target_b: TargetName | None = None  # None: as A
+    target_b: TargetText | None = None  # None: as A
     precision_b: PrecisionName | None = None
     records_b: Sha256 | None = None
     min_effect: Annotated[Seconds, Field(ge=0, le=0.5)] = 0.01  # smaller differences are none: DESIGN D8

@@ -24,8 +24,8 @@ CERTAIN, LIKELY, GUESS, UNKNOWN = Confidence
 
 # getprop capture: model, market name, release, SDK, ABI, SoC (model, name, confidence, source), GPU (family, model,
 # confidence), names of targets. Only what the phone itself prints was used: no cpuinfo, no sysfs.
-ADRENO = ("cpu", "adreno", "opencl")
-OTHER_GPU = ("cpu", "opencl")
+ADRENO = ("cpu", "adreno", "adreno-texture", "adreno-clml", "opencl", "vulkan")
+OTHER_GPU = ("cpu", "opencl", "vulkan")
 GOLDEN = {
     "asus-tf201-android4": ("TF201", "", "3.2.1", 13, "armeabi-v7a", "", "", UNKNOWN, "", "", "", UNKNOWN, ("cpu",)),
     "galaxya55-s5e8845-exynos-a15": (
@@ -201,7 +201,10 @@ def test_galaxy_s9_from_everything_it_tells() -> None:
     assert identity.targets == {
         "cpu": host,
         "adreno": {"tag": "qcom/adreno-opencl", "host": host},
+        "adreno-texture": {"tag": "qcom/adreno-opencl-texture", "host": host},
+        "adreno-clml": {"tag": "qcom/adreno-opencl-clml", "host": host},
         "opencl": {"kind": "opencl", "host": host},
+        "vulkan": {"kind": "vulkan", "host": host},
     }
     assert identity.raw["ro.hardware.chipname"] == "SDM845"
     assert identity.raw["/sys/class/kgsl/kgsl-3d0/gpu_model"] == "Adreno630v2"

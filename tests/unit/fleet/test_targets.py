@@ -109,15 +109,16 @@ FAMILIES = ("adreno", "mali", "xclipse", "powervr", "maleoon", "")
 @pytest.mark.parametrize(("abi", "family"), list(itertools.product(ABIS, FAMILIES)))
 def test_tvm_accepts_every_target(abi: str, family: str) -> None:
     targets = targets_of(abi, CpuFacts(features=("asimd",), cores=8), family, virtual=False)
-    gpus = {"adreno": {"adreno", "opencl"}, "maleoon": set(), "": set()}.get(family, {"opencl"})
+    adreno = {"adreno", "adreno-texture", "adreno-clml", "opencl", "vulkan"}
+    gpus = {"adreno": adreno, "maleoon": set(), "": set()}.get(family, {"opencl", "vulkan"})
     assert set(targets) == {"cpu"} | gpus
     for name, target in targets.items():
         built = tvm_target.Target(dict(target))
-        assert str(built.kind.name) == ("llvm" if name == "cpu" else "opencl")
+        assert str(built.kind.name) == {"cpu": "llvm", "vulkan": "vulkan"}.get(name, "opencl")
         host = built if name == "cpu" else built.host
         assert "android" in str(host.attrs["mtriple"])
         assert int(host.attrs["num-cores"]) == 8
-        if name == "adreno":
+        if name.startswith("adreno"):
             assert "adreno" in [str(key) for key in built.keys]
 
 
