@@ -112,7 +112,9 @@ def assess(
         step=_step(whole.log_s, corrected.log_s, cut),
         reference_step=None if whole_reference is None else _step(whole_reference, whole_reference[cut:], cut),
         modes=find_modes(corrected.log_s),
-        reference_modes=None if straight is None or reference is None else find_modes(straight) or find_modes(reference),
+        reference_modes=None
+        if straight is None or reference is None
+        else find_modes(straight) or find_modes(reference),
         outliers=find_outliers(corrected.log_s, cut),
         reference_outliers=None if straight is None else find_outliers(straight, cut),
         conditions=known,
