@@ -13,7 +13,9 @@ __all__ = [
     "AsyncClient",
     "BenchSpec",
     "Client",
+    "FarmBuilder",
     "FarmError",
+    "FarmRunner",
     "HostError",
     "LeaseSpec",
     "NoPhoneError",
@@ -26,11 +28,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from farm.client import AsyncClient, Client
+    from farm.client.tuning import FarmBuilder, FarmRunner
     from farm.core.errors import FarmError, HostError, NoPhoneError, PhoneError, UserError
     from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
 else:
     _HOMES = {
         "farm.client": ("AsyncClient", "Client"),
+        "farm.client.tuning": ("FarmBuilder", "FarmRunner"),  # with TVM
         "farm.core.errors": ("FarmError", "HostError", "NoPhoneError", "PhoneError", "UserError"),
         "farm.jobs.specs": ("BenchSpec", "LeaseSpec", "RunSpec", "ShellSpec"),
     }

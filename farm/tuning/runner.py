@@ -60,7 +60,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
     manager: that ends all sessions.
     """
 
-    __slots__ = ("__dict__",)  # without it a TVM object has no attributes of its own
+    __slots__ = ("__dict__", "__weakref__")  # without them a TVM object has no attributes, and no finalizer
 
     def __init__(
         self,
