@@ -105,9 +105,10 @@ def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> st
         asked_why: why leasing has no more; "" when it says nothing.
     """
     facts = [each for each in rest if each]
+    ready = held - len(facts)
     if held < wanted:
         facts.append(asked_why or "the next phone is on its way")
-    return f"{held} of {wanted} phones; {'; '.join(facts)}" if facts else ""
+    return f"{ready} of {wanted} phones; {'; '.join(facts)}" if facts else ""
 
 
 # --- what carries it out ----------------------------------------------------------------------------------------------

@@ -40,10 +40,10 @@ class Run:
         self.orders = path / "orders"
         self.orders.touch()
         self.orders.chmod(0o644)
-        self.pair = [each.name for each in phones(farm) if each.name.startswith("oneplus")]
+        self.pair = [each.name for each in phones(farm) if each.name.startswith("pjd110")]
         self.story = Story(farm)
         model = farm.client.put_artifact(b"a model")
-        wanted = {"kind": "tune", "on": "oneplus-12", "devices": 2, "model": model, "trials": 1, **spec}
+        wanted = {"kind": "tune", "on": "sm8650", "devices": 2, "model": model, "trials": 1, **spec}
         answer = farm.client.call("job.submit", spec={**wanted, "name": str(self.orders)}, key="", must_match=False)
         (row,) = answer["jobs"]
         self.id, self.warnings = row["id"], answer["warnings"]
@@ -66,7 +66,11 @@ class Run:
         return self.farm.client.call("job.show", job=self.id)
 
     def leases(self):
-        return {each["device"]: each["id"] for each in self.farm.client.call("lease.list")["leases"] if each["job"] == self.id}
+        return {
+            each["device"]: each["id"]
+            for each in self.farm.client.call("lease.list")["leases"]
+            if each["job"] == self.id
+        }
 
     def end(self):
         self.tell("end")
@@ -81,7 +85,7 @@ def run(farm, tmp_path):
     yield job
     if job.row()["job"]["ended_at"] is None:
         farm.client.call("job.cancel", job=job.id)
-    job.story.until("job.cancelled", subject=job.id)
+        job.story.until("job.cancelled", subject=job.id)
 
 
 def phone_of(farm, name):
@@ -101,6 +105,7 @@ def test_one_job_has_both_phones_and_goes_on_without_its_first(farm, tmp_path):
     (other,) = set(run.pair) - {first}
     assert run.sees(other)["waits"].startswith("1 of 2 phones")
     assert run.row()["job"]["waits"].startswith("1 of 2 phones")
+    run.story.until("lease.released", subject=lease)
     run.tell(f"open {lease}")
     assert run.step("refused")["code"] == "not_in_pool"
     farm.lab.plug(phone_of(farm, first).nickname)
@@ -112,4 +117,75 @@ def test_one_job_has_both_phones_and_goes_on_without_its_first(farm, tmp_path):
     assert len(ended["attempts"]) == 1
     assert sorted(ended["result"]["devices"]) == sorted(run.pair)
     assert ended["result"]["facts"].keys() >= {"soc", "gpu", "abi", "bundle", "target", "toolchain", "temperature_c"}
+    assert run.leases() == {}
+
+
+def test_a_phone_that_is_given_back_goes_to_who_waits_and_returns(farm, run):
+    run.sees(*run.pair)
+    given = run.pair[1]
+    answer = farm.client.call("job.submit", spec={"kind": "shell", "on": given, "command": "echo mine"})
+    (row,) = answer["jobs"]
+    assert f"{given}: held by" in farm.client.call("job.show", job=row["id"])["job"]["waits"]
+    run.tell(f"give {given}")
+    run.story.until("attempt.started", job=row["id"], device=given)
+    assert run.story.until("job.done")["subject"] == row["id"]
+    run.sees(*run.pair)
+
+
+def test_a_draining_phone_is_given_back_and_comes_again(farm, run):
+    run.sees(*run.pair)
+    left, other = run.pair
+    farm.client.call("device.service", device=left, service="draining")
+    run.sees(other)
+    assert left not in run.leases()
+    farm.client.call("device.service", device=left, service="in")
+    run.sees(*run.pair)
+
+
+def test_a_kicked_phone_stays_away_from_the_run(farm, run):
+    run.sees(*run.pair)
+    left, other = run.pair
+    farm.client.call("lease.kick", device=left)
+    seen = run.sees(other)
+    assert seen["waits"].startswith("1 of 2 phones")
+    assert left not in run.leases()
+    run.tell(f"abort {other}")
+    run.sees()
+    run.sees(other)
+
+
+def test_an_empty_pool_waits_and_says_so(farm, run):
+    run.sees(*run.pair)
+    for name in run.pair:
+        farm.lab.unplug(phone_of(farm, name).nickname)
+    assert run.sees()["waits"].startswith("0 of 2 phones")
+    assert run.row()["job"]["state"] == "running"
+    for phone in phones(farm):
+        farm.lab.plug(phone.nickname)
+    run.sees(*run.pair)
+
+
+def test_records_and_poison_are_kept(farm, run):
+    run.sees(*run.pair)
+    run.tell(f"keep {'a' * 64}")
+    assert run.step("kept")["version"] == 1
+    run.tell(f"poison {'b' * 64}")
+    assert run.step("told")["poisoned"] == ["b" * 64]
+
+
+def test_worker_and_daemon_may_die(farm, run):
+    run.sees(*run.pair)
+    run.tell("die")
+    run.story.until("attempt.ended", state="failed")
+    run.orders.write_text("")
+    run.sees(*run.pair)
+    farm.daemon.kill()
+    farm.daemon.start().close()
+    run.sees(*run.pair)
+    assert [each["state"] for each in run.row()["attempts"]] == ["failed", "interrupted", "running"]
+    assert set(run.leases()) == set(run.pair)
+    farm.client.call("job.cancel", job=run.id)
+    run.story.until("attempt.ended", state="cancelled")
+    for _ in run.pair:
+        run.story.until("lease.released")
     assert run.leases() == {}
