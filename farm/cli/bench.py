@@ -1,19 +1,37 @@
-"""`farm bench MODEL.onnx --on SELECTOR`: compile, run, check and time a model on every matching phone."""
+"""`farm bench MODEL --on SELECTOR`: compile, run, check and time a model on every matching phone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import model_options as m
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_table
+from farm.cli.context import JsonFlag, print_table, say, tell
+from farm.core.errors import ExitCode
 from farm.core.limits import MAX_NUMBER, MAX_REPEAT
 
 if TYPE_CHECKING:
     from farm.client.outcomes import Outcome
+
+
+class Require(StrEnum):
+    """The least that a verdict must be."""
+
+    TRUSTED = "trusted"
+    SUSPECT = "suspect"
+    ANY = "any"
+
+
+_ENOUGH = {
+    Require.TRUSTED: ("trusted",),
+    Require.SUSPECT: ("trusted", "suspect"),
+    Require.ANY: ("trusted", "suspect", "rejected"),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -22,11 +40,27 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    model: Annotated[Path, typer.Argument(help="An ONNX model.")],
+    model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     on: work.Selector,
-    repeat: Annotated[int, typer.Option(min=1, max=MAX_REPEAT, help="How many timed samples per phone.")] = 20,
-    number: Annotated[int, typer.Option(min=1, max=MAX_NUMBER, help="Runs averaged into one sample.")] = 5,
-    target: Annotated[str, typer.Option(help="cpu, adreno or opencl.")] = "cpu",
+    half_width: Annotated[
+        float, typer.Option(min=0.0005, max=0.5, help="Sample until the median is known to +- this part of it.")
+    ] = 0.01,
+    measure_s: Annotated[float, typer.Option("--measure", min=0.1, max=3600, help="But no longer, seconds.")] = 30.0,
+    remeasure: Annotated[int, typer.Option(min=0, max=5, help="Again so often while the result is not trusted.")] = 1,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, max=MAX_REPEAT, help="Exactly so many samples instead.", show_default=False)
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_NUMBER, help="Runs averaged into one sample; else as many as last 10 ms."),
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also time each operator by itself.")] = False,
+    require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = Require.ANY,
+    target: m.Target = "cpu",
+    precision: m.PrecisionOption = m.Precision.FLOAT32,
+    shape: m.Shapes = None,
+    dtype: m.Dtypes = None,
+    records: m.Records = None,
     inputs: Annotated[
         Path | None, typer.Option("--input", help=".npz with one array per model input; seeded random otherwise.")
     ] = None,
@@ -42,16 +76,26 @@ def bench(
 ) -> None:
     """Compile a model, send it to every matching phone, check its numbers and time it. Ctrl-C cancels.
 
-    Exit code 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
-    """  # fmt: skip
+    Exit code 1 when a phone failed, computed wrong numbers or measured worse than --require, 2 for a bad model or
+    input, 3 when no phone matches.
+    """
     options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
+    options |= m.model_options(target, precision, shape, dtype, records)
+    measuring = {"half_width": half_width, "measure_s": measure_s, "remeasure": remeasure, "profile": profile}
     work.checked(model)
     with work.client() as farm:
-        spec = farm.bench_spec(model, inputs=inputs, repeat=repeat, number=number, target=target, **options)
+        spec = farm.bench_spec(model, inputs=inputs, repeat=repeat, number=number, **measuring, **options)  # type: ignore[arg-type]
         submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
         outcomes = farm.wait(submitted)
     document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
-    work.finish(outcomes, document, json=json, show=print_outcomes)
+    try:
+        work.finish(outcomes, document, json=json, show=print_outcomes)
+    except typer.Exit as end:
+        poor = [each.device for each in outcomes if each.ok and each.result.get("verdict") not in _ENOUGH[require]]
+        if end.exit_code or not poor:
+            raise
+        say(f"error: {', '.join(poor)}: the verdict is worse than {require}")
+        raise typer.Exit(ExitCode.FAILED) from None
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
@@ -60,21 +104,66 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     work.print_failures(outcomes)
 
 
-def print_results(results: Sequence[dict[str, Any]]) -> None:
-    """Latencies per phone in milliseconds."""
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """A line per phone: the median at its nominal speed, how sure, and whether to rely on it; below, why not."""
     if not results:
         return
     print_table(
-        ("DEVICE", "SOC", "TARGET", "MIN ms", "MEDIAN", "MEAN", "MAX", "STD", "95% OF MEDIAN", "MAX ERROR"),
-        (
+        ("DEVICE", "SOC", "TARGET", "MEDIAN ms", "95% INTERVAL", "MIN", "MAX", "SAMPLES", "VERDICT", "MAX ERROR"),
+        [_row(result) for result in results],
+    )
+    for result in results:
+        for line in remarks(result):
+            tell(f"  {result['device']}: {line}")
+    for result in results:
+        if result.get("profile"):
+            tell()
+            print_profile(result)
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Why a result is not trusted, what was tried, and what else must be known about it."""
+    certificate = result.get("certificate") or {}
+    lines = [reason["sentence"] for reason in certificate.get("reasons", ())]
+    tries = certificate.get("tries", ())
+    if len(tries) > 1:
+        told = [f"{each['estimate']['median_s'] * 1000:.3f} ms ({each['verdict']})" for each in tries]
+        shown = next(number for number, each in enumerate(tries, 1) if each["reported"])
+        lines.append(f"measured {len(tries)} times: {', '.join(told)}; number {shown} is shown")
+    return [*lines, *certificate.get("notes", ())]
+
+
+def print_profile(result: Mapping[str, Any]) -> None:
+    """The time of each operator, the largest first."""
+    profile = result["profile"]
+    tell(f"{result['device']}: {len(profile['operators'])} operators, each timed by itself")
+    print_table(
+        ("OPERATOR", "CALLS", "ms EACH", "ms IN ALL", "SHARE"),
+        [
             (
-                result["device"],
-                (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
-                result["target"],
-                *(f"{result['latency'][key]:.3f}" for key in ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms")),
-                f"{result['latency']['low_ms']:.3f} .. {result['latency']['high_ms']:.3f}",
-                f"{result['max_abs_error']:.1e}",
+                each["name"], each["calls"], f"{each['each_ms']:.4f}", f"{each['total_ms']:.4f}",
+                f"{each['share']:.1%}",
             )
-            for result in results
-        ),
+            for each in profile["operators"]
+        ],
+    )  # fmt: skip
+    for line in profile["notes"]:
+        tell(f"  {line}")
+
+
+def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
+    latency = result["latency"]
+    estimate = result.get("estimate") or latency  # of an older release
+    error = result.get("max_abs_error")
+    return (
+        result["device"],
+        (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
+        result["target"],
+        f"{estimate['median_ms']:.3f}",
+        f"{estimate['low_ms']:.3f} .. {estimate['high_ms']:.3f}",
+        f"{latency['min_ms']:.3f}",
+        f"{latency['max_ms']:.3f}",
+        latency["count"],
+        result.get("verdict") or "-",
+        "-" if error is None else f"{error:.1e}",
     )

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
-from farm.cli import bench, run
+from farm.cli import bench, compare, run
 from farm.cli.context import print_table, tell
 from farm.core.durations import format_duration
 
@@ -24,6 +24,7 @@ TOLD = {
     "after",
     "hold",
 }  # on lines of their own
+ARTIFACTS = ("inputs", "labels", "records", "records_b", "model_b", "prior")
 
 
 def print_page(shown: Mapping[str, Any]) -> None:
@@ -87,8 +88,18 @@ def _options(spec: Mapping[str, Any]) -> Iterator[str]:
 
     usual = {field.name: field.default for field in fields(KINDS[spec["kind"]]) if field.default is not MISSING}
     for name, value in spec.items():
-        if name not in TOLD and value != usual.get(name):
-            yield f"{name} {value[:SHORT_HASH] if name in ('inputs', 'labels') else value}"
+        if name in TOLD or value == usual.get(name, {}):
+            continue
+        if name in ARTIFACTS:
+            yield f"{name} {value[:SHORT_HASH]}"
+        elif isinstance(value, Mapping):
+            yield from (f"{name.removesuffix('s')} {key}:{_plain(each)}" for key, each in value.items())
+        else:
+            yield f"{name} {value}"
+
+
+def _plain(value: object) -> str:
+    return str(list(value)).replace(" ", "") if isinstance(value, list | tuple) else str(value)
 
 
 def _print_result(shown: Mapping[str, Any]) -> None:
@@ -110,6 +121,8 @@ def _print_result(shown: Mapping[str, Any]) -> None:
         case LeaseOutcome():
             held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
             tell(": ".join(filter(None, (held, outcome.reason))))
+        case _ if "comparison" in outcome.result:
+            compare.print_results([outcome.result])
         case BenchOutcome() if outcome.latency is not None:
             bench.print_results([{**outcome.result, "device": outcome.device}])
 

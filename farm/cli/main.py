@@ -14,6 +14,7 @@ from farm.cli import (
     alias,
     bench,
     bundle,
+    compare,
     demo,
     device,
     doctor,
@@ -66,7 +67,7 @@ def options(
         os.environ["FARM_SOCKET"] = str(socket)
 
 
-for module in (serve, demo, status, bench, run, shell, submit, logs, watch, explain, usage, doctor, uninstall):
+for module in (serve, demo, status, bench, compare, run, shell, submit, logs, watch, explain, usage, doctor, uninstall):
     module.register(app)
 GROUPS = {
     "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,

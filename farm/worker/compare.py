@@ -19,7 +19,7 @@ from farm.worker.certificate import VIRTUAL, about_build, latency_ms, moment_fro
 from farm.worker.daemon import Daemon
 from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
 from farm.worker.session import PhoneSession
-from farm.worker.timing import Pairs, time_pairs, timer_of
+from farm.worker.timing import Pairs, find_effect_of, time_pairs, timer_of
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
@@ -47,7 +47,8 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         pairs = time_pairs(timer_a, timer_b, measure_s=task.measure_s, min_effect=task.min_effect)
         seconds = (datetime.now(UTC) - started_at).total_seconds()
         conditions = Conditions(before, (), moment_from(daemon.conditions()))
-    compared = compare(pairs.a_s, pairs.b_s, min_effect=task.min_effect, conditions=conditions).to_wire()
+    effects = {"min_effect": task.min_effect, "find_effect": find_effect_of(task.min_effect)}
+    compared = compare(pairs.a_s, pairs.b_s, **effects, conditions=conditions).to_wire()
     certificate = {
         "conditions": plain({"before": _told(conditions.before), "after": _told(conditions.after)}),
         "unknown": list(conditions.unknown()),

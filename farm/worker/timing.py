@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from farm.measure.assess import Assessment, assess
-from farm.measure.comparison import FIRST_PAIRS, Comparison, compare, more_pairs
+from farm.measure.comparison import FIND_EFFECT, FIRST_PAIRS, Comparison, compare, more_pairs
 from farm.measure.conditions import Conditions
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
 from farm.measure.series import Series, series
@@ -111,6 +111,11 @@ def block_size(number: int) -> int:
     return min(MOST_IN_BLOCK, max(1, math.ceil(RUNS_PER_UNTIMED / number)))
 
 
+def find_effect_of(min_effect: float) -> float:
+    """The difference that a comparison takes pairs enough to find: 3 %, or three times the least that counts."""
+    return min(0.9, max(FIND_EFFECT, 3 * min_effect))
+
+
 def measure(
     model: Timer,
     reference: Callable[[], float] | None,
@@ -198,7 +203,9 @@ def time_pairs(
             turns = ((a, number_a, a_s), (b, number_b, b_s))
             for build, number, samples in turns if len(a_s) % 2 == 0 else turns[::-1]:
                 samples.append(build(number, 1)[0])
-        comparison = compare(a_s, b_s, min_effect=min_effect, conditions=conditions)
+        comparison = compare(
+            a_s, b_s, min_effect=min_effect, find_effect=find_effect_of(min_effect), conditions=conditions
+        )
         more = 0 if clock() - began_s >= measure_s else more_pairs(comparison, most=MOST_PAIRS)
         if not more:
             return Pairs(a_s, b_s, number_a, number_b, comparison)

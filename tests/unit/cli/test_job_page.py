@@ -35,7 +35,7 @@ def attempt(**fields):
 
 
 def test_a_bench_has_its_table_and_a_model_by_name(page):
-    spec = BenchSpec(on="android", model=HASH, name="net.onnx", repeat=7, hold=True)
+    spec = BenchSpec(on="android", model=HASH, name="net.onnx", repeat=7, hold=True, shapes={"x": (1, 3)})
     names = ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms", "low_ms", "high_ms")
     latency = {"count": 7, **dict.fromkeys(names, 1.5)}
     result = {"soc": "SM8650", "target": "cpu", "identity": {}, "latency": latency, "max_abs_error": 1e-6}
@@ -43,10 +43,34 @@ def test_a_bench_has_its_table_and_a_model_by_name(page):
     assert "job-1 is done: bench of ann, priority" in text
     assert "net.onnx (0123456789ab)" in text
     assert HASH not in text
-    assert "options   repeat 7" in text  # neither the defaults nor that it was held once
+    assert "options   shape x:[1,3], repeat 7" in text  # neither the defaults nor that it was held once
     assert "2.5 s" in text
     assert "1.500 .. 1.500" in text
     assert "{" not in text
+
+
+def test_a_bench_that_is_not_trusted_says_why(page):
+    names = ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms", "low_ms", "high_ms")
+    latency = {"count": 7, **dict.fromkeys(names, 1.5)}
+    tries = [
+        {"estimate": {"median_s": 0.0021}, "verdict": "rejected", "reported": False},
+        {"estimate": {"median_s": 0.0012}, "verdict": "suspect", "reported": True},
+    ]
+    result = {
+        "soc": "SM8650", "target": "cpu", "identity": {}, "latency": latency, "max_abs_error": None,
+        "estimate": {"median_ms": 1.25, "low_ms": 1.2, "high_ms": 1.3}, "verdict": "suspect",
+        "certificate": {
+            "reasons": [{"code": "few_samples", "sentence": "only 7 samples; 30 are needed"}], "tries": tries,
+            "notes": ["a virtual phone"],
+        },
+    }  # fmt: skip
+    lines = page(BenchSpec(on="android", model=HASH, name="net.onnx"), result=result)
+    assert any("1.250" in line and "1.200 .. 1.300" in line and "suspect" in line for line in lines)
+    assert lines[-3:] == [
+        "  pixel: only 7 samples; 30 are needed",
+        "  pixel: measured 2 times: 2.100 ms (rejected), 1.200 ms (suspect); number 2 is shown",
+        "  pixel: a virtual phone",
+    ]
 
 
 def test_a_run_names_its_outputs_and_how_to_get_them(page):

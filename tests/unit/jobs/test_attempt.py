@@ -34,33 +34,52 @@ from farm.jobs.messages import (
     encode,
 )
 from farm.jobs.specs import BenchSpec, RunSpec
-from farm.jobs.tasks import BenchTask, RunTask
+from farm.jobs.tasks import BenchTask, CompareTask, RunTask
 
 
 def test_tasks_survive_the_wire():
     what = {
         "model": "a" * 64, "name": "net", "inputs": None, "target_name": "cpu", "cache": "/cache",
-        "target": {"kind": "llvm", "mattr": ["+neon"]},
+        "target": {"kind": "llvm", "mattr": ["+neon"]}, "precision": "float16", "shapes": {"x": (1, 3)},
+        "dtypes": {"x": "float16"}, "records": None,
     }  # fmt: skip
+    measured = {"measure_s": 1.0, "virtual": True}
     for task in (
-        BenchTask(**what, repeat=2, number=3, min_repeat_ms=0),
+        BenchTask(
+            **what, **measured, repeat=2, number=3, min_repeat_ms=0, half_width=0.02, remeasure=0, profile=True,
+            nominals={"kernel": 0.001},
+        ),
+        CompareTask(
+            **what, **measured, model_b="b" * 64, name_b="other", target_b="tag", target_b_name="opencl",
+            precision_b=None, records_b="c" * 64, min_effect=0.05,
+        ),
         RunTask(**what, fill="ones", top_k=3, labels="b" * 64),
-    ):
+    ):  # fmt: skip
         assert type(task).from_wire(json.loads(json.dumps(task.to_wire()))) == task
 
 
 @pytest.mark.parametrize(
     ("spec", "task", "options"),
     [
-        (BenchSpec, BenchTask, {"repeat": 3, "number": 2, "min_repeat_ms": 9}),
+        (
+            BenchSpec, BenchTask,
+            {
+                "repeat": 3, "number": 2, "min_repeat_ms": 9, "half_width": 0.1, "measure_s": 2.0, "remeasure": 3,
+                "profile": True,
+            },
+        ),
         (RunSpec, RunTask, {"fill": "ones", "top_k": 3, "labels": "b" * 64}),
     ],
-)
+)  # fmt: skip
 def test_a_task_has_the_options_of_its_spec(spec, task, options):
-    options = options | {"model": "a" * 64, "name": "net", "inputs": "c" * 64}
+    options = options | {
+        "model": "a" * 64, "name": "net", "inputs": "c" * 64, "precision": "float16", "shapes": {"x": (1, 3)},
+        "dtypes": {"x": "float16"}, "records": "d" * 64,
+    }  # fmt: skip
     wanted = spec(on="android", target="adreno", **options)
     found = {"target_name": "adreno", "target": {"kind": "opencl"}, "cache": "/cache"}
-    assert task.of(wanted, found["target"], "/cache") == task(**options, **found)
+    more = {"nominals": {"kernel": 0.001}, "virtual": True} if task is BenchTask else {}
+    assert task.of(wanted, found["target"], "/cache", **more) == task(**options, **found, **more)
 
 
 def test_a_worker_is_overdue_by_its_time_or_by_its_silence():

@@ -1,0 +1,193 @@
+"""`farm compare A B --on SELECTOR`: which of two builds is faster, by how much, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli import model_options as m
+from farm.cli import work
+from farm.cli.context import JsonFlag, print_json, print_table, tell
+from farm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from farm.client import Client
+    from farm.client.outcomes import Outcome
+    from farm.measure.comparison import Comparison
+    from farm.measure.interval import Estimate
+
+MIN_EFFECT = 0.01  # DESIGN D8
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench.")],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="Likewise; left out: A, built another way.")] = None,
+    on: Annotated[str, typer.Option("--on", help="Which phones; not for two benches.", show_default=False)] = "",
+    min_effect: Annotated[float, typer.Option(min=0, max=0.5, help="Smaller differences are none.")] = MIN_EFFECT,
+    measure_s: Annotated[float, typer.Option("--measure", min=0.1, max=3600, help="At most so long, seconds.")] = 60.0,
+    target: m.Target = "cpu",
+    precision: m.PrecisionOption = m.Precision.FLOAT32,
+    records: m.Records = None,
+    target_b: Annotated[str | None, typer.Option(help="Of B, if not as A.")] = None,
+    precision_b: Annotated[m.Precision | None, typer.Option(help="Of B, if not as A.")] = None,
+    records_b: Annotated[Path | None, typer.Option(help="Of B; without, B is not tuned.")] = None,
+    shape: m.Shapes = None,
+    dtype: m.Dtypes = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--input", help=".npz with one array per model input, for both.")
+    ] = None,
+    devices: work.Devices = "all",
+    timeout: work.Timeout = None,
+    priority: work.Priority = work.PRIORITY,
+    deadline: work.Deadline = None,
+    max_attempts: work.Attempts = work.MAX_TRIES,
+    after: work.After = None,
+    hold: work.Hold = False,
+    detach: work.Detach = False,
+    json: JsonFlag = False,
+) -> None:
+    """Time two builds in turns on the same phones, or compare two benches that are stored. Ctrl-C cancels.
+
+    The answer is what B is, seen from A: faster, slower, same, or cannot tell. Exit code 0 whatever it is; 1 when a
+    phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
+    """
+    files = [Path(each) for each in (a, b or a) if Path(each).exists()]
+    with work.client() as farm:
+        if not files and b is not None and not on:
+            _stored(farm, a, b, min_effect, json=json)
+            return
+        for each in (a, b or a):
+            work.checked(Path(each))
+        if not on:
+            raise UserError("which phones should compare them?", hint="--on android, or another selector")
+        options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
+        options |= m.model_options(target, precision, shape, dtype, records)
+        options |= {"target_b": target_b, "precision_b": precision_b and precision_b.value, "records_b": records_b}
+        options |= {"min_effect": min_effect, "measure_s": measure_s}
+        spec = farm.compare_spec(a, b or a, inputs=inputs, **options)
+        submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
+        outcomes = farm.wait(submitted)
+    document: dict[str, Any] = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
+    if found := [_comparison(each.result["comparison"]) for each in outcomes if each.ok]:
+        from farm.measure.comparison import together
+
+        document["together"] = together(found).to_wire()
+
+    def show(outcomes: Sequence[Outcome]) -> None:
+        print_results([work.outcome_json(each) for each in outcomes if each.ok])
+        if len(found) > 1:
+            tell(f"all {len(found)} phones: {sentence(document['together'])}")
+        work.print_failures(outcomes)
+
+    work.finish(outcomes, document, json=json, show=show)
+
+
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """A line per phone, and below what makes it less than certain."""
+    if not results:
+        return
+    print_table(
+        ("DEVICE", "B IS", "B / A", "99% INTERVAL", "A ms", "B ms", "PAIRS", "NEEDED", "MAX ERROR A", "B"),
+        [
+            (
+                each["device"], each["comparison"]["answer"], f"{each['comparison']['ratio']:.3f}",
+                f"{each['comparison']['low']:.3f} .. {each['comparison']['high']:.3f}",
+                f"{each['a']['latency']['median_ms']:.3f}", f"{each['b']['latency']['median_ms']:.3f}",
+                each["comparison"]["pairs"], each["comparison"]["needed_pairs"],
+                *(_error(each[side]) for side in ("a", "b")),
+            )
+            for each in results
+        ],
+    )  # fmt: skip
+    for each in results:
+        for line in (*_remarks(each["comparison"]), *each["certificate"]["notes"]):
+            tell(f"  {each['device']}: {line}")
+
+
+def sentence(compared: Mapping[str, Any]) -> str:
+    """The answer in words."""
+    interval = f"99 % interval {compared['low']:.3f} to {compared['high']:.3f}"
+    said = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
+    return f"{said.get(compared['answer'], 'cannot tell')}: B / A is {compared['ratio']:.3f}, {interval}"
+
+
+def _remarks(compared: Mapping[str, Any]) -> list[str]:
+    lines = [reason["sentence"] for reason in compared["reasons"]]
+    if compared["answer"] == "cannot tell":
+        lines.append(
+            f"{compared['needed_pairs']} pairs taken in turns would find a difference of {compared['find_effect']:.0%} "
+            f"with 95 % power, {compared['needed_same']} would show that there is none"
+        )
+    return lines
+
+
+def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool) -> None:
+    """Compare two results that are there.
+
+    Raises:
+        UserError: they are no benches that may be compared.
+    """
+    from farm.measure.comparison import compare_results
+
+    outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
+    first, second = (_certificate(each) for each in outcomes)
+    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
+        if first[name] != second[name]:
+            raise UserError(
+                f"the two were measured on different {what}: {first[name]} and {second[name]}",
+                hint="compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR",
+            )
+    found = compare_results(
+        _estimate(first), _estimate(second), min_effect=min_effect, find_effect=3 * min_effect or 0.03
+    )
+    compared = found.to_wire()
+    verdicts = [each["verdict"] for each in (first, second)]
+    if json:
+        print_json(
+            {"ok": True, "a": outcomes[0].job.id, "b": outcomes[1].job.id, "verdicts": verdicts, "comparison": compared}
+        )
+        return
+    tell(sentence(compared))
+    for line in _remarks(compared):
+        tell(f"  {line}")
+    for name, verdict in zip("AB", verdicts, strict=True):
+        if verdict != "trusted":
+            tell(f"  the result of {name} is {verdict}")
+
+
+def _certificate(outcome: Outcome) -> Mapping[str, Any]:
+    certificate = outcome.result.get("certificate")
+    if outcome.job.kind != "bench" or not certificate:
+        raise UserError(
+            f"{outcome.job.id} is no bench with a certificate", hint="two model files, or two ids of `farm history`"
+        )
+    return dict(certificate)
+
+
+def _estimate(certificate: Mapping[str, Any]) -> Estimate:
+    from farm.measure.interval import Estimate
+
+    given = certificate["estimate"]
+    return Estimate(**{name: given[name] for name in Estimate.__dataclass_fields__})
+
+
+def _comparison(wire: Mapping[str, Any]) -> Comparison:
+    from farm.measure.comparison import Answer, Comparison
+    from farm.measure.conditions import Reason, Verdict
+
+    reasons = tuple(Reason(each["code"], Verdict(each["verdict"]), each["sentence"]) for each in wire["reasons"])
+    known = {name: wire[name] for name in Comparison.__dataclass_fields__}
+    return Comparison(**{**known, "answer": Answer(wire["answer"]), "reasons": reasons})
+
+
+def _error(side: Mapping[str, Any]) -> str:
+    error = side.get("max_abs_error")
+    return "-" if error is None else f"{error:.1e}"
