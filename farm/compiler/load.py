@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,17 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import onnx_model
+from farm.compiler import onnx_model, relax_model, tflite_model
 from farm.compiler.model import ImportedModel, IRModule, ShapeError, SourceModel, TensorSpec, numpy_dtype, shown
+from farm.compiler.symbolic import dimensions
 from farm.core.errors import ModelError, UserError
 from farm.core.selector import nearest
 from farm.core.shape_option import check_dtype, shape_option
 
+FORMATS = (
+    "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
+)
+_IS_SCRIPT = re.compile(rb"^\s*@(I\.ir_module|R\.function)", re.MULTILINE)
 NO_SHAPES: Mapping[str, Sequence[int]] = {}
 NO_DTYPES: Mapping[str, str] = {}
 
@@ -30,7 +38,58 @@ def read(data: bytes, name: str) -> SourceModel:
     """
     if not data:
         raise ModelError(f"{name} is empty", hint="give a model file")
-    return onnx_model.read(data, name)
+    kind = format_of(data, name)
+    if kind == "torch":
+        from farm.compiler import torch_model
+
+        return torch_model.read(data, name)
+    if kind == "keras":
+        from farm.compiler import keras_model
+
+        return keras_model.read(data, name)
+    if kind == "relax":
+        return relax_model.read_json(data, name)
+    if kind == "script":
+        return relax_model.read_script(data, name)
+    return tflite_model.read(data, name) if kind == "tflite" else onnx_model.read(data, name)
+
+
+def format_of(data: bytes, name: str) -> str:
+    """`onnx`, `torch`, `keras`, `tflite`, `relax` (JSON) or `script` (TVMScript). What nothing tells may be ONNX.
+
+    Raises:
+        ModelError: it is something else that is easily taken for a model.
+    """
+    if data[4:8] == tflite_model.MAGIC:
+        return "tflite"
+    if data[:8] == b"\x89HDF\r\n\x1a\n":
+        return "keras"
+    if data[:4] == b"PK\x03\x04":
+        return _kind_of_zip(data, name)
+    if data[:1] == b"{":
+        return "relax"
+    suffix = name.lower().rpartition(".")[2]
+    if suffix in ("py", "tvmscript") or (suffix != "onnx" and _IS_SCRIPT.search(data)):
+        return "script"
+    return "onnx"
+
+
+def _kind_of_zip(data: bytes, name: str) -> str:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise ModelError(f"{name} is an archive that is cut short or damaged", hint="copy or save it again") from error
+    if any(member.endswith(("archive_format", "serialized_exported_program.json")) for member in members):
+        return "torch"
+    if "config.json" in members and any(member.endswith(".weights.h5") for member in members):
+        return "keras"
+    if any(member.endswith("data.pkl") for member in members):
+        raise ModelError(
+            f"{name} is a pickle (torch.save) or TorchScript, which is not read",
+            hint="torch.export.save(torch.export.export(model, example_inputs), 'net.pt2')",
+        )
+    raise ModelError(f"{name} is an archive, but of no model format", hint=f"formats: {FORMATS}")
 
 
 def import_model(
@@ -158,7 +217,7 @@ def _fed_in(module: IRModule, dtypes: Sequence[str]) -> IRModule:
     builder = relax.BlockBuilder(module)
     parameters, conversions = [], []
     for old, dtype in zip(main.params, dtypes, strict=True):
-        new = relax.Var(old.name_hint, relax.TensorType(old.ty.shape.values, dtype))
+        new = relax.Var(old.name, relax.TensorType(old.ty.shape.values, dtype))
         parameters.append(new)
         converted = builder.normalize(relax.op.astype(new, str(old.ty.dtype)))
         conversions.append(relax.VarBinding(old, converted))  # what was a parameter is now computed from one
@@ -182,5 +241,4 @@ def _gather(kind: Any, found: list[TensorSpec]) -> None:
         for part in kind.fields:
             _gather(part, found)
     else:
-        shape = tuple(int(size) if isinstance(size, tvm.tirx.IntImm) else "?" for size in kind.shape.values)
-        found.append(TensorSpec("", shape, numpy_dtype(str(kind.dtype))))
+        found.append(TensorSpec("", dimensions(kind), numpy_dtype(str(kind.dtype))))

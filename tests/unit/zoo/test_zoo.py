@@ -13,7 +13,7 @@ from farm.core.errors import UserError
 from farm.zoo.__main__ import main
 from farm.zoo.catalogue import MODELS, onnx_bytes
 
-# Parameters as the papers and torchvision count them (trainable: weights, biases, factors and shifts of normalisations).
+# Parameters as the papers and torchvision count them (trainable: weights, biases, normalisations' factors and shifts).
 # Ours have the running means and variances in the file too: two more per normalised channel.
 KNOWN = {
     "mobilenet_v2": {"trainable": 3_504_872, "convolutions": 52, "residuals": 10},

@@ -1,0 +1,156 @@
+"""Relax modules: TVMScript (.py), the JSON of `tvm.ir.save_json`, and the farm's own file of an imported model.
+
+The farm's file is one JSON document: what the model is called, where it came from, its inputs and outputs, the TVM
+version, and the module. TVM promises no compatibility of this JSON, so another version's is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import tvm
+from tvm import relax
+
+from farm.compiler.model import Array, Evaluated, ImportedModel, IRModule, TensorSpec
+from farm.compiler.relax_script import parse
+from farm.compiler.symbolic import bound, parameters, sizes_by_name
+from farm.compiler.tvm_errors import first_line
+from farm.core.errors import ModelError
+
+KIND = "farm relax model"
+VERSION = 1
+SUFFIX = ".relax.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxModel:
+    """A Relax module whose function is `main` (a SourceModel); all parameters of `main` are inputs."""
+
+    name: str
+    module: IRModule = field(repr=False)
+    sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]  # empty: the file does not name them
+    format: ClassVar[str] = "relax"
+
+    def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
+        """The module itself, its open dimensions fixed.
+
+        Raises:
+            ShapeError: one name stands for two sizes.
+        """
+        return bound(self.module, sizes_by_name(self.name, self.inputs, shapes))
+
+    def reference(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002 (as every SourceModel)
+        """Nothing but TVM runs Relax."""
+        return Evaluated(None, "nothing but TVM runs Relax")
+
+
+def saved(model: ImportedModel) -> bytes:
+    """The file of an imported model, which `read` takes: its shapes and types stay fixed."""
+    module = tvm.ir.save_json(model.module)
+    document = {
+        "kind": KIND,
+        "version": VERSION,
+        "tvm": tvm.__version__,
+        "name": model.name,
+        "source": {"format": model.format, "sha256": model.sha256},
+        "inputs": [_tensor(spec) for spec in model.inputs],
+        "outputs": [_tensor(spec) for spec in model.outputs],
+        "module_sha256": hashlib.sha256(module.encode()).hexdigest(),
+        "module": module,
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def read_json(data: bytes, name: str) -> RelaxModel:
+    """Read the farm's file of an imported model, or what `tvm.ir.save_json` wrote.
+
+    Raises:
+        ModelError: it is neither, is damaged, or another TVM version wrote it.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{name} is JSON that is cut short or damaged", hint="copy or import it again", evidence=str(error)
+        ) from error
+    outputs: tuple[str, ...] = ()
+    if isinstance(document, dict) and document.get("kind") == KIND:
+        module, version, outputs = _checked(document, name)
+    elif isinstance(document, dict) and isinstance(document.get("nodes"), list) and "root_index" in document:
+        module, version = data.decode(), str((document.get("metadata") or {}).get("tvm_version", "unknown"))
+    else:
+        raise ModelError(
+            f"{name} is JSON, but no Relax module", hint="tvm.ir.save_json or `farm model import` make one"
+        )
+    if version != tvm.__version__:
+        raise ModelError(
+            f"{name} was written by TVM {version}, and this toolchain has {tvm.__version__}: TVM's JSON fits only the "
+            "version that wrote it",
+            hint="import the original model again with this toolchain",
+        )
+    try:
+        loaded = tvm.ir.load_json(module)
+    except Exception as error:
+        raise ModelError(f"{name} is damaged: TVM cannot read its module", evidence=str(error)[-2000:]) from error
+    return _model(loaded, name, hashlib.sha256(data).hexdigest(), outputs)
+
+
+def read_script(data: bytes, name: str) -> RelaxModel:
+    """Read TVMScript: parsed, never run as Python (farm.compiler.relax_script).
+
+    Raises:
+        ModelError: it is no TVMScript, has more in it, or has no Relax function `main`.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{name} is no text", hint="TVMScript is UTF-8") from error
+    return _model(parse(text, name), name, hashlib.sha256(data).hexdigest(), ())
+
+
+def _checked(document: Mapping[str, Any], name: str) -> tuple[str, str, tuple[str, ...]]:
+    try:
+        version, module, wanted = document["version"], document["module"], document["module_sha256"]
+        if version != VERSION:
+            raise ModelError(
+                f"{name} has version {version!r} of the farm's model file, and this farm knows {VERSION}",
+                hint="import the original model again",
+            )
+        if hashlib.sha256(module.encode()).hexdigest() != wanted:
+            raise ModelError(f"{name} is damaged: its module has another hash than it says", hint="import it again")
+        return str(module), str(document["tvm"]), tuple(str(each["name"]) for each in document["outputs"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{name} is no whole model file of the farm", hint="import it again") from error
+
+
+def _model(loaded: Any, name: str, sha256: str, outputs: tuple[str, ...]) -> RelaxModel:
+    if isinstance(loaded, relax.Function):
+        loaded = tvm.IRModule({"main": loaded.with_attr("global_symbol", "main")})
+    if not isinstance(loaded, tvm.IRModule):
+        raise ModelError(f"{name} holds no module but a {type(loaded).__name__}", hint="save an IRModule")
+    names = [variable.name_hint for variable in loaded.get_global_vars()]
+    if "main" not in names or not isinstance(loaded["main"], relax.Function):
+        raise ModelError(
+            f"{name} has no Relax function 'main'", hint=f"it has {', '.join(sorted(names)) or 'no function'}"
+        )
+    for parameter in loaded["main"].params:
+        if not isinstance(parameter.ty, relax.TensorType) or parameter.ty.shape is None:
+            raise ModelError(
+                f"{name}: parameter {parameter.name!r} of main is no tensor with a shape",
+                hint="annotate it: R.Tensor((1, 3), dtype='float32')",
+            )
+    try:
+        relax.analysis.well_formed(loaded)
+    except Exception as error:
+        raise ModelError(f"{name} is no well-formed Relax: {first_line(error)}", hint="mend it") from error
+    return RelaxModel(name, loaded, sha256, parameters(loaded["main"]), outputs)
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}

@@ -1,0 +1,162 @@
+"""TensorFlow Lite files (.tflite): https://github.com/google-ai-edge/LiteRT/blob/main/tflite/schema/schema.fbs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import tvm
+
+from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype
+from farm.compiler.tvm_errors import first_line
+from farm.core.errors import ModelError
+
+MAGIC = b"TFL3"  # the schema's file_identifier, at byte 4
+INSTALL = "pip install 'farm[tvm]' into the toolchain's environment"
+OPEN = -1  # a size in Tensor.shape_signature that the file leaves open
+
+
+@dataclass(frozen=True, slots=True)
+class TfliteModel:
+    """A checked TensorFlow Lite model (a SourceModel). Its layouts are TensorFlow's: images are NHWC."""
+
+    name: str
+    flatbuffer: Any = field(repr=False)  # tflite.Model
+    sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    format: ClassVar[str] = "tflite"
+
+    def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
+        """The model as a Relax module (SourceModel.to_relax).
+
+        Raises:
+            ModelError: an operator is not supported, or cannot be converted; both are named.
+        """
+        from tvm.relax.frontend.tflite import from_tflite
+
+        try:
+            return from_tflite(self.flatbuffer, shape_dict={name: tuple(shape) for name, shape in shapes.items()})
+        except tvm.error.OpNotImplemented as error:
+            said = self._unsupported(str(error))
+            raise ModelError(said, hint="rewrite or re-export the model without it", evidence=str(error)) from error
+        except Exception as error:
+            raise ModelError(
+                f"{self.name}: TVM cannot convert it{_where(self.flatbuffer, error)}: {first_line(error)}",
+                hint="rewrite that operator, or export the model as ONNX",
+                evidence=str(error)[-2000:],
+            ) from error
+
+    def reference(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002 (as every SourceModel)
+        """Nothing but TVM runs TensorFlow Lite files here."""
+        return Evaluated(None, "no evaluator of TensorFlow Lite files but TVM is here")
+
+    def _unsupported(self, text: str) -> str:
+        """TVM lists kinds of operators; say where the first of each is."""
+        graph, places = self.flatbuffer.Subgraphs(0), []
+        for kind in re.findall(r"'([A-Z0-9_]+)'", text.partition("\n")[0]):
+            found = next((i for i in range(graph.OperatorsLength()) if _kind(self.flatbuffer, i) == kind), None)
+            places.append(kind if found is None else f"{kind} ({_place(graph, found)})")
+        listed = ", ".join(places)
+        said = f"does not support {listed}" if listed else f"cannot convert it: {first_line(Exception(text))}"
+        return f"{self.name}: TVM's TensorFlow Lite front end {said}"
+
+
+def read(data: bytes, name: str) -> TfliteModel:
+    """Parse and check a .tflite file; `name` is for messages.
+
+    Raises:
+        ModelError: the package tflite is not installed; the file is cut short, damaged, or keeps its weights elsewhere.
+    """
+    try:
+        import tflite
+    except ImportError as error:
+        raise ModelError(
+            f"{name} is a TensorFlow Lite model, and the package tflite is not installed here", hint=INSTALL
+        ) from error
+    try:
+        model = tflite.Model.GetRootAsModel(data, 0)
+        if model.SubgraphsLength() < 1:
+            raise ValueError("it has no graph")
+        _walk(model, name)
+        graph = model.Subgraphs(0)
+        inputs = tuple(_spec(graph, graph.Inputs(i), name) for i in range(graph.InputsLength()))
+        outputs = tuple(_tensor_name(graph, graph.Outputs(i)) for i in range(graph.OutputsLength()))
+    except ModelError:
+        raise
+    except Exception as error:  # flatbuffers follows offsets wherever they point: struct.error, IndexError, numpy's
+        raise ModelError(
+            f"{name} is a TensorFlow Lite model that is cut short or damaged",
+            hint="copy or convert it again",
+            evidence=str(error),
+        ) from error
+    return TfliteModel(name, model, hashlib.sha256(data).hexdigest(), inputs, outputs)
+
+
+def _walk(model: Any, name: str) -> None:
+    """Touch everything that the conversion follows: a cut file fails here."""
+    for i in range(model.BuffersLength()):
+        buffer = model.Buffers(i)
+        if buffer.Offset() > 1:  # 0 and 1 mean: inside the flatbuffer
+            raise ModelError(f"{name} keeps its weights outside the model", hint="convert it to below 2 GB")
+        buffer.DataAsNumpy()
+    graph = model.Subgraphs(0)
+    for i in range(graph.TensorsLength()):
+        tensor = graph.Tensors(i)
+        tensor.ShapeAsNumpy()
+        _tensor_name(graph, i)
+        if tensor.Buffer() >= model.BuffersLength():
+            raise ValueError("a tensor without a buffer")
+    for i in range(graph.OperatorsLength()):
+        _kind(model, i)
+        _place(graph, i)
+
+
+def _spec(graph: Any, index: int, model: str) -> TensorSpec:
+    from tvm.relax.frontend.tflite.tflite_frontend import _decode_type
+
+    tensor, name = graph.Tensors(index), _tensor_name(graph, index)
+    kind = _decode_type(tensor.Type())
+    if kind in ("string", "complex64"):
+        raise ModelError(f"{model}: input {name!r} is {kind}", hint="only models over tensors of numbers can be run")
+    shape = [int(tensor.Shape(i)) for i in range(tensor.ShapeLength())]
+    for i in range(tensor.ShapeSignatureLength()):
+        if tensor.ShapeSignature(i) == OPEN:
+            shape[i] = OPEN
+    return TensorSpec(name, tuple("?" if size == OPEN else size for size in shape), numpy_dtype(kind))
+
+
+def _kind(model: Any, index: int) -> str:
+    """The operator's name as TVM's front end has it."""
+    import tflite
+
+    names = {value: name for name, value in vars(tflite.BuiltinOperator).items() if not name.startswith("_")}
+    code = model.OperatorCodes(model.Subgraphs(0).Operators(index).OpcodeIndex())
+    kind = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())  # files from before 2020 have the second only
+    return code.CustomCode().decode() if code.CustomCode() else str(names[kind])
+
+
+def _place(graph: Any, index: int) -> str:
+    operator = graph.Operators(index)
+    made = f" that makes {_tensor_name(graph, operator.Outputs(0))!r}" if operator.OutputsLength() else ""
+    return f"operator {index}{made}"
+
+
+def _tensor_name(graph: Any, index: int) -> str:
+    from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
+
+    return str(get_tensor_name(graph, index))
+
+
+def _where(model: Any, error: BaseException) -> str:
+    """The operator at which the front end failed: it does not say, so take it from the failing frame."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "convert_op_to_relax" and "op_idx" in trace.tb_frame.f_locals:
+            index = trace.tb_frame.f_locals["op_idx"]
+            found = f" at {_kind(model, index)} ({_place(model.Subgraphs(0), index)})"
+        trace = trace.tb_next
+    return found
