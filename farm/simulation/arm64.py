@@ -180,7 +180,7 @@ def _build(folder: Path, tools: Tools) -> None:
 
 
 def _compile_server(cross: str, bundle: Path) -> None:
-    """tvm_rpc for AArch64, from the installed wheel's headers (all machines' are the same) and the fetched libraries."""
+    """tvm_rpc for AArch64, from the installed wheel's headers (the same for all machines) and fetched libraries."""
     wheel = find_wheel()
     includes = [f"-isystem{folder}" for folder in wheel.includes]
     source = Path(__file__).with_name(SOURCES[0])

@@ -1,0 +1,206 @@
+"""ARM for real: a phone whose programs are AArch64, run by qemu; what is compiled here for it is linked without an NDK."""
+
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from farm.bundle.elf import Machine, read_elf
+from farm.cli.virtual_farm import phones_of, virtual_farm
+from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
+from farm.simulation.arm64_downloads import DownloadError
+from farm.zoo.small_cnn import INPUT_SHAPE, build
+from tests.support.arm64 import compile_arm64_kernel
+from tests.support.stock_client import Clients
+from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
+
+ARM, X86 = "oneplus-12+arm64", "galaxy-s9"
+USE = "session = connect().request({key!r}); tell(add_one(session)); close(session)"
+HOLD = """
+session = connect().request({key!r}); tell(add_one(session)); wait()
+tell(outcome(add_one, session))
+"""
+REFUSED = """
+session = connect().request({key!r}); session.upload(kernel)
+tell(outcome(session.load_module, "add_one.so")); close(session)
+"""
+FOREVER = ("--repeat", "20000", "--number", "1000000")
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """The folder with qemu, C library and bundle; without it there is nothing to test."""
+    try:
+        return arm64_folder()
+    except (Arm64ToolsError, DownloadError) as error:
+        pytest.skip(f"{error.message} ({error.hint}) {error.evidence}")
+
+
+@pytest.fixture(scope="module")
+def whole(programs):
+    with running_farm(ARM, X86) as farm:
+        yield farm
+
+
+@pytest.fixture
+def farm(whole):
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def phone(farm):
+    phone = phones(farm)[0]
+    yield phone
+    farm.lab.good_kernels(phone.nickname)
+
+
+@pytest.fixture(scope="module")
+def arm_kernel(tmp_path_factory):
+    return compile_arm64_kernel(tmp_path_factory.mktemp("arm64"))
+
+
+@pytest.fixture
+def clients(farm, arm_kernel):
+    return Clients(farm, arm_kernel)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return path
+
+
+def machine_of(farm, phone, path, folder):
+    """`e_machine` of a file on the phone, as the host's adb reads it."""
+    pulled = folder / "pulled"
+    assert farm.adb("-s", phone.serial, "pull", path, str(pulled)).returncode == 0
+    return int.from_bytes(pulled.read_bytes()[18:20], "little")
+
+
+def libraries(phone):
+    return phone.shell(f"find {ON_PHONE}/farm/run -name '*.so'").split()
+
+
+def test_the_phone_is_found_out_to_be_aarch64_and_gets_the_bundle_for_it(farm, phone, tmp_path):
+    device = answer(farm.farm("device", "show", phone.name, "--json"))
+    assert (device["identity"]["abi"], device["identity"]["virtual"]) == ("arm64-v8a", True)
+    target = device["targets"]["cpu"]
+    assert (target["mtriple"], target["mattr"]) == ("aarch64-linux-gnu", ["+neon"])
+    assert phone.shell("uname -m").strip() == "aarch64"
+    bundle = f"{ON_PHONE}/farm/bundles/{phone.row['bundle']}"
+    for name in ("tvm_rpc", "libtvm_runtime.so"):
+        assert machine_of(farm, phone, f"{bundle}/{name}", tmp_path) == Machine.AARCH64
+    other = phones(farm)[1]
+    assert other.shell("uname -m").strip() == "x86_64"
+    assert other.row["bundle"] != phone.row["bundle"]
+
+
+def test_the_golden_kernels_are_checked_on_it(farm, phone):
+    story, name = Story(farm), phone.name
+    farm.lab.wrong_numbers(phone.nickname)
+    farm.lab.server_crash(phone.nickname)
+    story.until("device.quarantined", subject=name)
+    farm.lab.good_kernels(phone.nickname)
+    assert farm.farm("device", "release", name).returncode == 0
+    story.until("device.ready", subject=name)
+
+
+def test_a_model_is_cross_compiled_run_and_right(farm, phone, model, tmp_path):
+    given = np.random.default_rng(7).standard_normal(INPUT_SHAPE).astype(np.float32)
+    proto = onnx.load(model)
+    inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(inputs, **{proto.graph.input[0].name: given})
+    options = ("--on", phone.name, "--input", str(inputs), "--output", str(outputs))
+    done = farm.farm("run", str(model), *options, timeout_s=120)
+    assert done.returncode == 0, done
+    [expected] = ReferenceEvaluator(proto).run(None, {proto.graph.input[0].name: given})
+    with np.load(outputs) as kept:
+        [name] = kept.files
+        np.testing.assert_allclose(kept[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_bench_pushes_an_aarch64_library(farm, phone, model, tmp_path):
+    [job] = answer(farm.farm("bench", str(model), "--on", phone.name, *FOREVER, "--detach", "--json"))["jobs"]
+    try:
+        until(lambda: libraries(phone))
+        assert [machine_of(farm, phone, path, tmp_path) for path in libraries(phone)] == [Machine.AARCH64]
+    finally:
+        farm.client.call("job.cancel", job=job["id"])
+    done = farm.farm("bench", str(model), "--on", phone.name, "--repeat", "5", timeout_s=120)
+    assert done.returncode == 0, done
+    assert "MEDIAN" in done.stdout
+
+
+def test_a_stock_client_uses_it_through_the_tracker(phone, clients):
+    assert clients.result(USE.format(key=phone.name)) is True
+
+
+def test_a_library_for_another_machine_is_refused(farm, phone, kernel, clients):
+    said = Clients(farm, kernel).result(REFUSED.format(key=phone.name))
+    assert "add_one.so" in said
+    assert "cannot open shared object file" in said or "wrong ELF" in said
+    assert clients.result(USE.format(key=phone.name)) is True
+
+
+def test_a_program_for_another_machine_is_refused(farm, phone, programs):
+    for name in ("x86", "arm"):
+        source = sys.executable if name == "x86" else programs / "bundle/tvm_rpc"
+        assert farm.adb("-s", phone.serial, "push", str(source), f"{ON_PHONE}/{name}").returncode == 0
+    libraries = f"LD_LIBRARY_PATH={ON_PHONE}/farm/bundles/{phone.row['bundle']}"
+    said = phone.shell(
+        f"cd {ON_PHONE}; chmod 755 x86 arm; ./x86 -c 'print(1)' 2>&1; {libraries} ./arm 2>&1; rm x86 arm"
+    )
+    assert "64-bit ELF" in said
+    assert "Command line usage" in said
+
+
+def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
+    story, before = Story(farm), phone.programs()
+    with clients.running(HOLD.format(key=phone.name)) as client:
+        assert client.hear() is True
+        farm.lab.segfault(phone.nickname)
+        client.go()
+        assert "RPC" in client.hear()
+        farm.lab.good_kernels(phone.nickname)
+        story.until("lease.released")
+    until_ready(farm)
+    story.order("session.opened", "session.ended", "lease.released", device=phone.name)
+    assert phone.programs() == before
+    assert phone.shell(f"find {ON_PHONE} -name '*core*'") == ""
+    assert clients.result(USE.format(key=phone.name)) is True
+
+
+def test_a_kernel_that_hangs_is_ended_and_the_phone_is_clean(farm, phone, clients):
+    story, name = Story(farm), phone.name
+    with clients.running(HOLD.format(key=name)) as client:
+        assert client.hear() is True
+        farm.lab.ignore_sigterm(phone.nickname)
+        client.go()
+        until(phone.spins)
+        farm.lab.good_kernels(phone.nickname)
+        assert farm.farm("lease", "kick", name).returncode == 0
+        assert client.hear()
+        story.until("device.ready", subject=name)
+    assert len(phone.programs()) == 1
+    assert clients.result(USE.format(key=name)) is True
+
+
+def test_a_reboot_leaves_nothing_and_starts_again(farm, phone, clients):
+    story, name = Story(farm), phone.name
+    farm.lab.reboot(phone.nickname)
+    story.until("device.ready", subject=name)
+    assert len(phone.programs()) == 1
+    assert clients.result(USE.format(key=name)) is True
+
+
+@pytest.mark.parametrize("isolation", ["user", "none"])
+def test_it_works_on_every_level_of_isolation(programs, arm_kernel, isolation):
+    with virtual_farm(phones_of([ARM]), isolation=isolation) as farm:
+        farm.wait_ready(1)
+        [phone] = phones(farm)
+        assert Clients(farm, arm_kernel).result(USE.format(key=phone.name)) is True
+        assert phone.shell("uname -m").strip() == "aarch64"
