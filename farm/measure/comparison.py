@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions
+from farm.measure.drift import pulled_in
 from farm.measure.interval import Estimate, median_interval
 from farm.measure.modes import find_modes
 from farm.measure.series import FloatArray, series
@@ -21,8 +22,8 @@ CONFIDENCE = 0.99
 POWER = 0.95
 MIN_EFFECT = 0.01
 FIND_EFFECT = 0.03
-FIRST_PAIRS = 24
-FEWEST_ROUNDS = 10  # with fewer, no 99 % interval of a median is to be had
+FIRST_PAIRS = 2 * FEWEST_ROUNDS
+FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is none (bench statistics)
 SCATTER_MARGIN = 1.3  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 MOST_GROWTH = 2.0  # pairs taken between two looks, relative to those there are
 
@@ -82,7 +83,7 @@ def compare(
     rounds = _rounds(a_s, b_s)
     found = median_interval(rounds, confidence=CONFIDENCE)
     answer = _answer(found, min_effect) if rounds.size >= FEWEST_ROUNDS else Answer.CANNOT_TELL
-    scatter = _scatter(found, int(rounds.size))
+    scatter = _scatter(found, rounds)
     return Comparison(
         answer=answer,
         ratio=found.median_s,
@@ -121,16 +122,19 @@ def needed_same(scatter: float, min_effect: float = MIN_EFFECT) -> int:
 
 
 def more_pairs(found: Comparison, *, most: int = 2000) -> int:
-    """How many more pairs to take before looking again, even; 0: it is answered, or more would not answer it.
+    """How many more pairs to take before comparing all of them anew, even; 0: that was it.
 
-    Both numbers of needed pairs are aimed at: first the one that finds a difference, then the one that excludes it. No
-    more than twice as many as there are at once, as the scatter is only estimated.
+    First `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter alone, so that
+    looking early gives chance no second try. Without an answer then, `needed_same`: so many make an interval so narrow
+    that differences found by chance stay below the minimum effect. No more than twice as many as there are at once, as
+    the scatter is only estimated.
     """
-    if found.answer is not Answer.CANNOT_TELL or found.pairs == 0:
+    if found.pairs == 0:
         return 0
-    aims = [aim for aim in (found.needed_pairs, found.needed_same) if aim > found.pairs]
-    aim = min(aims, default=2 * found.pairs)
-    more = min(max(aim - found.pairs, found.pairs // 4, 2), int(MOST_GROWTH * found.pairs), most - found.pairs)
+    aim = found.needed_pairs
+    if aim <= found.pairs and found.answer is Answer.CANNOT_TELL:
+        aim = found.needed_same
+    more = min(aim - found.pairs, int(MOST_GROWTH * found.pairs), most - found.pairs)
     return max(0, more + more % 2)
 
 
@@ -229,10 +233,15 @@ def _unsteady(rounds: FloatArray) -> list[Reason]:
     return reasons
 
 
-def _scatter(found: Estimate, rounds: int) -> float:
-    """The half width that one round's interval would have; its upper bound, as few rounds tell it badly."""
+def _scatter(found: Estimate, rounds: FloatArray) -> float:
+    """The half width that one round's interval would have, on the log scale.
+
+    The larger of what the interval says, which knows heavy tails but not well, and of what the standard deviation says;
+    and of that an upper bound, as few rounds tell either badly.
+    """
     half = (math.log(found.high_s) - math.log(found.low_s)) / 2
-    return half * math.sqrt(rounds) * (1 + SCATTER_MARGIN / math.sqrt(rounds))
+    normal = _z() * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
+    return max(half * math.sqrt(rounds.size), normal) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
 
 
 def _pairs(scatter: float, half: float) -> int:

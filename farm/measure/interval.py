@@ -15,6 +15,7 @@ from farm.measure.series import FloatArray
 RESAMPLES = 1000  # the interval's ends then scatter by about 2 % of its width between seeds
 SEED = 20260801  # fixed: the same samples always give the same interval
 MOST_LIKENESS = 0.95  # beyond, samples say next to nothing
+TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 FEWEST_BLOCKS = 5  # fewer make no distribution
 _DRAWN_AT_ONCE = 4_000_000  # values: 32 MB
 
@@ -40,8 +41,9 @@ class Estimate:
 def likeness(values: FloatArray) -> float:
     """The lag-1 autocorrelation of samples, at least 0, corrected for its bias at small counts.
 
-    The usual estimator is too small by about (1 + 3 rho) / n (Kendall 1954, Marriott and Pope 1954). Single wild
-    values, which would hide the likeness of the others, are pulled in before.
+    The usual estimator is too small by about 3 rho / n (Kendall 1954; the part of its bias that does not grow with rho
+    is left, as correcting it widens intervals of samples that do not resemble each other). Single wild values, which
+    would hide the likeness of the others, are pulled in before.
     """
     count = values.size
     if count < 4:
@@ -52,7 +54,7 @@ def likeness(values: FloatArray) -> float:
     if power <= 0:
         return 0.0
     raw = float(centred[1:] @ centred[:-1]) / power
-    return min(max((raw * count + 1) / max(count - 3, 1), 0.0), MOST_LIKENESS)
+    return min(max(raw * count / max(count - 3, 1), 0.0), MOST_LIKENESS)
 
 
 def variance_inflation(likeness_of: float, count: int) -> float:
@@ -142,9 +144,12 @@ def _widening(likeness_of: float, block: int, count: int, confidence: float) -> 
     seen = _inflation(likeness_of, block, block) - (block / count if block > 1 else 0.0) * truth
     missed = math.sqrt(max(truth / max(seen, 0.2 * truth), 1.0))
     quantile = 0.5 + confidence / 2
-    if block == 1:
+    if block > 1:
+        freedom = max(0.75 * count / block - 1, 3.0)
+    elif confidence > TAILS_HOLD:
+        freedom = count - 1
+    else:
         return missed  # the draws of single samples are as scattered as the median itself
-    freedom = max(0.75 * count / block - 1, 3.0)
     return missed * student(quantile, freedom) / NormalDist().inv_cdf(quantile)
 
 

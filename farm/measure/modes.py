@@ -22,7 +22,7 @@ MOST_POINTS = 200  # quantiles in place of the samples, where there are more
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Two levels (or groups of them) with few samples between."""
+    """Two levels (or groups of them)."""
 
     low_share: float  # of the samples that lie at the lower one
     distance: float  # the upper level relative to the lower one, minus 1
