@@ -35,6 +35,7 @@ from farm.cli import (
     usage,
     watch,
 )
+from farm.cli import compile as compile_
 from farm.cli.context import report
 from farm.core.errors import FarmError
 
@@ -67,7 +68,10 @@ def options(
         os.environ["FARM_SOCKET"] = str(socket)
 
 
-for module in (serve, demo, status, bench, compare, run, shell, submit, logs, watch, explain, usage, doctor, uninstall):
+COMMANDS = (
+    serve, demo, status, compile_, bench, compare, run, shell, submit, logs, watch, explain, usage, doctor, uninstall,
+)  # fmt: skip
+for module in COMMANDS:
     module.register(app)
 GROUPS = {
     "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,

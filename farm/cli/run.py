@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from farm.cli import model_options as m
 from farm.cli import work
-from farm.cli.context import JsonFlag, print_table, say, tell
+from farm.cli.context import JsonFlag, print_json, print_table, say, tell, write_file
+from farm.cli.local import HOST, cache_folder, scratch_folder, with_tvm
 from farm.core.errors import UserError
 from farm.core.limits import MAX_TOP_K
 
@@ -33,8 +36,10 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="An ONNX model.")],
-    on: work.Selector,
+    model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
+    on: Annotated[
+        str, typer.Option(help="Which phones: label=value[,...] or an alias. `host`: this machine, without a daemon.")
+    ],
     inputs: Annotated[Path | None, typer.Option("--input", help=".npz with one array per model input.")] = None,
     fill: Annotated[Fill, typer.Option(help="Of inputs that --input does not give; random is seeded.")] = Fill.RANDOM,
     output: Annotated[
@@ -42,7 +47,11 @@ def run(
     ] = None,
     top_k: Annotated[int, typer.Option(min=0, max=MAX_TOP_K, help="Print each output's largest elements.")] = 0,
     labels: Annotated[Path | None, typer.Option(help="Class names for --top-k, one per line.")] = None,
-    target: Annotated[str, typer.Option(help="cpu, adreno or opencl.")] = "cpu",
+    target: m.Target = "cpu",
+    precision: m.PrecisionOption = m.Precision.FLOAT32,
+    shape: m.Shapes = None,
+    dtype: m.Dtypes = None,
+    records: m.Records = None,
     devices: work.Devices = "1",
     timeout: work.Timeout = None,
     priority: work.Priority = work.PRIORITY,
@@ -53,7 +62,7 @@ def run(
     detach: work.Detach = False,
     json: JsonFlag = False,
 ) -> None:
-    """Compile a model, run it once on a phone, print or keep its outputs. Ctrl-C cancels.
+    """Compile a model, run it once on a phone or on this machine, print or keep its outputs. Ctrl-C cancels.
 
     Exit code 1 when the phone failed, 2 for a bad model or input, 3 when no phone matches.
     """
@@ -67,10 +76,15 @@ def run(
         raise UserError("nobody waits for the outputs to write", hint="leave out --output, or --detach and --hold")
     if labels is not None and not top_k:
         raise UserError("--labels are for --top-k", hint="add --top-k 5")
+    compiled = m.model_options(target, precision, shape, dtype, records)
+    if on == HOST:
+        if detach or hold:
+            raise UserError("a run on this machine is no job", hint="leave out --detach and --hold")
+        files = {"inputs": inputs, "labels": labels, "records": records, "outputs": output}
+        _run_here(model, compiled | {"fill": fill.value, "top_k": top_k}, files, json=json)
+        return
     with work.client() as farm:
-        spec = farm.run_spec(
-            model, inputs=inputs, labels=labels, fill=fill.value, top_k=top_k, target=target, **options
-        )
+        spec = farm.run_spec(model, inputs=inputs, labels=labels, fill=fill.value, top_k=top_k, **compiled, **options)
         submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
         outcomes = [farm.job(job, fetch_outputs=False) for job in submitted.ids]
         written = dict(_written(farm, outcomes, output)) if output is not None else {}
@@ -84,13 +98,51 @@ def run(
     work.finish(outcomes, document, json=json, show=show, more=lambda each: {"file": written.get(each.job.id)})
 
 
+class _Ran(Protocol):
+    @property
+    def device(self) -> str: ...
+    @property
+    def result(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _HereOutcome:
+    """What a run on this machine gave, as `print_results` takes it."""
+
+    result: dict[str, Any]
+    device: str = HOST
+
+
+def _run_here(model: Path, options: dict[str, Any], files: Mapping[str, Path | None], *, json: bool) -> None:
+    with scratch_folder() as scratch:
+        outputs = Path(scratch) / "outputs.npz"
+        paths = {name: str(path) if path is not None else None for name, path in files.items()}
+        request = {
+            **options, **paths, "model": str(model), "outputs": str(outputs), "cache": str(cache_folder()),
+            "target": None if options["target"] == "cpu" else options["target"],
+        }  # fmt: skip
+        result = with_tvm("run", f"running {model.name} on this machine", request, Path(scratch))
+        wanted = files["outputs"]
+        if wanted is not None:
+            write_file(wanted, outputs.read_bytes())
+    if json:
+        print_json({"ok": True, "results": [{**result, "device": HOST, "file": paths["outputs"]}]})
+        return
+    print_results([_HereOutcome(result)])
+    error = result["max_abs_error"]
+    by = result["numerics"]["reference"]
+    say(f"numbers checked against {by}, max error {error:.1e}" if error is not None else result["numerics"]["note"])
+    if wanted is not None:
+        say(f"wrote {wanted}")
+
+
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     """Each output, or its largest elements when they were asked for; failures on stderr."""
     print_results([each for each in outcomes if each.ok])
     work.print_failures(outcomes)
 
 
-def print_results(done: Sequence[Outcome]) -> None:
+def print_results(done: Sequence[_Ran]) -> None:
     """Each output of runs that are done, or its largest elements when they were asked for."""
     ranked = [row for each in done for row in _ranked(each)]
     if ranked:
@@ -120,7 +172,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
-def _ranked(outcome: Outcome) -> Iterator[tuple[object, ...]]:
+def _ranked(outcome: _Ran) -> Iterator[tuple[object, ...]]:
     top: dict[str, Any] = outcome.result.get("top_k") or {}
     for name, rows in top.items():
         for rank, row in enumerate(rows, 1):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.client.files import checked_file
 from farm.client.model import Submitted, names_of
+from farm.client.specs import packaged_target
 from farm.core.errors import FarmError, UserError
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.selector import Selector, nearest
@@ -34,7 +35,15 @@ from farm.jobs.specs import KINDS, SHA256_PATTERN, AnySpec
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient
 
-FILES = ("model", "inputs", "labels")  # keys whose values are paths (or the SHA-256 of what the farm has already)
+FILES = (
+    "model",
+    "model_b",
+    "inputs",
+    "labels",
+    "records",
+    "records_b",
+    "prior",
+)  # keys whose values are paths (or the SHA-256 of what the farm has already)
 OWN_KEYS = frozenset({"kind", "id", "matrix"})  # of a table, beside its spec's
 CHECKED_AT_ONCE = 100  # specs in one question: a spec may have 10 kB, a message 2 MiB
 KEY_CHARS = 64  # of a caller's key that are kept; a hash of the job follows
@@ -197,8 +206,10 @@ class _Table:
             value = given.get(key)
             if key in _keys(self.cls) and isinstance(value, str):
                 given[key] = self._file(key, value, files, hashes)
-                if key == "model":
-                    given.setdefault("name", Path(value).name)
+                if key in ("model", "model_b"):
+                    given.setdefault(key.replace("model", "name"), Path(value).name)
+                if key == "model" and given[key] in files:
+                    given |= packaged_target(files[given[key]], given)
         after = given.get("after", [])
         here = [each for each in after if each in ids] if isinstance(after, list) else []
         if here:

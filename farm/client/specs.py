@@ -134,12 +134,27 @@ async def _with_files(
     files: Mapping[str, Path | bytes | None],
 ) -> M:
     path = checked_file(model)
-    given = {"name": path.name, **options}
+    given = {"name": path.name, **options, **packaged_target(path, options)}
     records = {name: _records(given.pop(name)) for name in ("records", "records_b") if given.get(name) is not None}
     cls.from_wire({**given, "model": NOT_YET})
     sources = {**files, **records}
     artifacts = {name: await upload(door, source) for name, source in sources.items() if source is not None}
     return cls.from_wire({**given, "model": await upload(door, path), **artifacts})
+
+
+def packaged_target(path: Path, given: Mapping[str, object]) -> dict[str, str]:
+    """A package is for one device, which need not be said: the target of its name, unless another was asked for.
+
+    Raises:
+        PackageError: it is damaged, or of another version.
+    """
+    from farm.compiler.package import is_package, read_manifest
+
+    with path.open("rb") as file:
+        if not is_package(file.read(512)):
+            return {}
+    manifest = read_manifest(path)
+    return {"target": manifest.device} if given.get("target", "cpu") == "cpu" else {}
 
 
 def _inputs(source: InputSource | None) -> Path | bytes | None:

@@ -200,26 +200,22 @@ def read_package(source: bytes | Path, name: str = "the package") -> Package:
     return Package(manifest, found)
 
 
-def read_manifest(path: Path) -> Manifest | None:
-    """What a file on disk says of itself when it is a package, without reading the rest; None: it is none.
+def read_manifest(path: Path) -> Manifest:
+    """What a package on disk says of itself, without reading the rest.
 
     Raises:
         PackageError: its manifest is damaged.
         PackageVersionError: as `read_package`.
     """
-    with path.open("rb") as file:
-        if not is_package(file.read(512)):
-            return None
-        file.seek(0)
-        try:
-            with tarfile.open(fileobj=file, mode="r|") as archive:
-                first = archive.next()
-                content = archive.extractfile(first) if first is not None and first.isreg() else None
-                if content is None or first is None or first.size > MAX_MANIFEST_BYTES:
-                    raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
-                return _manifest(content.read(), path.name)
-        except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
-            raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again") from error
+    try:
+        with tarfile.open(path, mode="r:") as archive:
+            first = archive.next()
+            content = archive.extractfile(first) if first is not None and first.isreg() else None
+            if first is None or content is None or first.size > MAX_MANIFEST_BYTES:
+                raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
+            return _manifest(content.read(), path.name)
+    except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
+        raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again") from error
 
 
 def check_tvm(manifest: Manifest, version: str) -> None:

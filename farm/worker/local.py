@@ -1,0 +1,162 @@
+"""Work of `farm` commands that needs TVM and no daemon: `python -m farm.worker.local REQUEST.json REPLY.json`.
+
+A process of its own: the command imports no TVM, and when TVM crashes the command says so in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from farm.compiler.build import Wanted, build
+from farm.compiler.compile import Recipe
+from farm.compiler.load import file_bytes, import_model, read
+from farm.compiler.packing import SMALL_BYTES, make_package
+from farm.compiler.record_files import read_records, write_records
+from farm.compiler.reference import flatten
+from farm.compiler.targets import TargetRefusedError, device_of, generators, host_target, is_texture
+from farm.compiler.tvm_errors import first_line
+from farm.core.error_wire import error_to_wire
+from farm.core.errors import FarmError, ModelError, UserError
+from farm.fleet.named_targets import named_target
+from farm.worker.outputs import save_arrays, told
+from farm.worker.ranking import check_labels, read_labels
+
+HOST = "host"  # the name of this machine, as a target and in place of a phone
+
+
+class HostRunError(ModelError):
+    """The model failed on this host."""
+
+    code = "host_run"
+
+
+def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile a model file into a package.
+
+    Raises:
+        FarmError: as `farm.compiler.packing.make_package`.
+        TargetRefusedError: nothing here can check what TVM makes of the target.
+    """
+    target = _target(request)
+    if is_texture(target):
+        raise TargetRefusedError(
+            f"TVM {tvm.__version__} is known to generate wrong code for textures, and only a phone can tell whether "
+            "it did so here",
+            hint="farm run MODEL --on SELECTOR --target adreno-texture checks the numbers; or --target adreno",
+        )
+    path = Path(request["model"])
+    data = file_bytes(path)
+    started_s = time.monotonic()
+    model = import_model(read(data, path.name), request["shapes"], request["dtypes"])
+    with_model = request["with_model"] if request["with_model"] is not None else len(data) <= SMALL_BYTES
+    package = make_package(
+        model,
+        Recipe(target, request["precision"], _records(request)),
+        Path(request["cache"]),
+        target_name=request["target_name"],
+        source=data if with_model else None,
+    )
+    output = Path(request["output"])
+    try:
+        output.write_bytes(package)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    return {
+        "file": str(output),
+        "bytes": len(package),
+        "seconds": time.monotonic() - started_s,
+        "target": target,
+        "device": device_of(target),
+        "tvm": tvm.__version__,
+        "with_model": with_model,
+    }
+
+
+def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a model file or a package once on this machine; what `farm run` reports of a phone.
+
+    Raises:
+        FarmError: as `farm.compiler.build.build`.
+        HostRunError: it failed while it ran.
+    """
+    path = Path(request["model"])
+    target = host_target() if request["target"] is None else _target(request)
+    labels = read_labels(file_bytes(Path(request["labels"]))) if request["labels"] else ()
+    wanted = Wanted(
+        recipe=Recipe(target, request["precision"], _records(request)),
+        shapes=request["shapes"],
+        dtypes=request["dtypes"],
+        npz=file_bytes(Path(request["inputs"])) if request["inputs"] else None,
+        fill=request["fill"],
+    )
+    built = build(file_bytes(path), path.name, wanted, Path(request["cache"]))
+    if labels:
+        check_labels(labels, built.outputs)
+    device = tvm.runtime.device(built.device, 0)
+    if not device.exist:
+        raise HostRunError(f"TVM here has no {built.device} device", hint="--target host")
+    started_s = time.monotonic()
+    try:
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(built.compiled.library)), device)
+        loaded_s = time.monotonic()
+        outputs = flatten(machine["main"](*(tvm.runtime.tensor(array, device) for array in built.inputs.values())))
+        device.sync()
+    except Exception as error:
+        raise HostRunError(f"{built.name} failed on this host: {first_line(error)}", evidence=str(error)[-2000:]) from (
+            error
+        )
+    ran_s = time.monotonic()
+    save_arrays(Path(request["outputs"]), built.output_names, outputs)
+    return {
+        **built.judged(outputs),
+        **built.about(),
+        **told(built, outputs, request["fill"], request["top_k"], labels),
+        "timings": {"load_s": loaded_s - started_s, "run_s": ran_s - loaded_s},
+        "target": HOST if request["target"] is None else request["target"],
+        "versions": {"tvm": tvm.__version__},
+    }
+
+
+def about(_request: Mapping[str, Any]) -> dict[str, Any]:
+    """What this TVM generates code for, and this machine as a target."""
+    return {"tvm": tvm.__version__, "generators": generators(), "host": host_target()}
+
+
+WORK = {"compile": compile_to, "run": run_here, "about": about}
+
+
+def main(request: Path, reply: Path) -> None:
+    """Do what the request says; the reply is its result or its error."""
+    asked = json.loads(request.read_text())
+    try:
+        answer: dict[str, Any] = {"result": WORK[asked["do"]](asked)}
+    except FarmError as error:
+        answer = {"error": error_to_wire(error)}
+    reply.write_text(json.dumps(answer, default=str))
+
+
+def _target(request: Mapping[str, Any]) -> Any:
+    given = request["target"]
+    if isinstance(given, Mapping):
+        return dict(given)
+    return host_target() if given == HOST else named_target(given)
+
+
+def _records(request: Mapping[str, Any]) -> Path | None:
+    if not request["records"]:
+        return None
+    folder = Path(request["scratch"]) / "records"
+    write_records(read_records(Path(request["records"])).set, folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
