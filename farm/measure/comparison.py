@@ -22,8 +22,8 @@ CONFIDENCE = 0.99
 POWER = 0.95
 MIN_EFFECT = 0.01
 FIND_EFFECT = 0.03
+FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
-FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is none (bench statistics)
 SCATTER_MARGIN = 1.3  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 MOST_GROWTH = 2.0  # pairs taken between two looks, relative to those there are
 
