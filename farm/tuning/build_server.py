@@ -99,9 +99,9 @@ class BuildServer:
         return bool(data)
 
     def _patience_s(self) -> float | None:
-        if not self._running:
-            return None
-        return max(0.0, min(each.deadline_s for each in self._running.values()) - time.monotonic())
+        # One that was killed ends by itself: SIGCHLD tells.
+        deadlines = [each.deadline_s for each in self._running.values() if not each.timed_out]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _start(self, order: _Order) -> None:
         said_read, said_write = os.pipe2(os.O_CLOEXEC)
@@ -121,9 +121,8 @@ class BuildServer:
     def _kill_overdue(self) -> None:
         now_s = time.monotonic()
         for pid, running in self._running.items():
-            if now_s >= running.deadline_s:
+            if now_s >= running.deadline_s and not running.timed_out:
                 running.timed_out = True
-                running.deadline_s = float("inf")
                 _kill_group(pid)
 
     def _reap(self) -> None:
@@ -178,7 +177,7 @@ def build(fields: Mapping[str, Any], module: bytes, place: Path) -> None:
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(module.decode()))
-    library = tvm.driver.build(scheduled, target=tvm.target.Target(fields["target"]))
+    library = tvm.tirx.build(scheduled, target=tvm.target.Target(fields["target"]))
     made = place / "candidate.so"
     library.export_library(str(made), fcompile=_exporter(fields["abi"], fields["platform"]))
     made.rename(fields["output"])
@@ -216,8 +215,8 @@ def main(arguments: list[str]) -> int:
 
 def import_tvm() -> None:
     """What children use."""
-    import tvm.driver
-    import tvm.s_tir.transform  # noqa: F401
+    import tvm.s_tir.transform
+    import tvm.tirx  # noqa: F401
 
 
 def processors() -> int:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -48,11 +49,12 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running build server: the way to it, its process, and how to start another one (None: it cannot be)."""
+    """A running build server."""
 
     link: socket.socket
-    pid: int
-    again: Callable[[], Server] | None
+    pid: int  # and process group
+    wait: Callable[[], object]  # until the process has ended
+    again: Callable[[], Server] | None = None  # starts another one, where that is possible
 
 
 def forked_server() -> Server:
@@ -63,7 +65,7 @@ def forked_server() -> Server:
     pid = os.fork()
     if pid:
         theirs.close()
-        return Server(ours, pid, None)
+        return Server(ours, pid, functools.partial(os.waitpid, pid, 0))
     try:
         os.setsid()
         ours.close()
@@ -84,7 +86,7 @@ def started_server() -> Server:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    return Server(ours, process.pid, started_server)
+    return Server(ours, process.pid, process.wait, started_server)
 
 
 class FarmBuilder(_Base):  # type: ignore[misc]
@@ -240,8 +242,7 @@ class Build:
         self._server.link.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._server.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._server.pid, 0)
+        self._server.wait()
 
     def _begin_again(self) -> bool:
         """The server has died. Start another one and order anew what it had; False when that is all over."""

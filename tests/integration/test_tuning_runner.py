@@ -1,0 +1,181 @@
+"""A runner and a builder on this host: every candidate is answered exactly once, whatever it does."""
+
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.simulation.runtime import build_bundle_folder, is_launcher
+from farm.tuning.host_phone import compiled_server, stock_server
+from tests.support.candidates import builder_inputs, library, module, runner_inputs
+from tests.support.staged_phones import StagedPhones
+
+pytest.importorskip("tvm")
+
+from farm.tuning.builder import BuildError, FarmBuilder
+from farm.tuning.runner import PoolRunner
+from farm.tuning.session import Evaluator
+
+ONCE = Evaluator(number=1, repeat=2, min_repeat_ms=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("candidates")
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """What HostPhones takes: the compiled server where there is a compiler."""
+    bundle = build_bundle_folder(tmp_path_factory.mktemp("host") / "bundle")
+    return {"command": stock_server} if is_launcher(bundle / "tvm_rpc") else {
+        "command": compiled_server(bundle), "libraries": bundle,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    with FarmBuilder(cache=tmp_path_factory.mktemp("cache"), timeout_s=5) as builder:
+        yield builder
+
+
+def poll(look):
+    """What `look` finds, as soon as it finds something."""
+    deadline = time.monotonic() + 10
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def newest_build_server():
+    servers = [child for child in psutil.Process().children() if "farm.tuning.build_server" in child.cmdline()]
+    return max(servers, key=psutil.Process.create_time)
+
+
+def results(runner, paths):
+    return [future.result() for future in runner.run(runner_inputs(paths))]
+
+
+def test_candidates_are_measured_on_several_phones_and_each_result_says_by_which(host, folder):
+    told = []
+    path = library(folder, "sleep 2")
+    with StagedPhones(2, **host) as phones, PoolRunner(phones, evaluator=ONCE, measured=told.append) as runner:
+        found = results(runner, [path] * 40)
+        assert runner.status().unanswered == 0
+    assert all(len(each.run_secs) == 2 and min(each.run_secs) >= 0.002 for each in found)
+    assert Counter(each.device for each in told).keys() == {"host-1", "host-2"}
+    assert len(told) == 40
+
+
+def test_a_candidate_that_kills_its_process_is_blamed_and_nobody_else(host, folder):
+    killer, good = library(folder, "abort"), library(folder, "add")
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        first, *others = results(runner, [killer, *[good] * 5])
+        assert "twice" in first.error_msg
+        assert [each.error_msg for each in others] == [None] * 5
+        sessions = phones.opened
+        [again, other] = results(runner, [killer, good])
+        assert "poison" in again.error_msg
+        assert other.error_msg is None
+        assert phones.opened <= sessions + 1  # it was refused without being run
+
+
+def test_a_candidate_that_never_returns_and_ignores_sigterm_costs_itself_only(host, folder):
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE, timeout_s=0.5) as runner:
+        found = results(runner, [library(folder, "stubborn"), library(folder, "add")])
+    assert "timeout" in found[0].error_msg
+    assert found[1].error_msg is None
+
+
+def test_a_run_without_phones_waits_says_so_and_goes_on(host, folder):
+    said, waits = [], threading.Event()
+
+    def tell(text):
+        said.append(text)
+        waits.set()
+
+    with StagedPhones(**host) as phones:
+        phones.hidden.add("host")
+        with PoolRunner(phones, evaluator=ONCE, tell=tell) as runner:
+            [future] = runner.run(runner_inputs([library(folder, "add")]))
+            assert waits.wait(20)
+            assert not future.done()
+            phones.hidden.clear()
+            assert future.result().error_msg is None
+    assert said == ["waiting for phones: the test has taken them all", "phones are back"]
+
+
+def test_a_phone_that_is_lost_costs_no_candidate(host, folder):
+    with StagedPhones(2, **host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        futures = runner.run(runner_inputs([library(folder, "sleep 20")] * 30))
+        poll(lambda: runner.status().measuring == 2)
+        phones.lose("host-1")
+        assert [future.result().error_msg for future in futures] == [None] * 30
+
+
+def test_a_phone_that_others_want_is_given_back_between_two_candidates(host, folder):
+    path = library(folder, "sleep 5")
+    with StagedPhones(2, **host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        futures = runner.run(runner_inputs([path] * 30))
+        phones.wanted_back.add("host-1")
+        assert all(future.result().error_msg is None for future in futures)
+        assert phones.given_back == ["host-1"]
+
+
+def test_closing_answers_what_is_left(host, folder):
+    with StagedPhones(**host) as phones:
+        with PoolRunner(phones, evaluator=ONCE) as runner:
+            futures = runner.run(runner_inputs([library(folder, "sleep 100")] * 20))
+        answers = [future.result() for future in futures]
+    assert "closed" in answers[-1].error_msg
+
+
+def test_the_builder_builds_caches_and_says_what_cannot_be_built(builder):
+    modules = [module("add", addend) for addend in (1.0, 2.0, 2.0)]
+    built = builder.build(builder_inputs(modules))
+    assert [each.error_msg for each in built] == [None] * 3
+    paths = [Path(each.artifact_path) for each in built]
+    assert len({path.parent for path in paths}) == 3  # MetaSchedule deletes the folder of each
+    assert paths[1].samefile(paths[2])
+    [again] = builder.build(builder_inputs(modules[:1]))
+    assert paths[0].samefile(again.artifact_path)
+
+
+def test_a_build_that_never_ends_or_crashes_costs_itself_only(tmp_path):
+    with FarmBuilder(cache=tmp_path, timeout_s=2) as builder:
+        built = builder.build(builder_inputs([module("endless build"), module("add", 3.0)]))
+        assert "more than 2 s" in built[0].error_msg
+        assert built[1].error_msg is None
+        crashing = builder.submit(builder_inputs([module("endless build", 2.0)])[0])
+        server = newest_build_server()
+        [build] = poll(server.children)
+        build.send_signal(signal.SIGSEGV)
+        with pytest.raises(BuildError, match="SIGSEGV"):
+            crashing.result()
+
+
+def test_builds_go_on_when_their_server_is_killed(tmp_path):
+    with FarmBuilder(cache=tmp_path, timeout_s=20) as builder:
+        building = [builder.submit(each) for each in builder_inputs([module("add", n) for n in range(10, 16)])]
+        server = newest_build_server()
+        server.kill()
+        assert all(future.result().exists() for future in building)
+
+
+def test_a_runner_waits_for_its_builders_promises_and_hears_of_failed_builds(host, tmp_path):
+    modules = [*(module("add", addend) for addend in range(1, 7)), module("endless build")]
+    with (
+        StagedPhones(**host) as phones,
+        PoolRunner(phones, evaluator=ONCE) as runner,
+        FarmBuilder(runner, cache=tmp_path, timeout_s=2) as builder,
+    ):
+        built = builder.build(builder_inputs(modules))
+        *good, bad = results(runner, [each.artifact_path for each in built])
+    assert [each.error_msg for each in good] == [None] * 6
+    assert "more than 2 s" in bad.error_msg
+    assert not list((tmp_path / "building").iterdir())

@@ -1,0 +1,46 @@
+"""Phones on this host that come, go and are wanted by others as a test says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from farm.core.errors import PhoneError
+from farm.tuning.host_phone import Command, HostPhones, stock_server
+from farm.tuning.phones import PoolState, SessionOffer
+
+
+class StagedPhones(HostPhones):
+    """HostPhones under a test's hand."""
+
+    def __init__(self, count: int = 1, command: Command = stock_server, libraries: Path | None = None) -> None:
+        self.hidden: set[str] = set()
+        self.wanted_back: set[str] = set()
+        self.given_back: list[str] = []
+        self.opened = 0  # sessions
+        super().__init__(count, command, libraries)
+
+    def lose(self, lease: str) -> None:
+        """The phone is gone, and its session with it."""
+        self.hidden.add(lease)
+        super().abort_session(lease, "the test pulled the cable")
+
+    def state(self) -> PoolState:
+        state = super().state()
+        kept = [each for each in state.phones if each.lease not in {*self.hidden, *self.given_back}]
+        phones = tuple(replace(each, yield_wanted=each.lease in self.wanted_back) for each in kept)
+        return PoolState(phones, state.wanted, state.waits or ("" if phones else "the test has taken them all"))
+
+    def open_session(self, lease: str) -> SessionOffer:
+        if lease in self.hidden:
+            raise PhoneError(f"{lease} is gone")
+        self.opened += 1
+        return super().open_session(lease)
+
+    def abort_session(self, lease: str, reason: str) -> None:
+        if lease in self.hidden:
+            raise PhoneError(f"{lease} is gone")
+        super().abort_session(lease, reason)
+
+    def give_back(self, lease: str) -> None:
+        self.given_back.append(lease)
