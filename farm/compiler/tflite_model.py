@@ -16,6 +16,7 @@ from farm.core.errors import ModelError
 
 MAGIC = b"TFL3"  # the schema's file_identifier, at byte 4
 INSTALL = "pip install 'farm[tvm]' into the toolchain's environment"
+_OPERATOR_LOOPS = ("check_unsupported_ops", "convert_op_to_relax")  # functions of TVM's front end
 OPEN = -1  # a size in Tensor.shape_signature that the file leaves open
 
 
@@ -40,12 +41,13 @@ class TfliteModel:
 
         try:
             return from_tflite(self.flatbuffer, shape_dict={name: tuple(shape) for name, shape in shapes.items()})
-        except tvm.error.OpNotImplemented as error:
-            said = self._unsupported(str(error))
-            raise ModelError(said, hint="rewrite or re-export the model without it", evidence=str(error)) from error
         except Exception as error:
+            listed = self._unsupported(first_line(error)) if isinstance(error, tvm.error.OpNotImplemented) else ""
+            where = _where(self.flatbuffer, error)
             raise ModelError(
-                f"{self.name}: TVM cannot convert it{_where(self.flatbuffer, error)}: {first_line(error)}",
+                f"{self.name}: TVM's TensorFlow Lite front end does not support {listed}"
+                if listed
+                else f"{self.name}: TVM cannot convert it{where}: {first_line(error)}",
                 hint="rewrite that operator, or export the model as ONNX",
                 evidence=str(error)[-2000:],
             ) from error
@@ -55,14 +57,12 @@ class TfliteModel:
         return Evaluated(None, "no evaluator of TensorFlow Lite files but TVM is here")
 
     def _unsupported(self, text: str) -> str:
-        """TVM lists kinds of operators; say where the first of each is."""
+        """TVM lists kinds of operators; say where the first of each is. Empty: it said something else."""
         graph, places = self.flatbuffer.Subgraphs(0), []
-        for kind in re.findall(r"'([A-Z0-9_]+)'", text.partition("\n")[0]):
+        for kind in re.findall(r"'([A-Z0-9_]+)'", text):
             found = next((i for i in range(graph.OperatorsLength()) if _kind(self.flatbuffer, i) == kind), None)
             places.append(kind if found is None else f"{kind} ({_place(graph, found)})")
-        listed = ", ".join(places)
-        said = f"does not support {listed}" if listed else f"cannot convert it: {first_line(Exception(text))}"
-        return f"{self.name}: TVM's TensorFlow Lite front end {said}"
+        return ", ".join(places)
 
 
 def read(data: bytes, name: str) -> TfliteModel:
@@ -155,7 +155,7 @@ def _where(model: Any, error: BaseException) -> str:
     """The operator at which the front end failed: it does not say, so take it from the failing frame."""
     trace, found = error.__traceback__, ""
     while trace is not None:
-        if trace.tb_frame.f_code.co_name == "convert_op_to_relax" and "op_idx" in trace.tb_frame.f_locals:
+        if trace.tb_frame.f_code.co_name in _OPERATOR_LOOPS and "op_idx" in trace.tb_frame.f_locals:
             index = trace.tb_frame.f_locals["op_idx"]
             found = f" at {_kind(model, index)} ({_place(model.Subgraphs(0), index)})"
         trace = trace.tb_next

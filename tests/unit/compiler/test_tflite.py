@@ -1,0 +1,78 @@
+"""TensorFlow Lite files with known weights compute what numpy computes; what is wrong with one is said."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tflite
+import tvm
+from tvm import relax
+
+from farm.compiler.compile import Recipe, compile_model
+from farm.compiler.load import import_model, read
+from farm.compiler.model import ShapeError
+from farm.core.errors import ModelError
+from tests.support.tflite_files import convolution_and_dense, unsupported
+
+SIZE = 5
+KERNEL, BIAS, DENSE, IMAGE = (
+    np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    for seed, shape in enumerate([(4, 3, 3, 2), (4,), (6, SIZE * SIZE * 4), (1, SIZE, SIZE, 2)])
+)
+FILE = convolution_and_dense(KERNEL, BIAS, DENSE, SIZE)
+
+
+def by_numpy(image):
+    padded = np.pad(image, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    maps = np.zeros((1, SIZE, SIZE, 4), np.float32)
+    for y in range(SIZE):
+        for x in range(SIZE):
+            maps[0, y, x] = np.einsum("ijc,oijc->o", padded[0, y : y + 3, x : x + 3], KERNEL) + BIAS
+    return np.maximum(maps, 0).reshape(1, -1) @ DENSE.T
+
+
+def test_a_convolution_and_a_dense_layer_compute_what_numpy_does():
+    source = read(FILE, "net.tflite")
+    assert (source.format, source.outputs) == ("tflite", ("scores",))
+    assert [(spec.name, spec.shape, spec.dtype) for spec in source.inputs] == [
+        ("image", (1, SIZE, SIZE, 2), np.float32)
+    ]
+    model = import_model(source)
+    assert model.outputs[0].shape == (1, 6)
+    machine = relax.VirtualMachine(compile_model(model, Recipe({"kind": "llvm"})), tvm.cpu())
+    assert np.allclose(machine["main"](tvm.runtime.tensor(IMAGE)).numpy(), by_numpy(IMAGE), rtol=1e-5, atol=1e-5)
+    told = source.reference({"image": IMAGE})
+    assert told.outputs is None
+    assert "TensorFlow Lite" in told.by
+
+
+def test_an_open_dimension_must_be_fixed():
+    source = read(convolution_and_dense(KERNEL, BIAS, DENSE, SIZE, open_batch=True), "net.tflite")
+    assert source.inputs[0].shape == ("?", SIZE, SIZE, 2)
+    with pytest.raises(ShapeError, match=r"input 'image', shape [?]x5x5x2, leaves dimension 0 open") as caught:
+        import_model(source)
+    assert "--shape 'image:[1,5,5,2]'" in caught.value.hint
+    assert import_model(source, {"image": (1, 5, 5, 2)}).inputs[0].shape == (1, 5, 5, 2)
+
+
+def test_an_operator_that_tvm_does_not_know_is_named_with_its_place():
+    with pytest.raises(ModelError, match=r"does not support RNN \(operator 0 that makes 'hashes'\)"):
+        import_model(read(unsupported(), "net.tflite"))
+    with pytest.raises(ModelError, match=r"at CUSTOM \(operator 0 that makes 'hashes'\): Custom operators are"):
+        import_model(read(unsupported(tflite.BuiltinOperator.CUSTOM), "net.tflite"))
+
+
+@pytest.mark.parametrize("end", [9, 100, 400, len(FILE) // 2, len(FILE) - 700])
+def test_a_cut_file_is_refused(end):
+    with pytest.raises(ModelError, match=r"net.tflite is a TensorFlow Lite model that is cut short or damaged"):
+        import_model(read(FILE[:end], "net.tflite"))
+
+
+def test_a_damaged_file_is_refused_or_read_but_never_breaks():
+    generator = np.random.default_rng(3)
+    for _ in range(60):
+        damaged = bytearray(FILE)
+        for place in generator.integers(8, len(FILE), 4):
+            damaged[place] = int(generator.integers(256))
+        with contextlib.suppress(ModelError):
+            import_model(read(bytes(damaged), "net.tflite"))
