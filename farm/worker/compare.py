@@ -37,9 +37,9 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         b = prepare(sides[1], daemon, inputs=task.inputs, all_or_none=True)
     with session_to_phone(daemon) as session:
         with _said("A"):
-            ran_a, about_a = _checked(a, sides[0], session, daemon)
+            ran_a, about_a = _checked(a, sides[0], "a", session, daemon)
         with _said("B"):
-            ran_b, about_b = _checked(b, sides[1], session, daemon)
+            ran_b, about_b = _checked(b, sides[1], "b", session, daemon)
         before = moment_from(daemon.conditions())
         daemon.progress("timing both in turns")
         started_at = datetime.now(UTC)
@@ -82,8 +82,10 @@ def sides_of(task: CompareTask) -> tuple[ModelTask, ModelTask]:
     return a, b
 
 
-def _checked(built: Build, task: ModelTask, session: PhoneSession, daemon: Daemon) -> tuple[FirstRun, dict[str, Any]]:
-    ran = first_run(built, session, daemon)
+def _checked(
+    built: Build, task: ModelTask, side: str, session: PhoneSession, daemon: Daemon
+) -> tuple[FirstRun, dict[str, Any]]:
+    ran = first_run(built, session, daemon, side=side)
     return ran, {**built.judged(ran.outputs), **built.about(), **about_build(built, task)}
 
 

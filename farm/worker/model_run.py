@@ -82,8 +82,10 @@ def session_to_phone(daemon: Daemon) -> Iterator[PhoneSession]:
         raise
 
 
-def first_run(built: Build, session: PhoneSession, daemon: Daemon) -> FirstRun:
+def first_run(built: Build, session: PhoneSession, daemon: Daemon, *, side: str = "") -> FirstRun:
     """Upload the library and run the model once.
+
+    `side` tells libraries of one session apart: one that is loaded must not be written again, even with the same bytes.
 
     Raises:
         PhoneError: the phone failed.
@@ -91,7 +93,7 @@ def first_run(built: Build, session: PhoneSession, daemon: Daemon) -> FirstRun:
     device = session.device(built.device)
     daemon.progress("uploading")
     times_s = [time.monotonic()]
-    name = f"{built.compiled.key[:16]}.so"
+    name = f"{built.compiled.key[:16]}{side}.so"
     machine = session.virtual_machine(session.load(built.compiled.library, name), device)
     times_s.append(time.monotonic())
     daemon.progress("running")
