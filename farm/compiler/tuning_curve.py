@@ -1,0 +1,73 @@
+"""How a model's estimated latency fell while it was tuned. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from farm.compiler.records import RecordSet
+
+Point = tuple[int, float, float]  # trial, seconds of search, estimated latency of the model in seconds
+MOST_POINTS = 400  # of a curve in a result
+
+
+@dataclass(slots=True)
+class Estimate:
+    """The model's latency as the sum of its tasks' best times, each as often as the task runs.
+
+    What is not tuned is not in it. Infinite until every task that was ever tried has a candidate that ran.
+    """
+
+    weights: Mapping[str, int]  # by workload: the tasks that count
+    best_s: dict[str, float] = field(default_factory=dict)
+    trials: int = 0
+    improved_at: int = 0  # the trial that made it better last
+    curve: list[Point] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The estimate."""
+        if len(self.best_s) < len(self.weights):
+            return math.inf
+        return sum(self.weights[name] * seconds for name, seconds in self.best_s.items())
+
+    def know(self, workload: str, seconds: float) -> None:
+        """A result that is no trial of this run: a prior's."""
+        if workload in self.weights and seconds < self.best_s.get(workload, math.inf):
+            self.best_s[workload] = seconds
+
+    def add(self, workload: str, seconds: float, spent_s: float) -> bool:
+        """Count a trial; whether it made the estimate better."""
+        self.trials += 1
+        better = workload in self.weights and seconds < self.best_s.get(workload, math.inf)
+        if better:
+            self.best_s[workload] = seconds
+            self.improved_at = self.trials
+            if math.isfinite(self.seconds):
+                self.curve.append((self.trials, round(spent_s, 3), self.seconds))
+        return better
+
+    @property
+    def stale_trials(self) -> int:
+        """Trials since it became better last."""
+        return self.trials - self.improved_at
+
+
+def replayed(found: RecordSet, workloads: Iterable[str] | None = None) -> Estimate:
+    """The estimate after all of a set's records, in their order; only tasks with a candidate that ran count."""
+    ran = {each.workload for each in found.records if math.isfinite(each.seconds)}
+    wanted = found.tasks.keys() if workloads is None else workloads
+    estimate = Estimate({name: found.tasks[name].weight for name in wanted if name in ran and name in found.tasks})
+    for record in found.records:
+        origin = found.origins.get(record.key)
+        estimate.add(record.workload, record.seconds, origin.spent_s if origin else 0.0)
+    return estimate
+
+
+def thinned(curve: list[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most so many points: the first, the last, and evenly many between."""
+    if len(curve) <= most:
+        return curve
+    step = (len(curve) - 1) / (most - 1)
+    return [curve[round(step * number)] for number in range(most)]
