@@ -23,12 +23,12 @@ NOT_FOUND, NOT_EXECUTABLE, SIGNALLED = 127, 126, 128  # exit codes as shells giv
 END_LIMIT_S = 10.0  # for a command whose lease has ended: then it is killed
 
 
-def acquire(on: str, seconds: float, note: str, priority: int, *, quiet: bool) -> AsyncLease:
+def acquire(on: str, seconds: float, note: str, priority: int, *, tuning: bool, quiet: bool) -> AsyncLease:
     """A phone, for `seconds` from its grant; whoever gives up waiting leaves no job."""
 
     async def acquired() -> AsyncLease:
         async with AsyncClient(on_notice=say) as farm:
-            return await _acquire(farm, on, seconds, note, priority, quiet=quiet)
+            return await _acquire(farm, on, seconds, note, priority, tuning=tuning, quiet=quiet)
 
     return _to_its_end(acquired())
 
@@ -71,11 +71,13 @@ def until(held: HeldPhone) -> str:
     return f"{held.device} is yours until {when(held.expires_at)} (lease {held.lease})"
 
 
-async def _acquire(farm: AsyncClient, on: str, seconds: float, note: str, priority: int, *, quiet: bool) -> AsyncLease:
+async def _acquire(
+    farm: AsyncClient, on: str, seconds: float, note: str, priority: int, *, tuning: bool = False, quiet: bool
+) -> AsyncLease:
     """Wait for the phone; why there is none yet goes to stderr."""
     on_wait = None if quiet else lambda reason: say(f"waits: {reason}")
     try:
-        return await farm.acquire(on=on, seconds=seconds, note=note, priority=priority, on_wait=on_wait)
+        return await farm.acquire(on=on, seconds=seconds, note=note, tuning=tuning, priority=priority, on_wait=on_wait)
     except asyncio.CancelledError:
         say("cancelled 1 job")
         raise

@@ -21,6 +21,10 @@ app = typer.Typer(help="A phone of your own for a while: TVM key, adb server; wh
 
 Which = Annotated[str, typer.Argument(help="A lease's id, its job's, or the device's name.")]
 Duration = Annotated[str, typer.Option("--for", help="How long: 30m, 2h, 1h30m.")]
+Tuning = Annotated[
+    bool,
+    typer.Option("--tuning", help="Others may ask for the phone back: `yield_wanted` of `farm lease show --json`."),
+]
 Note = Annotated[str, typer.Option(help="What for; others see it.")]
 
 
@@ -30,6 +34,7 @@ def acquire(
     duration: Duration = "30m",
     note: Note = "",
     priority: work.Priority = work.PRIORITY,
+    tuning: Tuning = False,
     env: Annotated[
         bool, typer.Option("--env", help='Print shell exports: eval "$(farm lease acquire ... --env)"')
     ] = False,
@@ -43,7 +48,7 @@ def acquire(
 
     if env and json:
         raise UserError("--env and --json exclude each other", hint="choose one")
-    held = holding.acquire(on, parse_duration(duration), note, priority, quiet=json)
+    held = holding.acquire(on, parse_duration(duration), note, priority, tuning=tuning, quiet=json)
     if json:
         print_json(_facts(held))
     elif env:

@@ -23,6 +23,7 @@ from farm.cli import (
     job,
     lease,
     logs,
+    poison,
     reservation,
     run,
     serve,
@@ -75,7 +76,7 @@ for module in COMMANDS:
     module.register(app)
 GROUPS = {
     "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,
-    "reservation": reservation, "forward": forward, "store": store,
+    "reservation": reservation, "forward": forward, "store": store, "poison": poison,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name, no_args_is_help=True)

@@ -303,6 +303,7 @@ class AsyncClient(AsyncFarm):
         on: str,
         seconds: float = 1800.0,
         note: str = "",
+        tuning: bool = False,
         on_wait: OnNotice | None = None,
         **options: Unpack[JobOptions],
     ) -> AsyncLease:
@@ -312,6 +313,7 @@ class AsyncClient(AsyncFarm):
             on: which phone (a selector).
             seconds: how long.
             note: what for; others see it.
+            tuning: give it back when `lease.show` says that others want it (`yield_wanted`).
             on_wait: hears why there is none yet.
             options: `priority`, `deadline_s` ... (docs/clients.md).
 
@@ -321,7 +323,7 @@ class AsyncClient(AsyncFarm):
         """
         from farm.jobs.specs import LeaseSpec
 
-        spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, **options})
+        spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, "tuning": tuning, **options})
         async with self._own(spec) as submitted:
             [job] = submitted.ids
             lease = await granted(self._door, job, on_wait)

@@ -17,6 +17,7 @@ from farm.control.job_streams import JobStreams
 from farm.control.job_verbs import JobVerbs
 from farm.control.lease_verbs import LeaseVerbs
 from farm.control.personal_lease_verbs import PersonalLeaseVerbs
+from farm.control.poison_verbs import PoisonVerbs
 from farm.control.records_verbs import RecordsVerbs
 from farm.control.server import ControlServer
 from farm.control.store_verbs import StoreVerbs
@@ -65,6 +66,7 @@ async def open_job_door(
     BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
     ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed).register(control)
     EventVerbs(memory.history).register(control)
+    PoisonVerbs(sharing.poison).register(control)
     database = None if config.store.url else config.state_dir / "farm.db"
     run_as = workers.run_as
     host = Host(workers.artifacts, store, database, config.store.max_mb * MB, run_as.name, run_as.blocked)

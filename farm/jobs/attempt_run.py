@@ -108,6 +108,9 @@ class AttemptRun:
         except Exception as error:
             log.exception("attempt %s failed inside farm", self.attempt.id)
             return _failed(error)
+        finally:
+            if self.pool is not None:  # before the end is written: no phone may be granted to a job that is over
+                self.pool.settle()
 
     async def _verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
         try:

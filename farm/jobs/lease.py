@@ -208,7 +208,7 @@ class LeaseExecutor:
                 current.facts = replace(current.facts, key_sha256=(*current.facts.key_sha256, digest(key)))
                 await self._save(current)
                 current.key = key
-        return {**self._told(current), "tvm_key": current.key}
+        return {**self._told(current), "tvm_key": current.key, "yield_wanted": current.running.yield_wanted()}
 
     @to_its_end
     async def extend(self, name: str, seconds: float) -> datetime:

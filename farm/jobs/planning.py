@@ -14,7 +14,7 @@ from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import NoPhoneError, UserError
 from farm.core.job import Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.requests import Door, LeaseRequest
+from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
 from farm.fleet.named_targets import ForeignTargetError, target_on
 from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec, ModelSpec
@@ -97,7 +97,7 @@ def plan(
             device=device,
             array=array,
             priority=spec.priority,
-            lease_class=spec.lease_class,
+            lease_class=lease_class_of(spec),
             timeout_s=spec.timeout_s,
             max_attempts=spec.max_attempts,
             deadline=None if spec.deadline_s is None else now + timedelta(seconds=spec.deadline_s),
@@ -125,6 +125,11 @@ def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
         longest_s=longest_s(job),
         job=job.id,
     )
+
+
+def lease_class_of(spec: AnySpec) -> LeaseClass:
+    """What its leases are for: a script that tunes yields as a tune job does."""
+    return LeaseClass.TUNE if isinstance(spec, LeaseSpec) and spec.tuning else spec.lease_class
 
 
 def pooled(job: Job) -> bool:

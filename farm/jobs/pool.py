@@ -139,7 +139,7 @@ class Pool:
         self._orders = Orders(1, frozenset(), 0)
         self._unsubscribe: Callable[[], None] | None = None
         self._soon: asyncio.Handle | None = None
-        self._closed = False
+        self._settled = False
         self._said: object = None
         self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
@@ -164,18 +164,21 @@ class Pool:
             raise PhoneError(f"{self._first.device} is not identified")
         self._look()
 
-    def close(self, reason: str) -> None:
-        """Give everything back: phones, wishes, the worker place."""
-        if self._closed:
-            return
-        self._closed = True
+    def settle(self) -> None:
+        """Want nothing more: the work is over. What it has it keeps until `close`."""
+        self._settled = True
         if self._unsubscribe is not None:
             self._unsubscribe()
+            self._unsubscribe = None
         if self._soon is not None:
             self._soon.cancel()
         for request in self._asked.values():
             self._leases.withdraw(request)
         self._asked.clear()
+
+    def close(self, reason: str) -> None:
+        """Give everything back: phones, wishes, the worker place."""
+        self.settle()
         for lease_id in self._held:
             self._leases.release(lease_id, reason)
         self._held.clear()
@@ -238,12 +241,12 @@ class Pool:
 
     def _look_soon(self) -> None:
         """Once per turn of the loop: changes of phones come in crowds, some of them from our own releases."""
-        if self._soon is None and not self._closed:
+        if self._soon is None and not self._settled:
             self._soon = asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
         self._soon = None
-        if self._closed or self._like is None:
+        if self._settled or self._like is None:
             return
         self._learn()
         held = {lease.id: lease.device for lease in self._held.values()}

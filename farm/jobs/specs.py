@@ -212,6 +212,7 @@ class LeaseSpec(JobSpec):
 
     seconds: Annotated[Seconds, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
     note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
+    tuning: Flag = False  # its holder gives the phone back when others wait for it (`yield_wanted` of `lease.show`)
     # Whoever has a phone in hands does not want another one in the middle of it: a lost phone ends the lease.
     max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = 1
 

@@ -44,6 +44,21 @@ job.cancelled c
 """
 
 
+# An attempt that gains a phone, loses its first one, and succeeds.
+POOLED = """\
+daemon.started farm
+job.submitted t kind=tune
+lease.granted L1 device=p1 fence=11 job=t
+attempt.started t.1 job=t device=p1 lease=L1 fence=11
+lease.granted L2 device=p2 fence=12 job=t
+lease.released L1 device=p1 fence=11
+DAEMON
+attempt.ended t.1 state=done fence=11
+job.done t
+lease.released L2 device=p2 fence=12
+"""
+
+
 def events_of(text):
     for seq, line in enumerate(text.splitlines(), 1):
         kind, subject, *facts = line.split()
@@ -73,6 +88,7 @@ def after(line, *more):
 
 def test_nothing_is_wrong_with_a_good_log():
     assert broken(events_of(GOOD)) == set()
+    assert broken(events_of(POOLED.replace("DAEMON", "daemon.stopped farm"))) == set()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +150,14 @@ def test_nothing_is_wrong_with_a_good_log():
         "a result with an old fence": (
             "stale-result",
             changed("attempt.ended a.2 state=done fence=23", "attempt.ended a.2 state=done fence=11"),
+        ),
+        "a result of several phones under another daemon": (
+            "stale-result",
+            POOLED.replace("DAEMON", "daemon.started f"),
+        ),
+        "a second phone for one attempt": (
+            "one-phone",
+            POOLED.replace("kind=tune", "kind=bench").replace("DAEMON", "x y"),
         ),
         "two results": ("result-twice", changed("a.1 state=failed", "a.1 state=done")),
         "no result": ("result-twice", changed("a.2 state=done", "a.2 state=failed")),

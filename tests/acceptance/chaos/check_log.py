@@ -26,7 +26,9 @@ RULES: Mapping[str, str] = {
     "attempt-number": "attempts of a job are numbered 1, 2, 3 ..., one at a time",
     "attempt-ends-once": "every attempt ends exactly once",
     "attempt-under-lease": "an attempt starts under an open lease of its own job, with its device and fence",
-    "stale-result": "a result counts only while its lease is open, with that lease's fence",
+    "stale-result": "a result counts only while its lease is open, with that lease's fence; of a kind that has several "
+    "phones at once, under the daemon that began the attempt",
+    "one-phone": "while its attempt runs a job is granted no other phone, unless its kind has several at once",
     "result-twice": "a job that is done has exactly one attempt that succeeded, others have none",
     "fence-grows": "every grant's fence is higher than those before it on the same phone, and no other has it",
     "phone-twice": "no phone is leased twice at any moment",
@@ -34,6 +36,7 @@ RULES: Mapping[str, str] = {
     "tables": "the database's tables say the same as its events",
     "results": "a job that is done has one result, and nobody has one without an attempt that came to its end",
 }
+POOLED = frozenset({"tune"})  # kinds whose attempts gain and lose phones while they run
 NO_RESULT = frozenset({"lease"})  # kinds of which nothing is kept but that they are done
 ENDS = {"job.done": "done", "job.failed": "failed", "job.cancelled": "cancelled"}
 
@@ -68,6 +71,7 @@ class Attempt:
     lease: str
     device: str
     fence: int
+    daemon: int  # which start of it
     state: str = ""  # how it ended
 
 
@@ -103,6 +107,7 @@ class Replay:
         self._fences: dict[int, str] = {}  # whose it is
         self._latest: dict[str, int] = {}  # device -> its latest lease's fence
         self._seq = -1
+        self._daemon = 0  # starts so far
 
     def play(self, events: Iterable[Event]) -> None:
         """Take the whole log, then look at what is still open."""
@@ -128,7 +133,9 @@ class Replay:
             self._wrong("sequence", f"event {event.seq} comes after {self._seq}", event.seq)
         self._seq = event.seq
         self.kinds[event.kind] += 1
-        if event.kind == "job.submitted":
+        if event.kind == "daemon.started":
+            self._daemon += 1
+        elif event.kind == "job.submitted":
             self._submitted(event)
         elif event.kind.startswith("job."):
             self._job(event)
@@ -161,7 +168,8 @@ class Replay:
 
     def _started(self, event: Event) -> None:
         name, data = event.subject, event.data
-        attempt = Attempt(str(data["job"]), str(data["lease"]), str(data["device"]), int(data["fence"]))
+        facts = (str(data["job"]), str(data["lease"]), str(data["device"]), int(data["fence"]))
+        attempt = Attempt(*facts, daemon=self._daemon)
         job = self.jobs.get(attempt.job)
         if job is None:
             self._wrong("unknown", f"attempt {name} of job {attempt.job}, which was never submitted")
@@ -197,6 +205,9 @@ class Replay:
         lease = self.leases.get(attempt.lease)
         if int(event.data["fence"]) != attempt.fence:
             self._wrong("stale-result", f"attempt {event.subject} has fence {attempt.fence}, ends with {event.data}")
+        elif state == "done" and self._pooled(attempt.job):
+            if attempt.daemon != self._daemon:
+                self._wrong("stale-result", f"attempt {event.subject} succeeds under another daemon than it began")
         elif state == "done" and (lease is None or lease.over):
             self._wrong("stale-result", f"attempt {event.subject} succeeds after its lease {attempt.lease} has ended")
 
@@ -221,6 +232,9 @@ class Replay:
         job = self.jobs.get(lease.job)
         if job is not None and job.state:
             self._wrong("after-the-end", f"lease {name} is granted to job {lease.job}, which was {job.state}")
+        runs = job is not None and any(not self.attempts[each].state for each in job.attempts)
+        if runs and not self._pooled(lease.job):
+            self._wrong("one-phone", f"lease {name} is granted to job {lease.job}, whose attempt runs already")
         self._on[lease.device] = name
         self.leases[name] = lease
 
@@ -234,6 +248,9 @@ class Replay:
             lease.over = True
             if self._on.get(lease.device) == event.subject:
                 del self._on[lease.device]
+
+    def _pooled(self, job: str) -> bool:
+        return job in self.jobs and self.jobs[job].kind in POOLED
 
     def _wrong(self, rule: str, text: str, seq: int = 0) -> None:
         assert rule in RULES, rule
