@@ -34,6 +34,7 @@ def demo(
     phones: Annotated[str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.")] = ",".join(PHONES),
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 20,
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
+    arm64: Annotated[bool, typer.Option("--arm64", help="Phones that run AArch64 code, under qemu.")] = False,
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time."""
     from farm.cli.virtual_farm import phones_of, virtual_farm
@@ -41,7 +42,7 @@ def demo(
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
     started = time.monotonic()
-    lab = phones_of(phones.split(","))
+    lab = phones_of(profile + "+arm64" * arm64 for profile in phones.split(","))
     with virtual_farm(lab, isolation=isolation, tell=say) as farm:
         farm.wait_ready(len(lab), tell=say)
         host, port = farm.tracker()

@@ -1,0 +1,113 @@
+"""What an arm64 phone is built from: missing programs and failed downloads are told in a sentence, damage is seen."""
+
+import json
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+
+from farm.simulation import arm64, arm64_downloads
+from farm.simulation.arm64 import Arm64ToolsError, find_tools, is_whole
+from farm.simulation.arm64_downloads import DownloadError, fetch_debian, fetch_wheels
+from farm.simulation.profiles import load_profile, split_profile
+
+ON_X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="arm64 phones are emulated on x86-64 hosts")
+
+
+def program(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@ON_X86_64
+def test_all_that_is_missing_is_told_at_once_with_what_to_install():
+    with pytest.raises(Arm64ToolsError) as caught:
+        find_tools(lambda name: None if "aarch64" in name else f"/usr/bin/{name}")
+    assert "qemu-aarch64-static, aarch64-linux-gnu-g++" in caught.value.message
+    assert caught.value.hint == "apt install qemu-user-static g++-aarch64-linux-gnu"
+
+
+@ON_X86_64
+def test_a_qemu_that_needs_the_hosts_libraries_is_refused():
+    linked = shutil.which("sh")
+    with pytest.raises(Arm64ToolsError, match="linked to libraries of the host"):
+        find_tools(lambda name: linked if "qemu" in name else f"/usr/bin/{name}")
+
+
+def test_another_host_is_refused(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(Arm64ToolsError, match="this one is riscv64"):
+        find_tools(lambda name: f"/usr/bin/{name}")
+
+
+def folder(path):
+    (path / "root").mkdir()
+    (path / "root/libc").write_bytes(b"as it was")
+    contents = {"files": {"root/libc": arm64._sha256(path / "root/libc")}}
+    (path / "contents.json").write_text(json.dumps(contents))
+    return path
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / "root/libc").write_bytes(b"as it is"),
+        lambda path: (path / "root/libc").unlink(),
+        lambda path: (path / "contents.json").unlink(),
+        lambda path: (path / "contents.json").write_text('{"files": {'),
+        lambda path: (path / "contents.json").write_text("[]"),
+        lambda path: (path / "contents.json").write_text('{"files": {}}'),
+    ],
+)
+def test_a_folder_that_is_not_as_it_was_made_is_not_used(tmp_path, damage):
+    made = folder(tmp_path)
+    assert is_whole(made)
+    damage(made)
+    assert not is_whole(made)
+
+
+def test_a_folder_that_is_not_there_is_not_whole(tmp_path):
+    assert not is_whole(tmp_path / "nowhere")
+
+
+def test_what_apt_said_is_the_evidence(tmp_path):
+    apt = program(tmp_path / "apt-get", "echo 'Could not resolve deb.debian.org' >&2; exit 100")
+    with pytest.raises(DownloadError, match="could not download libc6") as caught:
+        fetch_debian(apt, "dpkg-deb", tmp_path, tmp_path / "root", tmp_path / "bundle")
+    assert "Could not resolve" in caught.value.evidence
+    assert "network" in caught.value.hint
+
+
+def test_a_package_without_its_library_is_told(tmp_path):
+    apt = program(tmp_path / "apt-get", '[ "$4" != download ] || touch libc6.deb')
+    with pytest.raises(DownloadError, match=r"have no libc\.so\.6"):
+        fetch_debian(apt, program(tmp_path / "dpkg-deb", "true"), tmp_path, tmp_path / "root", tmp_path / "bundle")
+
+
+def test_what_pip_said_is_the_evidence(tmp_path, monkeypatch):
+    python = program(tmp_path / "python", "echo 'THESE PACKAGES DO NOT MATCH THE HASHES' >&2; exit 1")
+    monkeypatch.setattr(arm64_downloads.sys, "executable", python)
+    with pytest.raises(DownloadError, match="pip could not download apache-tvm") as caught:
+        fetch_wheels(tmp_path, tmp_path)
+    assert "DO NOT MATCH" in caught.value.evidence
+
+
+def test_wheels_without_a_library_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(arm64_downloads.sys, "executable", program(tmp_path / "python", "true"))
+    with pytest.raises(DownloadError, match=r"have no tvm/lib/libtvm_runtime\.so, .*, tvm_ffi/lib/libtvm_ffi\.so"):
+        fetch_wheels(tmp_path, tmp_path)
+
+
+def test_hashes_known_here_are_those_of_the_lock():
+    lock = (Path(__file__).parents[3] / "requirements.lock").read_text()
+    for (package, version), digest in arm64_downloads._KNOWN_SHA256.items():
+        assert f"{package}=={version}" in lock
+        assert digest in lock
+
+
+def test_what_stands_behind_a_profiles_name_decides_its_abi():
+    assert split_profile("galaxy-s9+arm64") == ("galaxy-s9", True)
+    assert split_profile("galaxy-s9") == ("galaxy-s9", False)
+    assert load_profile("galaxy-s9").properties("s", "arm64-v8a")["farm.virtual.abi"] == "arm64-v8a"
