@@ -19,6 +19,7 @@ from farm.measure.sampling import best, measure_again
 from farm.worker.certificate import VIRTUAL, Nominal, Try, about_build, measured, moment_from, nominal_of, plain
 from farm.worker.daemon import Daemon
 from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
+from farm.worker.profile import profile
 from farm.worker.session import on_phone
 from farm.worker.timing import MS, Plan, measure, timer_of
 
@@ -39,6 +40,9 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         with on_phone("loading the reference kernel"):
             loaded = load_kernel(session.raw, kernel)
         timed = _timed(task, ran, loaded, nominal_of(kernel.key, task.nominals), daemon)
+        if task.profile:
+            daemon.progress("timing each operator")
+            timed["profile"] = profile(built, daemon.artifact(task.model), session, timed["latency"]["median_ms"] / MS)
     certificate = {**timed["certificate"], **about_build(built, task), "notes": [VIRTUAL] if task.virtual else []}
     return {**numerics, **timed, **built.about(), "certificate": certificate}
 
