@@ -1,5 +1,6 @@
 """ARM for real: a phone whose programs are AArch64, run by qemu; what it runs is made here, without an NDK."""
 
+import signal
 import sys
 
 import numpy as np
@@ -12,7 +13,7 @@ from farm.cli.virtual_farm import phones_of, virtual_farm
 from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
 from farm.simulation.arm64_downloads import DownloadError
 from farm.zoo.small_cnn import INPUT_SHAPE, build
-from tests.support.arm64 import compile_arm64_kernel
+from tests.support.arm64 import board, compile_arm64_kernel, compile_dot_product
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
 
@@ -157,6 +158,12 @@ def test_a_program_for_another_machine_is_refused(farm, phone, programs):
     assert "Command line usage" in said
 
 
+def test_an_instruction_that_the_abi_does_not_promise_is_illegal(farm, phone, tmp_path):
+    where = f"{ON_PHONE}/dot"
+    assert farm.adb("-s", phone.serial, "push", str(compile_dot_product(tmp_path)), where).returncode == 0
+    assert phone.shell(f"{where} 2>/dev/null; echo $?; rm {where}").split()[-1] == str(128 + signal.SIGILL)
+
+
 def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
     story, before = Story(farm), phone.programs()
     with clients.running(HOLD.format(key=phone.name)) as client:
@@ -194,6 +201,14 @@ def test_a_reboot_leaves_nothing_and_starts_again(farm, phone, clients):
     story.until("device.ready", subject=name)
     assert len(phone.programs()) == 1
     assert clients.result(USE.format(key=name)) is True
+
+
+def test_a_board_that_is_no_android_registers_itself_and_runs_the_same_code(farm, programs, clients, tmp_path):
+    _, tracker = farm.tracker()
+    with board(programs, tracker, "raspberry-pi", tmp_path):
+        assert clients.result(USE.format(key="raspberry-pi")) is True
+        rows = {row["key"]: row["total"] for row in farm.status()["keys"]}
+        assert (rows["raspberry-pi"], rows["android"]) == (1, 2)
 
 
 @pytest.mark.parametrize("isolation", ["user", "none"])
