@@ -76,7 +76,7 @@ def compare(
     lies within `min_effect` of 1 on both sides; all else is `cannot tell`.
 
     Raises:
-        ValueError: the lengths differ or are odd or 0, a time is not finite and above 0, or effects are out of order:
+        ValueError: the lengths differ or are odd or 0, a time is beyond 1e-12 to 1e9 s, or effects are out of order:
             0 <= min_effect < find_effect < 1.
     """
     _check_effects(min_effect, find_effect)

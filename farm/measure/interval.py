@@ -14,6 +14,7 @@ from farm.measure.series import FloatArray
 
 RESAMPLES = 1000  # the interval's ends then scatter by about 2 % of its width between seeds
 SEED = 20260801  # fixed: the same samples always give the same interval
+NO_SPREAD = 1e-9  # relative: rounding, not timing
 MOST_LIKENESS = 0.95  # beyond, samples say next to nothing
 TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 FEWEST_BLOCKS = 5  # fewer make no distribution
@@ -51,7 +52,7 @@ def likeness(values: FloatArray) -> float:
     centred = pulled_in(values)
     centred = centred - centred.mean()
     power = float(centred @ centred)
-    if power <= 0:
+    if power <= count * NO_SPREAD**2:
         return 0.0
     raw = float(centred[1:] @ centred[:-1]) / power
     return min(max(raw * count / max(count - 3, 1), 0.0), MOST_LIKENESS)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from farm.measure.drift import spread
+from farm.measure.drift import MAD_TO_SIGMA
 from farm.measure.series import FloatArray
 
 MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
@@ -17,6 +17,7 @@ FEWEST_BEFORE = 3
 FEWEST_AFTER = 2  # a single slow result is no regression
 SURE = 6.0  # standard errors; few results tell their scatter badly, and every place is tried
 LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
+MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median over that of a mean, for normal values
 Z95 = 1.96
 
 
@@ -58,10 +59,10 @@ class Change:
 def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple[Change, ...]:
     """Changes of level within each epoch, in the order of time.
 
-    A history is split at its clearest change, then each part again. A change counts when the medians of the results on
-    both sides differ by `min_effect` and by 6 standard errors of what results of one level scatter (robustly estimated,
-    and at least what their own intervals say), with at least 3 results before and 2 after it. One outlier among the
-    results, even the last, is no change.
+    A history is split where results lie nearest to the medians of both sides (least absolute deviations), then each
+    part again. The split counts when the medians differ by `min_effect` and by 6 standard errors of what results of one
+    level scatter (robustly estimated, and at least what their own intervals say), with at least 3 results before and 2
+    after it. One outlier among the results, even the last, is no change.
 
     Raises:
         ValueError: a time is not finite and above 0.
@@ -81,15 +82,16 @@ def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple
 
 def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> list[Change]:
     levels = np.log([points[index].median_s for index in indices])
-    own = np.array([_sigma(points[index]) for index in indices])
-    best: tuple[float, int] | None = None
-    for place in range(FEWEST_BEFORE, len(indices) - FEWEST_AFTER + 1):
-        errors, effect = _errors(levels, own, place)
-        if errors >= SURE and effect >= math.log1p(min_effect) and (best is None or errors > best[0]):
-            best = (errors, place)
-    if best is None:
+    places = range(FEWEST_BEFORE, len(indices) - FEWEST_AFTER + 1)
+    if not places:
         return []
-    errors, place = best
+    place = min(places, key=lambda each: _away(levels, each).sum())
+    effect = _effect(levels[:place], levels[place:])
+    own = float(np.median([_sigma(points[index]) for index in indices]))
+    scatter = max(_scatter(levels), own, LEAST_SIGMA)
+    errors = effect / (MEDIAN_ERROR * scatter * math.sqrt(1 / place + 1 / (len(indices) - place)))
+    if errors < SURE or effect < math.log1p(min_effect):
+        return []
     first = points[indices[place]]
     change = Change(
         index=indices[place],
@@ -107,17 +109,27 @@ def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> li
     ]
 
 
-def _errors(levels: FloatArray, own: FloatArray, place: int) -> tuple[float, float]:
-    """How many standard errors lie between the levels before and after a place, and their distance (log)."""
+def _away(levels: FloatArray, place: int) -> FloatArray:
+    """How far results lie from the median of their side."""
     before, after = levels[:place], levels[place:]
-    middles = float(np.median(before)), float(np.median(after))
-    effect = abs(middles[1] - middles[0])
-    away = np.concatenate([before - middles[0], after - middles[1]])
-    # Two medians were fitted: with few results they lie closer to them than to the true levels.
-    freedom = max(levels.size - 2, 1)
-    scatter = max(spread(away) * math.sqrt(levels.size / freedom), float(np.median(own)), LEAST_SIGMA)
-    error = 1.2533 * scatter * math.sqrt(1 / before.size + 1 / after.size)
-    return effect / error, effect
+    sides = [before - np.median(before), after - np.median(after)]
+    return np.asarray(np.abs(np.concatenate(sides)), dtype=np.float64)
+
+
+def _effect(before: FloatArray, after: FloatArray) -> float:
+    """The distance of two sides' medians (log); of an even number the middle one that is nearer to the other side."""
+    slower = np.median(after) > np.median(before)
+    low, high = (before, after) if slower else (after, before)
+    return max(float(np.sort(high)[(high.size - 1) // 2] - np.sort(low)[low.size // 2]), 0.0)
+
+
+def _scatter(levels: FloatArray) -> float:
+    """The standard deviation of results of one level, from each one's distance to the next, which levels hardly change.
+
+    Few results tell it badly: it is taken higher for them.
+    """
+    steps = np.abs(np.diff(levels))
+    return float(MAD_TO_SIGMA * np.median(steps) / math.sqrt(2) * math.sqrt(levels.size / (levels.size - 2)))
 
 
 def _sigma(point: Point) -> float:

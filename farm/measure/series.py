@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+SHORTEST_S, LONGEST_S = 1e-12, 1e9  # what is beyond is a unit mixed up, and breaks logarithms
+
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -44,20 +46,23 @@ def series(
     Without `start_s` the samples are taken as one after the other, each as long as it says.
 
     Raises:
-        ValueError: there is no sample; a time is not finite, or not above 0; the lengths differ; time goes backwards.
+        ValueError: there is no sample; a time is beyond 1e-12 to 1e9 s; the lengths differ; time goes backwards.
     """
     values = np.asarray(seconds, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError("there is no sample")
-    if not np.all(np.isfinite(values)) or np.any(values <= 0):
-        raise ValueError("a sample is not a finite time above 0")
-    starts = np.cumsum(values) - values if start_s is None else np.asarray(start_s, dtype=np.float64)
+    if not _are_times(values):
+        raise ValueError(f"a sample is not a time between {SHORTEST_S:g} and {LONGEST_S:g} s")
+    starts = np.cumsum(np.append(0.0, values[:-1])) if start_s is None else np.asarray(start_s, dtype=np.float64)
     reference = np.full(values.size, np.nan) if reference_s is None else np.asarray(reference_s, dtype=np.float64)
     if starts.shape != values.shape or reference.shape != values.shape:
         raise ValueError(f"{values.size} samples, {starts.size} start times and {reference.size} reference times")
     if not np.all(np.isfinite(starts)) or np.any(np.diff(starts) < 0):
         raise ValueError("the start times do not go forward")
-    known = reference[~np.isnan(reference)]
-    if not np.all(np.isfinite(known)) or np.any(known <= 0):
-        raise ValueError("a time of the reference kernel is not a finite time above 0")
+    if not _are_times(reference[~np.isnan(reference)]):
+        raise ValueError(f"a time of the reference kernel is not between {SHORTEST_S:g} and {LONGEST_S:g} s")
     return Series(values, starts, reference)
+
+
+def _are_times(values: FloatArray) -> bool:
+    return bool(np.all((values >= SHORTEST_S) & (values <= LONGEST_S)))

@@ -1,0 +1,35 @@
+"""Runs whose truth is known: 1 ms at a nominal speed at which the reference kernel takes 0.1 ms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from farm.measure.series import FloatArray, Series, series
+
+TRUE_S = 1e-3
+NOMINAL_S = 1e-4
+
+
+def noise(count: int, seed: int = 1) -> FloatArray:
+    return np.random.default_rng(seed).normal(size=count)
+
+
+def ar(count: int, likeness: float, seed: int = 1) -> FloatArray:
+    fresh = noise(count + 50, seed) * np.sqrt(1 - likeness**2)
+    values = np.zeros(count + 50)
+    for place in range(1, values.size):
+        values[place] = likeness * values[place - 1] + fresh[place]
+    return values[50:]
+
+
+def a_run(
+    away: FloatArray, both: FloatArray | float = 1.0, own: FloatArray | float = 1.0, *, reference: bool = True
+) -> Series:
+    """`away` in percent of the truth; `both` slows the reference kernel too, `own` the model alone."""
+    speed = np.ones(away.size) * both
+    beside = NOMINAL_S * speed * np.exp(0.003 * noise(away.size, 99))
+    return series(TRUE_S * speed * own * np.exp(0.01 * away), None, beside if reference else None)
+
+
+def stepped(count: int, at: int, by: float) -> FloatArray:
+    return np.where(np.arange(count) < at, 1.0, 1 + by)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.measure.assess import assess
+from farm.measure.conditions import Conditions, Moment, Verdict
+from farm.measure.series import series
+from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise, stepped
+
+times = st.floats(1e-12, 1e9)
+
+
+def codes(found):
+    return {reason.code for reason in found.reasons}
+
+
+def test_a_quiet_run_is_trusted_and_holds_the_truth():
+    found = assess(a_run(noise(60)), NOMINAL_S)
+    assert found.verdict is Verdict.TRUSTED
+    assert not found.reasons
+    assert found.warmup == 0
+    assert found.estimate.low_s < TRUE_S < found.estimate.high_s
+
+
+def test_drift_that_the_reference_tells_is_taken_out():
+    drift = 1 + 0.1 * np.arange(60) / 60
+    found = assess(a_run(noise(60), drift), NOMINAL_S)
+    assert found.verdict is Verdict.TRUSTED
+    assert found.estimate.low_s < TRUE_S < found.estimate.high_s
+    assert found.raw_median_s > 1.04 * TRUE_S
+    assert found.drift == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_estimate_is_at_nominal_speed_though_the_whole_run_was_slower():
+    found = assess(a_run(noise(60), 1.2), NOMINAL_S)
+    assert found.estimate.median_s == pytest.approx(TRUE_S, rel=0.01)
+    unknown = assess(a_run(noise(60), 1.2))
+    assert unknown.estimate.median_s == pytest.approx(1.2 * TRUE_S, rel=0.01)
+
+
+def test_a_step_in_both_is_not_hidden_by_the_correction():
+    found = assess(a_run(noise(60), stepped(60, 30, 0.2)), NOMINAL_S)
+    assert found.verdict is Verdict.REJECTED
+    assert found.reference_step is not None
+    assert found.reference_step.index == pytest.approx(30, abs=1)
+    assert found.reference_step.change == pytest.approx(0.2, abs=0.03)
+
+
+@pytest.mark.parametrize("at", [4, 10, 30, 50, 56])
+def test_throttling_is_no_warm_up_wherever_it_begins(at):
+    for run in (a_run(noise(60), stepped(60, at, 0.15)), a_run(noise(60), 1.0, stepped(60, at, 0.15))):
+        assert assess(run, NOMINAL_S).verdict is not Verdict.TRUSTED
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_clock_with_levels_is_not_trusted(number):
+    clock = 1 + 0.1 * np.random.default_rng(2).integers(0, number, size=60)
+    assert "reference_modes" in codes(assess(a_run(noise(60), clock), NOMINAL_S))
+    assert "modes" in codes(assess(a_run(noise(60), 1.0, clock), NOMINAL_S))
+
+
+def test_warm_up_is_cut_and_said():
+    warming = 1 + 0.2 * np.exp(-np.arange(100) / 4)
+    found = assess(a_run(noise(100), 1.0, warming), NOMINAL_S)
+    assert 5 <= found.warmup <= 30
+    assert found.count == 100
+    assert found.used == 100 - found.warmup
+    assert found.verdict is Verdict.TRUSTED
+    assert found.estimate.low_s < TRUE_S < found.estimate.high_s
+
+
+def test_a_run_that_warms_up_all_the_time_is_not_trusted():
+    warming = 1 + 0.1 * np.exp(-np.arange(100) / 30)
+    assert codes(assess(a_run(noise(100), 1.0, warming), NOMINAL_S)) & {"warming_up", "trend", "step"}
+
+
+def test_outliers_are_counted_and_stay():
+    away = noise(60)
+    away[[10, 40]] = 60
+    found = assess(a_run(away), NOMINAL_S)
+    assert found.outliers.indices == (10, 40)
+    assert found.outliers.worst == pytest.approx(0.82, abs=0.05)
+    assert found.used == 60
+    assert found.verdict is Verdict.TRUSTED
+
+
+def test_a_burst_of_outliers_is_an_event():
+    away = noise(80)
+    away[50:55] = 30
+    assert "burst" in codes(assess(a_run(away), NOMINAL_S))
+
+
+def test_without_a_reference_nothing_is_trusted():
+    found = assess(a_run(noise(60), reference=False))
+    assert codes(found) == {"no_reference"}
+    assert found.nominal_s is None
+    assert found.verdict is Verdict.SUSPECT
+
+
+def test_samples_like_their_neighbours_widen_the_interval_and_count_less():
+    alone, alike = (assess(a_run(each), NOMINAL_S) for each in (noise(100), ar(100, 0.7)))
+    assert alike.estimate.half_width > 1.5 * alone.estimate.half_width
+    assert alike.estimate.effective_count < 40 < alone.estimate.effective_count
+
+
+def test_what_was_asked_for_and_not_reached_is_said():
+    reason = next(each for each in assess(a_run(noise(60)), NOMINAL_S, half_width=0.0005).reasons)
+    assert reason.code == "wide"
+    assert "0.05%" in reason.sentence
+
+
+@pytest.mark.parametrize(
+    ("moment", "code", "verdict"),
+    [
+        (Moment(throttle_status=1), "throttled", Verdict.SUSPECT),
+        (Moment(throttle_status=4), "throttled", Verdict.REJECTED),
+        (Moment(temperature_c=45.0), "temperature", Verdict.SUSPECT),
+        (Moment(battery_percent=9.0), "battery", Verdict.SUSPECT),
+        (Moment(clock_hz=1.0e9), "clock", Verdict.SUSPECT),
+    ],
+)
+def test_conditions_speak_against_a_result(moment, code, verdict):
+    before = Moment(
+        temperature_c=30.0, throttle_status=0, battery_percent=80.0, charging=False, clock_hz=2.0e9, neighbours=0
+    )
+    calm = Conditions(before=before, after=before)
+    assert assess(a_run(noise(60)), NOMINAL_S, conditions=calm).verdict is Verdict.TRUSTED
+    found = assess(a_run(noise(60)), NOMINAL_S, conditions=replace(calm, during=(moment,)))
+    assert codes(found) == {code}
+    assert found.verdict is verdict
+
+
+def test_the_certificate_is_json_and_names_what_is_unknown():
+    wire = assess(a_run(noise(60)), NOMINAL_S, conditions=Conditions(before=Moment(throttle_status=0))).to_wire()
+    again = json.loads(json.dumps(wire, allow_nan=False))
+    assert again["verdict"] == "trusted"
+    assert "throttle_status" not in again["unknown"]
+    assert {"temperature_c", "clock_hz"} <= set(again["unknown"])
+    assert again["estimate"]["half_width"] > 0
+
+
+@given(
+    samples=st.lists(st.tuples(times, st.one_of(times, st.just(math.nan))), min_size=1, max_size=60),
+    nominal_s=st.one_of(st.none(), times),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_times_get_an_estimate_and_json(samples, nominal_s):
+    seconds, reference_s = zip(*samples, strict=True)
+    found = assess(series(seconds, None, reference_s), nominal_s)
+    assert 0 < found.estimate.low_s <= found.estimate.median_s <= found.estimate.high_s < math.inf
+    json.dumps(found.to_wire(), allow_nan=False)
+
+
+@given(st.lists(st.floats(1e-4, 1e-2), min_size=1, max_size=40), st.floats(0.01, 100))
+@settings(max_examples=40, deadline=None)
+def test_in_other_units_the_interval_is_the_same(seconds, factor):
+    one, other = (assess(series(np.array(seconds) * scale)) for scale in (1.0, factor))
+    for name in ("median_s", "low_s", "high_s"):
+        assert getattr(other.estimate, name) == pytest.approx(factor * getattr(one.estimate, name), rel=1e-6)
+
+
+@given(st.integers(1, 50), st.floats(1e-6, 10))
+@settings(max_examples=30, deadline=None)
+def test_equal_samples_have_an_interval_of_no_width(count, value):
+    found = assess(series([value] * count, None, [NOMINAL_S] * count), NOMINAL_S)
+    assert found.estimate.half_width == pytest.approx(0, abs=1e-9)
+    assert found.verdict is (Verdict.TRUSTED if count >= 30 else Verdict.SUSPECT if count >= 5 else Verdict.REJECTED)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_samples_are_rejected_with_a_number_all_the_same(count):
+    found = assess(a_run(noise(count)), NOMINAL_S)
+    assert found.verdict is Verdict.REJECTED
+    assert found.estimate.count == count
+
+
+@pytest.mark.parametrize(
+    ("seconds", "start_s", "reference_s"),
+    [
+        ([], None, None),
+        ([1.0, math.nan], None, None),
+        ([1.0, 0.0], None, None),
+        ([1.0, math.inf], None, None),
+        ([1.0, 1.0], [0.0], None),
+        ([1.0, 1.0], [1.0, 0.0], None),
+        ([1.0, 1.0], None, [1.0, -1.0]),
+    ],
+)
+def test_what_is_no_series_is_refused(seconds, start_s, reference_s):
+    with pytest.raises(ValueError):
+        series(seconds, start_s, reference_s)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.measure.assess import assess
+from farm.measure.comparison import (
+    FIRST_PAIRS,
+    Answer,
+    compare,
+    compare_results,
+    more_pairs,
+    needed_pairs,
+    needed_same,
+    together,
+)
+from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, noise
+
+times = st.floats(1e-12, 1e9)
+
+
+def pairs(count, effect, scale=0.01, drift=0.0):
+    """A and B of `count` pairs, timed A B B A A B B A with a drift over the whole time."""
+    order = np.exp(scale * noise(2 * count) + drift * np.arange(2 * count) / count)
+    rounds = (TRUE_S * order).reshape(-1, 4)
+    return rounds[:, [0, 3]].ravel(), (1 + effect) * rounds[:, [1, 2]].ravel()
+
+
+@pytest.mark.parametrize(("effect", "answer"), [(0.05, Answer.SLOWER), (-0.05, Answer.FASTER), (0.0, Answer.SAME)])
+def test_what_is_so_is_said(effect, answer):
+    found = compare(*pairs(200, effect))
+    assert found.answer is answer
+    assert found.low < 1 + effect < found.high
+    assert found.pairs == 200
+
+
+def test_too_much_noise_cannot_tell_and_says_how_many_pairs_could():
+    found = compare(*pairs(FIRST_PAIRS, 0.03, scale=0.08))
+    assert found.answer is Answer.CANNOT_TELL
+    assert found.needed_pairs > 200
+    assert more_pairs(found) == 2 * FIRST_PAIRS
+    assert more_pairs(found, most=FIRST_PAIRS + 10) == 10
+    assert more_pairs(found, most=FIRST_PAIRS) == 0
+
+
+def test_a_sure_difference_below_the_minimum_effect_is_none():
+    assert compare(*pairs(400, 0.005, scale=0.002)).answer is Answer.SAME
+    assert compare(*pairs(400, 0.005, scale=0.002), min_effect=0.001).answer is Answer.SLOWER
+
+
+def test_drift_is_no_difference():
+    assert compare(*pairs(100, 0.0, scale=0.002, drift=0.3)).answer is Answer.SAME
+
+
+def test_few_pairs_never_tell():
+    assert compare(*pairs(10, 0.5)).answer is Answer.CANNOT_TELL
+
+
+def test_how_long_to_go_on_does_not_depend_on_the_answer():
+    even, uneven = (compare(*pairs(FIRST_PAIRS, effect, scale=0.03)) for effect in (0.0, 0.3))
+    assert uneven.answer is Answer.SLOWER
+    assert more_pairs(even) == more_pairs(uneven) > 0
+
+
+def test_a_ratio_that_changes_within_is_told():
+    a_s, b_s = pairs(100, 0.0)
+    b_s[50:] *= 1.1
+    assert "step" in {reason.code for reason in compare(a_s, b_s).reasons}
+
+
+def test_smaller_effects_need_more_pairs():
+    assert needed_pairs(0.1, 0.02) > needed_pairs(0.1, 0.03) > needed_pairs(0.05, 0.03)
+    assert needed_same(0.1, 0.005) > needed_same(0.1, 0.01)
+    assert needed_same(0.1, 0.0) == 0
+
+
+@pytest.mark.parametrize(("min_effect", "find_effect"), [(0.03, 0.03), (-0.1, 0.03), (0.01, 1.0), (0.01, math.nan)])
+def test_effects_out_of_order_are_refused(min_effect, find_effect):
+    with pytest.raises(ValueError):
+        compare(*pairs(40, 0.0), min_effect=min_effect, find_effect=find_effect)
+
+
+@pytest.mark.parametrize(("a_s", "b_s"), [([1.0], [1.0]), ([1.0] * 4, [1.0] * 2), ([], [])])
+def test_what_is_not_in_turns_is_refused(a_s, b_s):
+    with pytest.raises(ValueError):
+        compare(a_s, b_s)
+
+
+@given(st.lists(st.tuples(times, times, times, times), min_size=1, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_any_times_compare_and_the_other_way_round_is_the_inverse(rounds):
+    a_s, b_s = ([time for each in rounds for time in each[first::2]] for first in (0, 1))
+    there, back = compare(a_s, b_s), compare(b_s, a_s)
+    assert there.ratio * back.ratio == pytest.approx(1)
+    assert there.needed_pairs == back.needed_pairs or there.needed_pairs == pytest.approx(back.needed_pairs, rel=0.5)
+    json.dumps(there.to_wire(), allow_nan=False)
+
+
+def test_equal_samples_are_the_same():
+    assert compare([TRUE_S] * 40, [TRUE_S] * 40).answer is Answer.SAME
+
+
+def test_stored_results_compare_with_a_warning():
+    a, b = (assess(a_run(noise(100, seed), 1.0, own), NOMINAL_S).estimate for seed, own in ((1, 1.0), (2, 1.05)))
+    found = compare_results(a, b)
+    assert found.answer is Answer.SLOWER
+    assert found.low < 1.05 < found.high
+    assert [reason.code for reason in found.reasons] == ["not_in_turns"]
+    assert more_pairs(found) == 0
+
+
+def test_phones_must_agree():
+    slower, same = compare(*pairs(200, 0.05)), compare(*pairs(200, 0.0))
+    assert together([slower, slower]).answer is Answer.SLOWER
+    both = together([slower, same])
+    assert both.answer is Answer.CANNOT_TELL
+    assert both.low == same.low
+    assert both.high == slower.high
+    assert both.pairs == 400
+    assert "phones_disagree" in {reason.code for reason in both.reasons}
+    with pytest.raises(ValueError):
+        together([])

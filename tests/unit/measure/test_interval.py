@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from farm.measure.drift import correct, detrended, filled
+from farm.measure.interval import block_length, likeness, median_interval, student, variance_inflation
+from farm.measure.series import series
+from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise
+
+
+@pytest.mark.parametrize("freedom", [4, 5, 8, 20, 100])
+@pytest.mark.parametrize("probability", [0.975, 0.995])
+def test_students_quantile_is_scipys(freedom, probability):
+    assert student(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=0.015)
+
+
+def test_the_interval_of_independent_samples_is_that_of_order_statistics():
+    values = np.sort(noise(101))
+    found = median_interval(noise(101))
+    low, high = stats.binom.ppf([0.025, 0.975], 101, 0.5).astype(int)
+    exact = values[high] - values[low - 1]
+    assert math.log(found.high_s / found.low_s) == pytest.approx(exact, rel=0.25)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.7])
+def test_likeness_is_found(rho):
+    found = [likeness(ar(200, rho, seed)) for seed in range(40)]
+    assert np.mean(found) == pytest.approx(rho, abs=0.05)
+
+
+def test_a_wild_value_does_not_hide_likeness():
+    calm = ar(200, 0.7)
+    wild = calm.copy()
+    wild[100] = 50
+    assert likeness(wild) == pytest.approx(likeness(calm), abs=0.1)
+
+
+def test_variance_inflation_tends_to_what_is_known_of_ar1():
+    assert variance_inflation(0.0, 100) == 1
+    assert variance_inflation(0.7, 100_000) == pytest.approx(1.7 / 0.3, rel=0.001)
+
+
+@given(st.floats(0, 0.95), st.integers(1, 5000))
+def test_blocks_fit(rho, count):
+    assert 1 <= block_length(rho, count) <= max(1, count // 5)
+
+
+def test_the_same_samples_give_the_same_interval():
+    assert median_interval(noise(50)) == median_interval(noise(50))
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=50))
+@settings(max_examples=50, deadline=None)
+def test_more_confidence_is_no_narrower(values):
+    array = np.array(values)
+    ninety, sure = (median_interval(array, confidence=each) for each in (0.95, 0.99))
+    assert sure.low_s <= ninety.low_s <= ninety.median_s <= ninety.high_s <= sure.high_s
+
+
+def test_noise_of_the_reference_is_in_the_interval():
+    run = a_run(0.01 * noise(80))
+    corrected = correct(run, NOMINAL_S)
+    without = median_interval(corrected.log_s)
+    with_it = median_interval(corrected.log_s, corrected.residual)
+    assert with_it.half_width > without.half_width
+    assert with_it.low_s < TRUE_S < with_it.high_s
+
+
+def test_a_wild_reference_time_moves_no_sample_much():
+    beside = np.full(40, NOMINAL_S)
+    beside[20] *= 5
+    corrected = correct(series([TRUE_S] * 40, None, beside), NOMINAL_S)
+    assert np.exp(corrected.log_s) == pytest.approx(TRUE_S, rel=1e-3)
+
+
+def test_missing_reference_times_are_between_their_neighbours():
+    assert filled(np.array([1.0, math.nan, 3.0, math.nan])).tolist() == [1.0, 2.0, 3.0, 3.0]
+
+
+def test_with_too_few_reference_times_nothing_is_corrected():
+    beside = [NOMINAL_S] + [math.nan] * 9
+    assert correct(series([TRUE_S] * 10, None, beside), NOMINAL_S).nominal_s is None
+
+
+@given(st.floats(-1, 1), st.integers(2, 60))
+def test_a_straight_line_detrends_to_nothing(slope, count):
+    assert detrended(slope * np.arange(count)) == pytest.approx(0, abs=1e-9)

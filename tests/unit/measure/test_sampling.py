@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.measure.assess import assess
+from farm.measure.conditions import Conditions, Moment
+from farm.measure.sampling import FIRST_SAMPLES, best, measure_again, more_samples
+from tests.unit.measure.shapes import NOMINAL_S, a_run, ar, noise, stepped
+
+
+def good():
+    return assess(a_run(noise(60)), NOMINAL_S)
+
+
+def suspect():
+    return assess(a_run(noise(60)), NOMINAL_S, half_width=0.0005)
+
+
+def rejected():
+    return assess(a_run(noise(60), stepped(60, 30, 0.3)), NOMINAL_S)
+
+
+def test_enough_is_enough():
+    assert more_samples(good(), 0.01) == 0
+
+
+def test_a_narrower_interval_takes_more_but_never_more_than_as_many_again():
+    found = good()
+    assert 15 <= more_samples(found, 0.95 * found.estimate.half_width) <= 30
+    assert more_samples(found, 0.0005) == 60
+    assert more_samples(found, 0.0005, most=70) == 10
+    assert more_samples(found, 0.0005, most=60) == 0
+
+
+def test_the_first_batch_alone_is_enough_for_independent_samples():
+    assert more_samples(assess(a_run(noise(FIRST_SAMPLES)), NOMINAL_S), 0.02) == 0
+
+
+def test_samples_like_their_neighbours_need_more():
+    assert more_samples(assess(a_run(ar(FIRST_SAMPLES, 0.9, seed=3)), NOMINAL_S), 0.5) > 0
+
+
+def test_what_warm_up_took_is_taken_anew():
+    warming = 1 + 0.2 * np.exp(-np.arange(40) / 8)
+    found = assess(a_run(noise(40), 1.0, warming), NOMINAL_S)
+    assert found.warmup > 10
+    assert more_samples(found, 0.5) > 0
+
+
+def test_measured_again_until_trusted_or_no_more():
+    assert measure_again([], 0)
+    assert not measure_again([good()], 3)
+    assert measure_again([suspect()], 1)
+    assert not measure_again([suspect(), suspect()], 1)
+    assert not measure_again([suspect(), good()], 3)
+
+
+def test_a_throttled_phone_is_not_measured_again_at_once():
+    hot = assess(a_run(noise(60)), NOMINAL_S, conditions=Conditions(after=Moment(throttle_status=3)))
+    assert not measure_again([hot], 3)
+
+
+def test_the_best_verdict_is_reported_and_of_equals_the_last():
+    first, second = suspect(), suspect()
+    assert best([first, rejected()]) is first
+    assert best([first, second]) is second
+    with pytest.raises(ValueError):
+        best([])
