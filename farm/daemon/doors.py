@@ -13,6 +13,7 @@ from farm.config import FarmConfig
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
 from farm.control.event_verbs import EventVerbs
+from farm.control.history_verbs import HistoryVerbs
 from farm.control.job_streams import JobStreams
 from farm.control.job_verbs import JobVerbs
 from farm.control.lease_verbs import LeaseVerbs
@@ -87,6 +88,7 @@ async def open_job_door(
     ).register(control)
     PersonalLeaseVerbs(sharing.personal).register(control)
     RecordsVerbs(store.record_sets, workers.artifacts).register(control)
+    HistoryVerbs(store.measurements).register(control)
     StoreVerbs(store, memory.where, memory.retention).register(control)
     TunnelVerbs(fleet, phones.tunnels).register(control)
     tools = PhoneTools(config.adb_socket)

@@ -111,7 +111,8 @@ async def _measured(
     host = MeasuringHost(**work.host_fields(running), look=look)
     report = {**await work.run(running, worker, payload, host), "target": payload["target_name"]}
     phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
-    certificate = {**report["certificate"], **phone, "epoch": epoch_of(running.view)}
+    tvm = report["versions"].get("apache-tvm", "")
+    certificate = {**report["certificate"], **phone, "tvm": tvm, "epoch": epoch_of(running.view)}
     return {**report, "certificate": certificate}
 
 

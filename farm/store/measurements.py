@@ -19,7 +19,7 @@ NOMINAL_OF = 5  # measurements: the first so many of an identity epoch say what 
 MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
 # What a history shows of a result, besides where it was measured.
 _SUMMARY = (
-    "estimate", "verdict", "reasons", "target", "precision", "soc", "gpu", "bundle", "library_sha256", "conditions",
+    "estimate", "verdict", "reasons", "target", "precision", "tuned", "tvm", "soc", "gpu", "bundle", "library_sha256",
     "notes",
 )  # fmt: skip
 

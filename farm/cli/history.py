@@ -1,0 +1,185 @@
+"""`farm history MODEL`: what a model measured on each phone over time, and when it became slower."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
+from farm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from farm.control.client import ControlClient
+    from farm.measure.regression import Change
+
+PAGE = 500
+SHORT_HASH = 12
+PLOT_COLUMNS = 40
+# Results of one line of history: all else that shapes a number is what its changes are blamed on.
+SAME = ("model", "device", "epoch", "target", "precision", "tuned")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("history")(history)
+
+
+def history(
+    model: Annotated[str, typer.Argument(help="A model's name, its file, or the beginning of its SHA-256.")],
+    device: Annotated[str, typer.Option(help="Only this phone.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Of each model, the newest so many.")] = 1000,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw each result's interval.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
+
+    Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
+    """
+    with connect() as client:
+        hashes = _hashes(client, model)
+        rows = [row for sha256 in hashes for row in _rows(client, sha256, device, limit)]
+    if not rows:
+        where = f" on {device}" if device else ""
+        raise UserError(
+            f"nothing called {model} was measured{where}", hint="farm bench measures; farm job list --kind bench"
+        )
+    lines = lines_of(rows)
+    if json:
+        print_json({"ok": True, "lines": [_line_json(each) for each in lines]})
+        return
+    for number, line in enumerate(lines):
+        if number:
+            tell()
+        _print_line(line, plot=plot)
+
+
+class Line:
+    """Results that may be compared, oldest first, and the changes in them."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.rows = rows
+        self.changes = _changes(rows)
+
+
+def lines_of(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
+    """Rows apart by model, phone, system version and kind of build; each line oldest first."""
+
+    def key(row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(row.get(name, "")) for name in SAME)
+
+    ordered = sorted(rows, key=lambda row: (key(row), row["seq"]))
+    return [Line(list(some)) for _, some in groupby(ordered, key)]
+
+
+def drawn(row: Mapping[str, Any], low_s: float, high_s: float) -> str:
+    """A result's interval on a scale from `low_s` to `high_s`, its median as `o`."""
+    estimate, width = row["estimate"], (high_s - low_s) or 1.0
+
+    def place(seconds: float) -> int:
+        return min(PLOT_COLUMNS - 1, max(0, int((seconds - low_s) / width * PLOT_COLUMNS)))
+
+    left, right = place(estimate["low_s"]), place(estimate["high_s"])
+    text = " " * left + "-" * (right - left + 1)
+    middle = place(estimate["median_s"])
+    return text[:middle] + "o" + text[middle + 1 :]
+
+
+def _hashes(client: ControlClient, model: str) -> list[str]:
+    """Of what people call it; of a file, its own."""
+    if Path(model).is_file():
+        return [hashlib.sha256(Path(model).read_bytes()).hexdigest()]
+    answer = client.call("history.models", model=model)
+    return list(dict.fromkeys(each["model"] for each in answer["models"]))
+
+
+def _rows(client: ControlClient, sha256: str, device: str, limit: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while len(rows) < limit:
+        before = {"before": rows[-1]["seq"]} if rows else {}
+        wanted = min(PAGE, limit - len(rows))
+        answer = client.call("history.list", model=sha256, device=device, limit=wanted, **before)
+        rows += answer["rows"]
+        if not answer["more"]:
+            break
+    return rows
+
+
+def _changes(rows: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
+    from farm.measure.regression import Point, changes
+
+    return changes(
+        [
+            Point(
+                at_s=datetime.fromisoformat(row["at"]).timestamp(),
+                median_s=row["estimate"]["median_s"],
+                low_s=row["estimate"]["low_s"],
+                high_s=row["estimate"]["high_s"],
+                epoch=row["epoch"],
+                trusted=row["verdict"] == "trusted",
+            )
+            for row in rows
+        ]
+    )
+
+
+def _print_line(line: Line, *, plot: bool) -> None:
+    first = line.rows[0]
+    build = ", ".join(filter(None, (first["target"], first["precision"], "tuned" if first.get("tuned") else "")))
+    tell(f"{first['name']} ({first['model'][:SHORT_HASH]}) on {first['device']}: {build}")
+    tell(f"  system {first['epoch'] or 'unknown'}")
+    low_s = min(row["estimate"]["low_s"] for row in line.rows)
+    high_s = max(row["estimate"]["high_s"] for row in line.rows)
+    scale = f"{low_s * 1000:.3f} .. {high_s * 1000:.3f} ms"
+    print_table(
+        ("  WHEN", "MEDIAN ms", "95% INTERVAL", "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
+        [
+            (
+                f"  {datetime.fromisoformat(row['at']).astimezone():%Y-%m-%d %H:%M:%S}",
+                f"{row['estimate']['median_s'] * 1000:.3f}",
+                f"{row['estimate']['low_s'] * 1000:.3f} .. {row['estimate']['high_s'] * 1000:.3f}",
+                row["verdict"], row.get("tvm") or "-", row["job"],
+                *([drawn(row, low_s, high_s)] if plot else []),
+            )
+            for row in line.rows
+        ],
+    )  # fmt: skip
+    for change in line.changes:
+        tell(f"  {_said(change, line.rows)}")
+    doubtful = sum(row["verdict"] != "trusted" for row in line.rows)
+    if doubtful:
+        tell(f"  changes are looked for in trusted results only: {doubtful} of {len(line.rows)} are not")
+
+
+def _said(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
+    row = rows[change.index]
+    word = "regression" if change.slower else "improvement"
+    return (
+        f"{word}: {change.before_s * 1000:.3f} -> {change.after_s * 1000:.3f} ms ({change.ratio - 1:+.1%}) "
+        f"since {row['job']}, {change.results_after} results"
+    )
+
+
+def _line_json(line: Line) -> dict[str, Any]:
+    first = line.rows[0]
+    return {
+        **{name: first.get(name) for name in ("name", *SAME)},
+        "results": [dict(row) for row in line.rows],
+        "changes": [
+            {
+                "job": line.rows[change.index]["job"],
+                "at": line.rows[change.index]["at"],
+                "before_s": change.before_s,
+                "after_s": change.after_s,
+                "ratio": change.ratio,
+                "slower": change.slower,
+                "results_after": change.results_after,
+            }
+            for change in line.changes
+        ],
+    }
