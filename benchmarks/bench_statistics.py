@@ -66,16 +66,23 @@ class Case:
 
 def run(context: Context) -> list[Figure]:
     """The rate of every property, and whether it meets its goal."""
-    cases = [*_coverage(), *_detection(), *_comparison(), *_history()]
+    cases = _cases()
     context.say(f"{sum(case.runs for case in cases)} simulated runs of {len(cases)} kinds")
+    figures = []
     processes = min(PROCESSES, os.cpu_count() or 1)
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        held = list(pool.map(_held, range(len(cases))))
-    return [_figure(case, count) for case, count in zip(cases, held, strict=True)]
+        for case, held in zip(cases, pool.map(_held, range(len(cases))), strict=True):
+            figures.append(_figure(case, held))
+            context.say(f"{figures[-1].value:5.1f} %  {case.name}")
+    return figures
+
+
+def _cases() -> list[Case]:
+    return [*_coverage(), *_detection(), *_comparison(), *_history()]
 
 
 def _held(number: int) -> int:
-    case = [*_coverage(), *_detection(), *_comparison(), *_history()][number]
+    case = _cases()[number]
     random = np.random.default_rng(zlib.crc32(case.name.encode()))
     return sum(case.trial(random) for _ in range(case.runs))
 
@@ -184,9 +191,10 @@ def _shape(noise: Noise, both: Noise = _flat, own: Noise = _flat) -> Shape:
 
 def _series(random: Random, drawn: Drawn) -> Series:
     noise, both, own = drawn
-    reference = NOMINAL_S * both * np.exp(REFERENCE_NOISE * random.normal(size=noise.size))
+    jitter = REFERENCE_NOISE * random.normal(size=noise.size)
     seconds = np.asarray(TRUE_S * both * own * np.exp(NOISE * noise), dtype=np.float64)
-    return Series(seconds, 0.01 * np.arange(noise.size), reference)
+    reference_s = np.asarray(NOMINAL_S * both * np.exp(jitter), dtype=np.float64)
+    return Series(seconds, np.arange(noise.size, dtype=np.float64), reference_s)
 
 
 # What is asked of them ---------------------------------------------------------------------------------------------
