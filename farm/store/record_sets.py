@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select
 
 from farm.core.events import Event
+from farm.core.target_key import target_key
 from farm.store.database import Database
 from farm.store.schema import record_set
 
@@ -31,12 +30,6 @@ class KeptSet:
     best: Mapping[str, Any]  # {tasks: [{name weight trials failed seconds gflops device}], ...}
     job: str  # whose end it was; "": made by hand
     at: datetime
-
-
-def target_key(target: object) -> str:
-    """What tells targets apart: the hash of the canonical JSON."""
-    said = json.dumps(target, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 class RecordSets:

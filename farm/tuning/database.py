@@ -104,7 +104,8 @@ class TuningDatabase:
 
     def add_tasks(self, extracted: Sequence[Any]) -> list[Tunable]:
         """Take the model's tasks (MetaSchedule's ExtractedTask), and load every record that is about one of them."""
-        for each in extracted:
+        # The most work first: a short run does not get to all of them.
+        for each in sorted(extracted, key=lambda each: -int(each.weight) * _flop(each.dispatched[0])):
             module = each.dispatched[0]
             workload = self.memory.commit_workload(module)
             name, text = workload.as_json()

@@ -36,6 +36,7 @@ LOOK_S = 0.01
 MOST_ERROR_CHARS = 500
 END_WAIT_S = 60.0  # for what is under way when the search ends; then it is given up, and is no trial
 POPULATION = 8  # for each candidate of a round, as in stock: 512 for 64; evolution's time is proportional to it
+NOT_NOW = 2**40  # records: XGBModel trains when there are a fifth more than at its last training
 XGB_WARM_UP = 4  # the cost model is believed after this part of the trials, 100 at most as in stock
 
 _log = logging.getLogger("farm.tuning")
@@ -330,16 +331,25 @@ class Search:
         for task in self.tasks:
             if task.trials and not task.rounds:
                 task.rounds.append(task.best_s)
-            known = self.database.records(task.tunable.task.workload)
-            if known and self.options.cost_model == "xgb":
-                self._model.update(task.context, [each for each, _ in known], [_result(each) for _, each in known])
+        if self.options.cost_model == "xgb":
+            self._teach()
+
+    def _teach(self) -> None:
+        """Let the cost model learn from all that is known; it is trained once, at the end: that takes seconds."""
+        model = self._model._inst  # noqa: SLF001 - the Python object behind TVM's
+        known = [(task, self.database.records(task.tunable.task.workload)) for task in self.tasks]
+        known = [each for each in known if each[1]]
+        for number, (task, records) in enumerate(known, 1):
+            model.last_train_size = 0 if number == len(known) else NOT_NOW
+            model.update(task.context, [each for each, _ in records], [_result(each) for _, each in records])
 
 
 def _cost_model(options: SearchOptions) -> Any:
     if options.cost_model == "random":
         return ms.cost_model.RandomModel(seed=options.seed)
     warm_up = min(100, max(1, options.trials // XGB_WARM_UP))
-    return ms.cost_model.XGBModel(num_tuning_cores=os.cpu_count() or 1, num_warmup_samples=warm_up)
+    # One thread: OpenMP's would spin against the builder's, which have all cores.
+    return ms.cost_model.XGBModel(num_tuning_cores=1, num_warmup_samples=warm_up)
 
 
 def _strategy(options: SearchOptions, size: int) -> Any:

@@ -1,0 +1,83 @@
+"""The tune worker: search schedules on a pool of phones, keep the records, say what they are worth.
+
+`main` is a zygote child's task. Everything that an attempt finds is in a folder that outlives it: a worker or a daemon
+that is killed costs the candidates that were under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.compiler.compile import Recipe
+from farm.compiler.packing import SMALL_BYTES, make_package
+from farm.compiler.record_files import BadRecordsError, packed, read_records
+from farm.compiler.records import RecordSet
+from farm.jobs.tasks import TuneTask
+from farm.tuning.search import SearchOptions
+from farm.worker.daemon import Daemon
+from farm.worker.daemon_phones import DaemonPhones
+from farm.worker.tuning_run import Plan, best_folder, builds, compare_s, compared, prepared, searched, summary
+
+
+def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
+    """Tune one model.
+
+    Raises:
+        ModelError: it cannot be used, or there is nothing to tune in it.
+        BadRecordsError: the prior is no set of records.
+        PhoneError: the tuned build failed on a phone; its records are kept.
+    """
+    task = TuneTask.from_wire(payload)
+    plan = Plan(
+        data=daemon.artifact(task.model),
+        name=task.name,
+        target=task.target,
+        target_name=task.target_name,
+        precision=task.precision,
+        shapes=task.shapes,
+        dtypes=task.dtypes,
+        cache=Path(task.cache),
+        job=task.job,
+        options=SearchOptions(
+            trials=task.trials,
+            early_stop=task.early_stop,
+            search_s=task.search_s,
+            cost_model=task.cost_model,
+            seed=task.seed,
+        ),
+        candidate_timeout_s=task.candidate_timeout_s,
+        prior=_prior(task, daemon),
+    )
+    phones = DaemonPhones(daemon)
+    ready = prepared(plan, daemon)
+    found = searched(plan, ready, phones, daemon)
+    daemon.progress("keeping the records")
+    artifact = daemon.put_artifact(packed(found.records))
+    count, best = len(found.records.records), summary(found.records)
+    version = daemon.keep_records(
+        model=ready.model.key, name=task.name, target=task.target, artifact=artifact, records=count, best=best
+    )
+    kept = {"artifact": artifact, "version": version, "records": count, "name": task.name}
+    daemon.log(f"kept {count} records as version {version} of {task.name}")
+    tuned, untuned = builds(plan, ready, found.records, daemon)
+    daemon.progress("packing")
+    source = plan.data if len(plan.data) <= SMALL_BYTES else None
+    recipe = Recipe(plan.target, plan.precision, best_folder(ready))
+    package = make_package(ready.model, recipe, plan.cache, target_name=task.target_name, source=source)
+    kept_package = daemon.put_artifact(package)
+    report = compared(tuned, untuned, phones, compare_s(found.report["search_s"]), daemon)
+    return {**found.report, **report, "records": kept, "package": kept_package}
+
+
+def _prior(task: TuneTask, daemon: Daemon) -> RecordSet | None:
+    if task.prior is None:
+        return None
+    try:
+        found = read_records(daemon.artifact(task.prior), "the prior")
+    except BadRecordsError as error:
+        raise BadRecordsError(f"--prior: {error.message}", hint=error.hint, evidence=error.evidence) from error
+    for damage in found.damage:
+        daemon.log(f"the prior: {damage}", "warning")
+    return found.set

@@ -1,0 +1,386 @@
+"""A tuning run from model to speed-up, whoever holds the phones: search, keep, compile, check, compare."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tvm.s_tir import meta_schedule as ms
+
+from farm.compiler.build import Build, Wanted, build
+from farm.compiler.compile import Recipe, lowered
+from farm.compiler.inputs import import_with
+from farm.compiler.load import read
+from farm.compiler.model import ImportedModel
+from farm.compiler.package import is_package
+from farm.compiler.record_files import write_records
+from farm.compiler.records import RecordSet, best, pruned
+from farm.compiler.reference_kernel import load_kernel, reference_kernel
+from farm.compiler.targets import is_texture, target_from
+from farm.compiler.tuning_curve import replayed, thinned
+from farm.core.errors import FarmError, ModelError, PhoneError, UserError
+from farm.core.target_key import target_key
+from farm.tuning import intrinsics
+from farm.tuning.builder import FarmBuilder
+from farm.tuning.database import TuningDatabase
+from farm.tuning.identical import LIMIT, Judge
+from farm.tuning.phones import PhoneSource, PooledPhone
+from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
+from farm.tuning.runner import PoolRunner
+from farm.tuning.search import Search, SearchOptions
+from farm.tuning.session import Evaluator
+from farm.worker.model_run import first_run
+from farm.worker.session import PhoneSession, opened
+from farm.worker.timing import time_pairs, timer_of
+
+COMPARE_S = (3.0, 20.0)  # for the two builds in turns: at least, at most
+COMPARE_PART = 0.2  # of the time the search took
+PHONE_LOOK_S = 0.5
+UNUSED_S = 7 * 24 * 3600.0  # what a run left behind that nobody went on with
+TUNING = "tuning"  # folder in the cache
+
+
+class NothingToTuneError(ModelError):
+    """The model has no operator whose schedule could be tuned."""
+
+    code = "nothing_to_tune"
+
+
+class NotTunableTargetError(UserError):
+    """Nothing can be tuned for that target."""
+
+    code = "not_tunable"
+
+
+class NoCandidateRanError(UserError):
+    """No candidate ran."""
+
+    code = "no_candidate_ran"
+    exit_code = 1
+
+
+class Tell(Protocol):
+    """Who hears how it goes: the daemon, or a terminal."""
+
+    def progress(self, step: str, **facts: Any) -> None:
+        """What comes next."""
+        ...
+
+    def log(self, text: str, level: str = "info") -> None:
+        """Keep a line."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to tune, and how."""
+
+    data: bytes  # the model file
+    name: str
+    target: Any  # a TVM tag or target dict
+    target_name: str
+    precision: str
+    shapes: Mapping[str, Sequence[int]]
+    dtypes: Mapping[str, str]
+    cache: Path
+    job: str  # whose trials these are: with the same one, model and target it goes on
+    options: SearchOptions
+    candidate_timeout_s: float
+    prior: RecordSet | None = None
+    same_limit: float | None = LIMIT  # how far a phone's factor may be from 1; None: as far as it likes
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that needs no phone."""
+
+    model: ImportedModel
+    target: Any  # tvm.target.Target
+    tasks: Sequence[Any]  # ms.ExtractedTask
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a search came to."""
+
+    records: RecordSet  # the prior's too
+    own: RecordSet
+    report: dict[str, Any]
+
+
+def prepared(plan: Plan, tell: Tell) -> Prepared:
+    """Read the model and find its tasks.
+
+    Raises:
+        ModelError: it cannot be read, or there is nothing to tune in it.
+        UserError: nothing can be tuned for the target.
+    """
+    if is_package(plan.data[:512]):
+        raise UserError(f"{plan.name} is a package: compiled already", hint="tune the model file that it was made from")
+    if is_texture(plan.target):
+        raise NotTunableTargetError(
+            f"nothing can be tuned for {plan.target_name}: MetaSchedule knows no textures", hint="--target adreno"
+        )
+    tell.progress("reading the model")
+    model, _ = import_with(read(plan.data, plan.name), None, plan.shapes, plan.dtypes)
+    target = target_from(plan.target)
+    if target.kind.name == "llvm" and "num-cores" not in target.attrs:
+        raise NotTunableTargetError(
+            f"the target of {plan.target_name} does not say how many cores there are",
+            hint='add "num-cores" to it: MetaSchedule must know',
+        )
+    tell.progress("looking for what can be tuned")
+    intrinsics.load()
+    with target:
+        module = lowered(model, Recipe(plan.target, plan.precision))
+        tasks = list(ms.relax_integration.extract_tasks(module, target))
+    if not tasks:
+        raise NothingToTuneError(f"{model.name} has no operator that could be tuned for {plan.target_name}")
+    folder = plan.cache / TUNING / f"{model.key[:16]}-{target_key(plan.target)}" / plan.job
+    return Prepared(model, target, tasks, folder)
+
+
+def searched(plan: Plan, ready: Prepared, phones: PhoneSource, tell: Tell) -> Searched:
+    """Search, beginning with what an attempt before this one left in the folder.
+
+    Raises:
+        RecordsBusyError: another process tunes there.
+        FarmError: as `tell` raises.
+    """
+    _drop_unused(plan.cache)
+    kernel = reference_kernel(plan.target, plan.cache)
+    judge = Judge(lambda session: load_kernel(session, kernel).seconds, limit=plan.same_limit)
+    with TuningDatabase(ready.folder, ready.target, plan.prior) as database:
+        database.add_tasks(ready.tasks)
+        for line in (*database.damage, *database.left_out):
+            tell.log(f"records: {line}", "warning")
+        if database.trials:
+            tell.log(f"going on after {database.trials} trials of an earlier attempt")
+        with (
+            PoolRunner(
+                phones, evaluator=Evaluator(), timeout_s=plan.candidate_timeout_s, tell=tell.log, judge=judge
+            ) as runner,
+            FarmBuilder(runner, cache=plan.cache) as builder,
+        ):
+            news = _News(tell, runner)
+            search = Search(database, builder, runner, plan.options, news=news.heard)
+            reason = search.run()
+            news.tell(search)
+            runner.close()
+        own, records = database.only_own(), database.everything()
+        report = _report(search, reason, own, judge, [*database.damage, *database.left_out])
+    return Searched(records, own, report)
+
+
+def compared(tuned: Build, untuned: Build, phones: PhoneSource, measure_s: float, tell: Tell) -> dict[str, Any]:
+    """Check the tuned build's numbers on a phone, and time it there in turns with the untuned one.
+
+    Raises:
+        PhoneError: the phone failed, or computed wrong numbers.
+        ModelError: TVM compiles the tuned model wrongly.
+    """
+    with phone_session(phones, tell) as (phone, session):
+        before = first_run(untuned, session, tell, side="-untuned")
+        after = first_run(tuned, session, tell, side="-tuned")
+        numerics = tuned.judged(after.outputs)
+        tell.progress("timing the tuned build and the untuned one in turns")
+        pairs = time_pairs(
+            timer_of(before.machine, before.device), timer_of(after.machine, after.device), measure_s=measure_s
+        )
+    found = pairs.comparison
+    return {
+        **numerics,
+        **tuned.about(),
+        "device": phone.device,
+        "speedup": {
+            "answer": str(found.answer),
+            "times": 1 / found.ratio,
+            "low": 1 / found.high,
+            "high": 1 / found.low,
+            "confidence": found.confidence,
+            "tuned_ms": _median_ms(pairs.b_s),
+            "untuned_ms": _median_ms(pairs.a_s),
+        },
+        "comparison": found.to_wire(),
+    }
+
+
+def compare_s(search_s: float) -> float:
+    """How long the two builds may be timed after a search of so many seconds."""
+    return min(COMPARE_S[1], max(COMPARE_S[0], COMPARE_PART * search_s))
+
+
+def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple[Build, Build]:
+    """The model with the best records, and without any.
+
+    Raises:
+        NoCandidateRanError: no record is any good.
+    """
+    kept = pruned(records)
+    if not kept.records:
+        errors = [each.error for each in records.origins.values() if each.error]
+        raise NoCandidateRanError(
+            f"none of {len(records.records)} candidates ran",
+            hint="the evidence says why",
+            evidence="\n".join(errors[:5]),
+        )
+    folder = best_folder(ready)
+    write_records(kept, folder)
+
+    def made(records_folder: Path | None, what: str) -> Build:
+        recipe = Recipe(plan.target, plan.precision, records_folder)
+        wanted = Wanted(recipe=recipe, shapes=plan.shapes, dtypes=plan.dtypes)
+        return build(plan.data, plan.name, wanted, plan.cache, lambda step: tell.progress(f"{step} {what}"))
+
+    return made(folder, "with the best schedules"), made(None, "without tuning")
+
+
+def best_folder(ready: Prepared) -> Path:
+    """Where the records are that the model is compiled with."""
+    return ready.folder / "best"
+
+
+@contextlib.contextmanager
+def phone_session(phones: PhoneSource, tell: Tell) -> Iterator[tuple[PooledPhone, PhoneSession]]:
+    """A session with one of the phones; waits for one. When the phone fails in it, the source looks at the phone.
+
+    Raises:
+        PhoneError: it did.
+    """
+    phone = _a_phone(phones, tell)
+    try:
+        with opened(phones.open_session(phone.lease)) as session:
+            yield phone, session
+    except PhoneError as error:
+        with contextlib.suppress(FarmError):
+            phones.abort_session(phone.lease, error.message)
+        raise
+
+
+def _a_phone(phones: PhoneSource, tell: Tell) -> PooledPhone:
+    told = ""
+    while not (state := phones.state()).phones:
+        if state.waits != told:
+            told = state.waits
+            tell.progress(f"waiting for a phone: {told}")
+        time.sleep(PHONE_LOOK_S)
+    return state.phones[0]
+
+
+@dataclass(slots=True)
+class _News:
+    """Tells how the search stands, not too often."""
+
+    tell_to: Tell
+    runner: PoolRunner
+    began_s: float = field(default_factory=time.monotonic)
+    told_s: float = -1e9
+    curve: int = 0  # points told
+
+    def heard(self, search: Search) -> None:
+        now_s = time.monotonic() - self.began_s
+        if news_due(self.told_s, now_s):
+            self.told_s = now_s
+            self.tell(search)
+
+    def tell(self, search: Search) -> None:
+        status, now_s = self.runner.status(), time.monotonic() - self.began_s
+        standing = Standing(
+            trials=search.done,
+            wanted=search.options.trials,
+            estimate_s=search.estimate.seconds,
+            phones=status.phones,
+            busy=status.busy,
+            waits=status.waits,
+            spent_s=round(search.spent_s, 1),
+            eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
+        )
+        points, self.curve = search.estimate.curve[self.curve :], len(search.estimate.curve)
+        rows = [each.to_wire() for each in _rows(search)]
+        self.tell_to.progress(standing.line(), tuning={**standing.to_wire(), "tasks": rows, "points": points})
+
+
+def _rows(search: Search) -> list[TaskRow]:
+    return [
+        TaskRow(
+            name=each.tunable.task.name,
+            weight=each.tunable.task.weight,
+            trials=each.trials,
+            failed=each.failed,
+            flop=each.tunable.task.flop,
+            best_s=each.best_s,
+            latest_s=each.latest_s,
+        )
+        for each in search.tasks
+    ]
+
+
+def _report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: list[str]) -> dict[str, Any]:
+    measured: dict[str, int] = {}
+    for each in own.origins.values():
+        if each.device:
+            measured[each.device] = measured.get(each.device, 0) + 1
+    estimate = replayed(own)
+    return {
+        "trials": search.done,
+        "earlier_trials": search.earlier,
+        "wanted_trials": search.options.trials,
+        "ended": reason,
+        "search_s": round(search.spent_s, 3),
+        "tasks": [each.to_wire() for each in _rows(search)],
+        "estimate_s": estimate.curve[-1][2] if estimate.curve else None,
+        "curve": [list(point) for point in thinned(estimate.curve)],
+        "phones": [
+            {
+                "device": device,
+                "trials": measured.get(device, 0),
+                "factor": round(judge.scales[device].now, 4) if device in judge.scales else None,
+                "left_out": judge.left_out.get(device, ""),
+            }
+            for device in sorted(measured.keys() | judge.scales.keys())
+        ],
+        "notes": notes,
+    }
+
+
+def summary(records: RecordSet) -> dict[str, Any]:
+    """What is kept of a set beside it: the best of each task."""
+    rows = [
+        {
+            "name": each.name,
+            "weight": each.weight,
+            "trials": each.trials,
+            "failed": each.failed,
+            "seconds": each.seconds,
+            "gflops": round(each.gflops, 3) if each.gflops else None,
+            "device": each.device,
+        }
+        for each in best(records)
+    ]
+    estimate = replayed(records)
+    return {"tasks": rows, "estimate_s": estimate.curve[-1][2] if estimate.curve else None}
+
+
+def _median_ms(seconds: Sequence[float]) -> float:
+    ordered = sorted(seconds)
+    middle = len(ordered) // 2
+    return 1e3 * (ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
+
+
+def _drop_unused(cache: Path) -> None:
+    """Delete what runs of last week left; keep the folder itself young, which the compile cache tidies by age."""
+    tuning = cache / TUNING
+    tuning.mkdir(parents=True, exist_ok=True)
+    os.utime(tuning)
+    oldest_s = time.time() - UNUSED_S
+    for folder in tuning.glob("*/*"):
+        with contextlib.suppress(OSError):
+            if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < oldest_s:
+                shutil.rmtree(folder, ignore_errors=True)
