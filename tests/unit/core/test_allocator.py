@@ -14,6 +14,8 @@ from farm.core.allocator_events import (
     LeaseExtended,
     LeaseRestored,
     Paused,
+    PlaceFreed,
+    PlaceKept,
     RequestCame,
     RequestWithdrawn,
     Resumed,
@@ -331,3 +333,37 @@ def test_no_estimate_where_nobody_can_say():
     assert lab.allocator.estimate_s("waits", lab.now_s) == 5.0
     lab.tell(Paused("full"))
     assert lab.allocator.estimate_s("waits", lab.now_s) is None
+
+
+def test_a_place_that_is_kept_outlasts_its_lease():
+    lab = Lab("a", "b", workers=1)
+    assert lab.want("tune", worker=True, longest_s=100.0)
+    (device,) = lab.holders()
+    lab.tell(PlaceKept(device, "place"))
+    lab.end(device)
+    assert lab.want("bench", worker=True) == ""
+    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker places are taken",)
+    assert lab.allocator.estimate_s("bench", lab.now_s) == 100.0
+    assert lab.want("shell") in ("a", "b")
+    (grant,) = lab.tell(PlaceFreed("place"))
+    assert grant.request_id == "bench"
+    assert lab.tell(PlaceFreed("place")) == []
+
+
+def test_a_lease_without_a_place_keeps_none():
+    lab = Lab("a", workers=1)
+    device = lab.want("shell")
+    lab.tell(PlaceKept(device, "place"), LeaseEnded(device), PlaceFreed("place"))
+    assert lab.want("bench", worker=True) == "a"
+    assert lab.want("other", worker=True) == ""
+
+
+def test_only_those_that_are_named_are_given():
+    lab = Lab("a", "b", "c")
+    assert lab.want("none", only=frozenset()) == ""
+    assert lab.want("one", only=frozenset("b")) == "b"
+    assert lab.want("two", only=frozenset("b")) == ""
+    waits = wish(only=frozenset("b"))
+    assert lab.reasons("two", waits)["a"] == "it is not identical to the other phones of its job"
+    assert lab.reasons("two", waits)["b"].startswith("held by")
+    assert lab.end("b") == "two"

@@ -32,7 +32,7 @@ class Farm:
             events=self.events,
             leases=self.leases,
             devices=self.devices,
-            executors={"shell": self.executor, "lease": self.executor},
+            executors={"shell": self.executor, "lease": self.executor, "tune": self.executor},
             bench=Workbench(
                 jobs=self.store.jobs,
                 events=self.events,

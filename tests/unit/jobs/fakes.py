@@ -49,12 +49,15 @@ class FakeLeases:
         self.taken = {}
         self.restored = []
         self.released = []
+        self.places = []  # worker places kept beyond their leases
+        self.yielding = set()  # leases asked to give their phones back
         self._granting = set()
 
     def ask(self, request, granted):
         self.fence += 1
         request_id = f"request-{self.fence}"
-        assert all(other.job != request.job for other, _ in self.waiting.values()), "nothing asks twice"
+        again = [other for other, _ in self.waiting.values() if other.job == request.job]
+        assert not again or request.only is not None, "nothing asks twice, but a pool"
         self.waiting[request_id] = (request, granted)
         asyncio.get_running_loop().call_soon(self.look)
         return request_id
@@ -65,7 +68,9 @@ class FakeLeases:
     def look(self):
         for request_id, (request, _) in tuple(self.waiting.items()):
             free = (view.name for view in self.devices.views() if view.leasable and view.name not in self.held)
-            fits = (name for name in free if request.device in ("", name) and name not in request.avoid)
+            only = {view.name for view in self.devices.views()} if request.only is None else request.only
+            suits = (name for name in free if request.device in ("", name) and name in only)
+            fits = (name for name in suits if name not in request.avoid)
             device = next(fits, None)
             if device is not None and request_id not in self._granting:
                 self.fence += 1
@@ -108,10 +113,22 @@ class FakeLeases:
         return self.taken[lease_id]
 
     def take(self, device, error):
-        self.taken[self.held[device].id].set_result(error)
+        """As the real one does: who held it is told, and it is over."""
+        lease = self.held[device]
+        self.taken[lease.id].set_result(error)
+        if lease.request.only is not None or lease.id in self.places:  # nobody gives it back
+            self.release(lease.id, "taken")
+
+    def keep_place(self, lease_id):
+        assert lease_id not in self.places
+        self.places.append(lease_id)
+
+    def free_place(self, lease_id):
+        if lease_id in self.places:
+            self.places.remove(lease_id)
 
     def yield_wanted(self, lease_id):
-        return False
+        return lease_id in self.yielding
 
     def why(self, request_ids):
         return {each: "every phone is busy" if each in self.waiting else "" for each in request_ids}

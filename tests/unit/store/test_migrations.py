@@ -3,21 +3,25 @@ import logging
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import delete, insert, inspect
 
 from farm.core.errors import HostError
-from farm.core.job import JobState
+from farm.core.job import AttemptState, JobState
 from farm.jobs.specs import spec_from_wire
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrate import migrate
+from farm.store.migrations.versions import v2_shared_farm as v2
 from farm.store.opening import DatabaseUnusableError, create_tables
 from farm.store.records import DeviceRecord
 from farm.store.schema import SCHEMA_VERSION, metadata
 from farm.store.store import Store
+from farm.store.writer import StoreConflictError
+from tests.unit.store import values
 
 # As the first release made it (git show bdb84de:farm/store/schema.py).
 FIRST_RELEASE = """
@@ -197,3 +201,66 @@ def test_every_step_is_in_the_package():
 
     steps = {each.name for each in files("farm.store.migrations.versions").iterdir() if each.name.startswith("v")}
     assert len(steps) == SCHEMA_VERSION
+
+
+def second_release(where):
+    """A database of schema 2 with a job that ran and one that runs."""
+    engine = engine_of(where)
+    with engine.begin() as connection, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("farm.store.migrate.SCHEMA_VERSION", 2)
+        migrate(connection, None)
+        connection.execute(delete(v2.meta))
+        for name, value in (("schema_version", 2), ("epoch", 7), ("serving", 0)):
+            connection.execute(insert(v2.meta).values(name=name, value=value))
+        connection.execute(insert(v2.selector).values(text="android"))
+        for number, state in enumerate(("done", "running"), 1):
+            over = 1e9 if state == "done" else None
+            connection.execute(
+                insert(v2.job).values(
+                    id=f"j{number}", kind="shell", user="ann", spec="{}", selector=1, submitted_at=1.0, state=state,
+                    device="", avoid="[]", array="", priority=1, lease_class="interactive", timeout_s=60.0,
+                    max_attempts=1, after="[]", attempts=1, uncounted=0, ended_at=over,
+                )
+            )  # fmt: skip
+            connection.execute(
+                insert(v2.lease).values(
+                    id=f"l{number}", device="pixel", user="ann", door="job", job=f"j{number}",
+                    lease_class="interactive", selector=1, key="", fence=number, granted_at=1.0, ended_at=over,
+                    reason="", held_s=0.0,
+                )
+            )  # fmt: skip
+            connection.execute(
+                insert(v2.attempt).values(
+                    id=f"j{number}.1", job=f"j{number}", number=1, device="pixel", lease=f"l{number}", fence=number,
+                    state=state, started_at=1.0, ended_at=over, facts='{"a": 1}',
+                )
+            )  # fmt: skip
+    engine.dispose()
+
+
+async def test_the_second_releases_attempts_are_kept(where, caplog):
+    second_release(where)
+    with caplog.at_level(logging.INFO):
+        store = Store.open(where)
+    try:
+        assert store.epoch == 8
+        (ran,), (runs,) = store.jobs.attempts("j1"), store.jobs.attempts("j2")
+        assert (ran.state, ran.ended_at.timestamp(), ran.facts, ran.pooled) == (AttemptState.DONE, 1e9, {"a": 1}, False)
+        assert store.jobs.running() == (runs,)
+        assert store.leases.get(runs.lease).fence == runs.fence
+        with store.database.reading() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+            assert set(inspect(connection).get_table_names()) == set(metadata.tables)
+        # Every guard of the table is as new: one running attempt of a device, unless it is pooled.
+        await store.jobs.add([values.job("j3")])
+        await store.leases.grant(values.lease(9, "other", job="j3"))
+        again = replace(values.attempt(9, of="j3"), device="pixel")
+        with pytest.raises(StoreConflictError):
+            await store.jobs.start(again, attempts_before=0)
+        assert await store.jobs.start(replace(again, pooled=True), attempts_before=0)
+        assert store.jobs.attempts("j3")[0].pooled
+    finally:
+        store.close()
+    if not isinstance(where, str):
+        (backup,) = where.parent.glob("farm.db.backup-*-schema2")
+        assert str(backup) in caplog.text

@@ -1,0 +1,61 @@
+"""Artifacts that killed: counted, refused from the second time on, forgotten by order."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.core.events import EventLog
+from farm.jobs.poison import NotPoisonedError, PoisonLedger
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def ledger(store, told):
+    events = EventLog(store.epoch)
+    events.subscribe(told.append)
+    times = iter(NOW + timedelta(minutes=number) for number in range(100))
+    return PoisonLedger(store.poison, events, wall=lambda: next(times))
+
+
+async def test_the_second_kill_is_the_last(ledger, told):
+    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1")
+    assert ledger.refused([A, B]) == frozenset()
+    await ledger.tell(A, "galaxy", "SIGBUS", 1, user="bob", job="j2")
+    await ledger.tell(B, "pixel", "hung", 2, user="bob", job="j2")
+    await ledger.tell(C, "pixel", "hung", 1, user="bob", job="j2")
+    assert ledger.refused([A, B, C]) == {A, B}
+    rows = ledger.rows()
+    assert [row["artifact"] for row in rows["poison"]] == [C, B, A]
+    assert rows["more"] == 0
+    row = rows["poison"][2]
+    assert (row["kills"], row["refused"], row["what"], row["device"]) == (2, True, "SIGBUS", "galaxy")
+    assert (row["user"], row["job"]) == ("bob", "j2")
+    assert row["first_at"] == NOW.isoformat()
+    assert row["last_at"] == (NOW + timedelta(minutes=1)).isoformat()
+    assert [(event.kind, event.subject) for event in told][:2] == [("poison.told", A)] * 2
+
+
+async def test_what_is_forgotten_may_run_again(ledger, told):
+    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="ann", job="j1")
+    await ledger.forget(A, "root")
+    assert ledger.refused([A]) == frozenset()
+    assert (told[-1].kind, told[-1].subject, told[-1].data["user"]) == ("poison.forgotten", A, "root")
+    with pytest.raises(NotPoisonedError):
+        await ledger.forget(A, "root")
+    assert len(told) == 2
+    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1")
+    assert ledger.refused([A]) == frozenset()
+
+
+async def test_many_are_asked_about_at_once(ledger):
+    many = [f"{number:064x}" for number in range(3000)]
+    await ledger.tell(many[2500], "pixel", "hung", 2, user="ann", job="j1")
+    assert ledger.refused(many) == {many[2500]}
+    assert ledger.refused([]) == frozenset()
