@@ -27,7 +27,7 @@ from tvm.s_tir import meta_schedule as ms
 from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
-from farm.compiler.targets import TargetRefusedError, abi_of, check_target, is_texture, target_from
+from farm.compiler.targets import TargetRefusedError, abi_of, check_target, described, is_texture, target_from
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError, UserError
 
@@ -127,7 +127,7 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
     check_target(target)
     if _has_own_pipeline(target):
         raise TargetRefusedError(
-            f"{model.name}: TVM's records do not apply to {target.tag or target.kind.name}", hint="tune for adreno"
+            f"{model.name}: TVM's records do not apply to {described(target)}", hint="tune for adreno"
         )
     with _told(model, target), target:
         return _FUSE(in_precision(_SIMPLIFY(model.module), recipe.precision))
@@ -237,7 +237,7 @@ def _told(model: ImportedModel, target: Any) -> Iterator[None]:
         raise
     except Exception as error:
         raise CompileError(
-            f"{model.name}: TVM cannot compile it for {target.kind.name}: {first_line(error)}",
+            f"{model.name}: TVM cannot compile it for {described(target)}: {first_line(error)}",
             evidence=str(error)[-2000:],
         ) from error
 

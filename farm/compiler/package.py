@@ -170,6 +170,7 @@ def write_package(manifest: Manifest, members: Mapping[str, bytes]) -> bytes:
     """The archive: same arguments, same bytes. The hashes are put into the manifest here."""
     hashes = {name: hashlib.sha256(members[name]).hexdigest() for name in sorted(members)}
     said = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
+    said["check"] = _check(said)
     with io.BytesIO() as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
             for name, content in ((MANIFEST, json.dumps(said, indent=1).encode()), *sorted(members.items())):
@@ -328,11 +329,17 @@ def _manifest(content: bytes, name: str) -> Manifest:
             f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
             hint="make it again with this farm, or use the farm that made it",
         )
+    if said.pop("check", None) != _check(said):
+        raise PackageError(f"{name}: its {MANIFEST} is not what it was (SHA-256 differs)", hint="copy or make it again")
     try:
         return _adapter().validate_python(said)
     except ValidationError as error:
         where, what, _hint = field_error(error.errors())
         raise PackageError(f"{name}: its {MANIFEST} is damaged: {where!r} {what}") from error
+
+
+def _check(said: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _check_members(manifest: Manifest, found: Mapping[str, bytes], name: str) -> None:

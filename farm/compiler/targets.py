@@ -71,6 +71,15 @@ def abi_of(target: object) -> tuple[Abi, Platform]:
     return abi, Platform.ANDROID if "android" in triple else Platform.LINUX
 
 
+def described(target: Any) -> str:
+    """A TVM target in a few words: `llvm aarch64-linux-android cortex-a76`, `opencl (adreno, texture)`."""
+    if target.kind.name == "llvm":
+        parts = ("llvm", *(str(target.attrs.get(name) or "") for name in ("mtriple", "mcpu")))
+        return " ".join(filter(None, parts))
+    keys = [str(key) for key in target.keys if key not in (target.kind.name, "gpu")]
+    return f"{target.kind.name} ({', '.join(keys)})" if keys else str(target.kind.name)
+
+
 def device_of(target: object) -> str:
     """TVM's device for a target: cpu, opencl, vulkan.
 

@@ -1,0 +1,94 @@
+"""Models of the tutorials' size: tuned schedules are really used, precisions near enough, OpenCL source is valid."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+
+from farm.compiler import compile as compile_module
+from farm.compiler.build import Wanted, build
+from farm.compiler.compile import RECORDS, WORKLOADS, Recipe, compile_model, lowered
+from farm.compiler.inputs import all_inputs
+from farm.compiler.load import load
+from farm.compiler.reference import compare, flatten
+from farm.compiler.targets import target_from
+from farm.zoo import mobilenet_v2, resnet, small_cnn
+from tests.support.opencl import opencl_source, syntax_errors
+
+PHONE = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon"], "num-cores": 4}
+HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
+ADRENO = {"tag": "qcom/adreno-opencl", "host": PHONE}
+DATA = small_cnn.build().SerializeToString(deterministic=True)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load(DATA, name="small_cnn.onnx")
+
+
+def outputs_of(executable, model):
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return flatten(machine["main"](*(tvm.runtime.tensor(array) for array in all_inputs(model, {}).values())))
+
+
+def record_first_task(model, recipe, folder):
+    """Write one record, of the first schedule that MetaSchedule's space has for one convolution; returns its name."""
+    target = target_from(recipe.target)
+    tasks = ms.relax_integration.extract_tasks(lowered(model, recipe), target)
+    task = next(task for task in tasks if task.task_name.startswith("fused_conv2d"))
+    workload_module = task.dispatched[0]
+    context = ms.TuneContext(mod=workload_module, target=target, space_generator="post-order-apply")
+    trace = context.generate_design_space()[0].trace
+    folder.mkdir()
+    database = ms.database.JSONDatabase(str(folder / WORKLOADS), str(folder / RECORDS), allow_missing=True)
+    workload = database.commit_workload(workload_module)
+    arguments = ms.arg_info.ArgInfo.from_prim_func(workload_module["main"])
+    database.commit_tuning_record(ms.database.TuningRecord(trace, workload, [0.001], target, arguments))
+    return task.task_name
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_records_schedule_is_in_what_is_built(small, tmp_path, monkeypatch, precision):
+    recipe = Recipe(HOST, precision)
+    name = record_first_task(small, recipe, tmp_path / "records")
+    built = {}
+    compile_ = tvm.compile
+
+    def spy(module, **options):
+        built.update({variable.name_hint: function for variable, function in module.functions.items()})
+        return compile_(module, **options)
+
+    monkeypatch.setattr(compile_module.tvm, "compile", spy)
+    tuned = compile_model(small, Recipe(HOST, precision, tmp_path / "records"))
+    scheduled = {name for name, function in built.items() if (function.attrs or {}).get("tirx.is_scheduled")}
+    assert scheduled == {name}
+    untuned = compile_model(small, recipe)
+    assert compare(outputs_of(tuned, small), outputs_of(untuned, small), ["output"], precision).ok
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "float16_acc32"])
+def test_each_precision_keeps_the_models_interface_and_is_near_enough(small, tmp_path, precision):
+    wanted = Wanted(recipe=Recipe(HOST, precision), shapes={}, dtypes={})
+    built = build(DATA, "small_cnn.onnx", wanted, tmp_path)
+    outputs = outputs_of(compile_model(small, built.recipe), small)
+    assert [output.dtype for output in outputs] == [np.float32]
+    error = built.judged(outputs)["max_abs_error"]
+    assert (error > 1e-5) == (precision != "float32")  # else it would compute in float32 all the same
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("target", [ADRENO, {"kind": "opencl", "host": PHONE}], ids=["adreno", "opencl"])
+def test_opencl_source_without_a_schedule_of_its_own_is_valid(small, target, precision):
+    source = opencl_source(compile_model(small, Recipe(target, precision)))
+    assert source.count("__kernel void fused_conv2d") >= 7
+    assert ("half" in source) == (precision == "float16")
+    assert syntax_errors(source) == ""
+
+
+@pytest.mark.parametrize("network", [mobilenet_v2.build, resnet.resnet18], ids=["mobilenet_v2", "resnet18"])
+def test_adreno_source_of_the_tutorials_models_is_valid(network):
+    model = load(network().SerializeToString(), name="net.onnx")
+    source = opencl_source(compile_model(model, Recipe(ADRENO)))
+    assert source.count("__kernel void fused_conv2d") >= 17
+    assert syntax_errors(source) == ""

@@ -1,0 +1,136 @@
+"""Compiling: every target's code is what it should be, what TVM cannot do is refused, a crash is an error."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from farm.bundle.elf import Machine, parse_elf
+from farm.compiler.build import Wanted, build
+from farm.compiler.compile import (
+    RECORDS,
+    WORKLOADS,
+    Recipe,
+    UnusableRecordsError,
+    compile_library,
+    compile_model,
+    lowered,
+)
+from farm.compiler.inputs import all_inputs
+from farm.compiler.isolated import TvmCrashedError, isolated
+from farm.compiler.load import load
+from farm.compiler.precision import PrecisionError
+from farm.compiler.reference import flatten
+from farm.compiler.targets import TargetRefusedError, generators, host_target
+from farm.core.errors import ModelError
+from farm.fleet.named_targets import named_target
+from tests.support.opencl import opencl_source, syntax_errors
+from tests.support.tiny_model import tiny_onnx
+
+PHONE = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon"], "num-cores": 4}
+HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
+ADRENO = {"tag": "qcom/adreno-opencl", "host": PHONE}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load(tiny_onnx(), name="tiny.onnx")
+
+
+def outputs_of(executable, model):
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return flatten(machine["main"](*(tvm.runtime.tensor(array) for array in all_inputs(model, {}).values())))
+
+
+def test_records_that_cannot_be_read_are_refused(small, tmp_path):
+    with pytest.raises(UnusableRecordsError, match="tuning records cannot be used"):
+        compile_model(small, Recipe(HOST, records=tmp_path))
+    (tmp_path / WORKLOADS).write_text("[1, 2\n")
+    (tmp_path / RECORDS).write_text("")
+    with pytest.raises(UnusableRecordsError):
+        compile_model(small, Recipe(HOST, records=tmp_path))
+
+
+def test_opencl_source_in_half_precision_is_valid(small):
+    source = opencl_source(compile_model(small, Recipe(ADRENO, "float16")))
+    assert "__kernel void fused_conv2d" in source
+    assert "half" in source
+    assert syntax_errors(source) == ""
+
+
+def test_half_precision_keeps_the_models_interface_and_is_near_enough(small, tmp_path):
+    wanted = Wanted(recipe=Recipe(HOST, "float16"), shapes={}, dtypes={})
+    built = build(tiny_onnx(), "tiny.onnx", wanted, tmp_path)
+    outputs = outputs_of(compile_model(small, built.recipe), small)
+    assert [output.dtype for output in outputs] == [np.float32]
+    assert built.judged(outputs)["max_abs_error"] > 1e-5  # else it would compute in float32 all the same
+    with pytest.raises(PrecisionError, match="no precision 'int4'"):
+        compile_model(small, Recipe(HOST, "int4"))
+
+
+def test_the_syntax_check_sees_a_wrong_kernel():
+    assert "foo" in syntax_errors("kernel void f(global float* a) { a[0] = foo(a[1]); }")
+
+
+@pytest.mark.parametrize(
+    ("target", "machine", "bits", "needed"),
+    [
+        (PHONE, Machine.AARCH64, 64, ["libtvm_ffi.so", "libm.so", "libc.so"]),
+        (named_target("android-armv7"), Machine.ARM, 32, ["libtvm_ffi.so", "libm.so", "libc.so"]),
+        (named_target("rpi4"), Machine.AARCH64, 64, []),
+        (named_target("rpi4-32"), Machine.ARM, 32, []),
+        (ADRENO, Machine.AARCH64, 64, ["libtvm_ffi.so", "libm.so", "libc.so"]),
+    ],
+    ids=["android-arm64", "android-armv7", "linux-arm64", "linux-armv7", "adreno"],
+)
+def test_libraries_are_for_their_machine(small, tmp_path, monkeypatch, target, machine, bits, needed):
+    monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
+    elf = parse_elf(compile_library(small, Recipe(target), tmp_path).library.read_bytes())
+    assert (elf.machine, elf.bits) == (machine, bits)
+    assert list(elf.needed) == needed
+
+
+def test_textures_are_compiled_apart_and_leave_the_model_whole(small, tmp_path):
+    texture = {"tag": "qcom/adreno-opencl-texture", "host": PHONE}
+    before = outputs_of(compile_model(small, Recipe(HOST)), small)
+    assert compile_library(small, Recipe(texture), tmp_path).library.stat().st_size > 0
+    after = outputs_of(compile_model(small, Recipe(HOST)), small)
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    with pytest.raises(TargetRefusedError, match="records do not apply"):
+        lowered(small, Recipe(texture))
+    wanted = Wanted(recipe=Recipe(texture), shapes={}, dtypes={})
+    built = build(tiny_onnx(), "tiny.onnx", wanted, tmp_path)
+    with pytest.raises(TargetRefusedError, match="generates wrong code for textures"):
+        built.judged([np.zeros_like(output) for output in before])
+
+
+def test_what_this_tvm_has_no_generator_for_is_refused(small):
+    assert {"llvm", "opencl"} <= set(generators())
+    for tag, said in (("qcom/adreno-opencl-clml", "without USE_CLML"), ("vulkan", "no code generator for vulkan")):
+        target = {"tag" if "/" in tag else "kind": tag, "host": PHONE}
+        with pytest.raises(TargetRefusedError, match=said) as caught:
+            compile_model(small, Recipe(target))
+        assert caught.value.exit_code == 2
+
+
+def test_this_machine_as_a_target_runs_here(small):
+    target = host_target()
+    assert target["num-cores"] == len(os.sched_getaffinity(0))
+    assert outputs_of(compile_model(small, Recipe(target)), small)[0].shape == (1, 3)
+
+
+def test_a_crash_in_a_process_of_its_own_is_one_error():
+    isolated(lambda: None, "nothing")
+    with pytest.raises(TvmCrashedError, match="crashed \\(SIGKILL\\) while dying"):
+        isolated(lambda: os.kill(os.getpid(), signal.SIGKILL), "dying")
+    with pytest.raises(TvmCrashedError, match="ZeroDivisionError"):
+        isolated(lambda: 1 // 0, "dividing")
+
+    def refuse():
+        raise ModelError("no such thing")
+
+    with pytest.raises(ModelError, match="no such thing"):
+        isolated(refuse, "refusing")

@@ -1,0 +1,30 @@
+"""A model that compiles in a moment: one convolution with batch normalisation, one dense layer."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+
+def tiny_onnx(*, batch: int | str = 1) -> bytes:
+    """Input `x`, batch x 4 x 8 x 8, output `y`, batch x 3."""
+    random = np.random.default_rng(3)
+
+    def weight(name: str, *shape: int) -> TensorProto:
+        return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 4, name)
+
+    weights = [weight("w", 8, 4, 3, 3), weight("scale", 8), weight("shift", 8), weight("mean", 8), weight("d", 8, 3)]
+    weights.append(numpy_helper.from_array(np.full(8, 0.5, np.float32), "variance"))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], name="conv"),
+        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["b"], name="norm"),
+        helper.make_node("Relu", ["b"], ["r"], name="relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"], name="pool"),
+        helper.make_node("Flatten", ["g"], ["f"], name="flatten"),
+        helper.make_node("MatMul", ["f", "d"], ["y"], name="dense"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4, 8, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 3])
+    graph = helper.make_graph(nodes, "tiny", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString(deterministic=True))

@@ -1,0 +1,183 @@
+"""A package says what it is, and whatever was done to its bytes is seen before anything of it is used."""
+
+import hashlib
+import io
+import json
+import tarfile
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.bundle.abi import Abi, Platform
+from farm.compiler.package import (
+    LIBRARY,
+    MODEL,
+    REFERENCE,
+    Manifest,
+    PackageError,
+    PackageUnfitError,
+    PackageVersionError,
+    Tensor,
+    check_asked,
+    check_fits,
+    check_tvm,
+    read_manifest,
+    read_package,
+    reference_npz,
+    write_package,
+)
+
+TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon", "+dotprod", "-sve"]}
+MADE = Manifest(
+    format=1, name="net.onnx", source_format="onnx", source_sha256="a" * 64, key="b" * 64,
+    inputs=(Tensor("x", (1, 4), "float32"),), outputs=(Tensor("y", (1, 2), "bfloat16"),), target_name="cpu",
+    target=TARGET, device="cpu", abi=Abi.ARM64, platform=Platform.ANDROID, precision="float16", tvm="0.27.0",
+    tvm_ffi="0.1.14", farm="1", linker="ld.lld", reference_by="onnx.reference", reference_independent=True,
+    created=datetime(2026, 11, 22, tzinfo=UTC),
+)  # fmt: skip
+OUTPUT = np.array([[0x3F80, 0x4000]], np.uint16)  # 1.0 and 2.0 in bfloat16
+
+
+def members(**more):
+    import ml_dtypes
+
+    wanted = OUTPUT.view(ml_dtypes.bfloat16)
+    return {LIBRARY: b"\x7fELF library", REFERENCE: reference_npz((wanted,), (wanted,)), **more}
+
+
+def packed(**more):
+    return write_package(MADE, members(**more))
+
+
+def tar(*entries):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for about, content in entries:
+            about.size = len(content) if about.isreg() else 0
+            archive.addfile(about, io.BytesIO(content))
+    return file.getvalue()
+
+
+def entries_of(data):
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return [(member, archive.extractfile(member).read()) for member in archive]
+
+
+def with_manifest(change):
+    (about, content), *others = entries_of(packed())
+    said = json.loads(content)
+    del said["check"]
+    change(said)
+    said["check"] = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return tar((about, json.dumps(said).encode()), *others)
+
+
+def test_what_was_written_is_read(tmp_path):
+    data = packed(**{MODEL: b"the model file"})
+    package = read_package(data)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in members(model=b"the model file").items()}
+    assert package.manifest == replace(MADE, sha256=hashes)
+    assert (package.library, package.model, package.tuned) == (b"\x7fELF library", b"the model file", False)
+    assert package.inputs[0].dtype == np.float32
+    ((wanted,), (host,)) = package.expected()
+    assert wanted.astype(float).tolist() == host.astype(float).tolist() == [[1.0, 2.0]]
+    path = tmp_path / "net.farm.tar"
+    path.write_bytes(data)
+    assert read_manifest(path) == package.manifest == read_package(path).manifest
+    assert write_package(MADE, members(model=b"the model file")) == data
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "extra.txt", LIBRARY])
+def test_a_member_that_no_package_has_is_refused_and_nothing_is_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PackageError, match="which no package has"):
+        read_package(tar(*entries_of(packed()), (tarfile.TarInfo(name), b"x")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_folders_are_refused():
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE):
+        about = tarfile.TarInfo(MODEL)
+        about.type, about.linkname = kind, "/etc/passwd"
+        with pytest.raises(PackageError, match="which no package has"):
+            read_package(tar(*entries_of(packed()), (about, b"")))
+
+
+def test_missing_and_changed_members_are_named():
+    manifest, library, reference = entries_of(packed())
+    with pytest.raises(PackageError, match=r"lacks its member model\.so"):
+        read_package(tar(manifest, reference), "net.farm.tar")
+    with pytest.raises(PackageError, match=r"model\.so is not what it was"):
+        read_package(tar(manifest, (library[0], b"\x7fELF other lib"), reference), "net.farm.tar")
+    with pytest.raises(PackageError, match="model is not what it was"):  # not in the manifest
+        read_package(tar(manifest, library, reference, (tarfile.TarInfo(MODEL), b"m")), "net.farm.tar")
+
+
+def test_another_version_is_refused_with_both_named():
+    with pytest.raises(PackageVersionError, match="format 2, and this farm reads format 1"):
+        read_package(with_manifest(lambda said: said.update(format=2)))
+    with pytest.raises(PackageVersionError, match=r"TVM 0\.27\.0, and this toolchain has TVM 0\.28\.0"):
+        check_tvm(MADE, "0.28.0")
+    check_tvm(MADE, "0.27.0")
+
+
+def test_a_damaged_manifest_is_told_with_its_field():
+    with pytest.raises(PackageError, match="'abi' "):
+        read_package(with_manifest(lambda said: said.update(abi="sparc")))
+    with pytest.raises(PackageError, match="'surprise' "):
+        read_package(with_manifest(lambda said: said.update(surprise=1)))
+
+
+def test_a_package_fits_only_what_can_run_its_code():
+    fits = (Abi.ARM64, Platform.ANDROID, "cpu", {"neon", "dotprod", "i8mm"})
+    check_fits(MADE, *fits)
+    for at, other, said in (
+        (0, Abi.ARMV7, r"arm64-v8a \(android\), and this is armeabi-v7a \(android\)"),
+        (1, Platform.LINUX, r"this is arm64-v8a \(linux-glibc\)"),
+        (2, "opencl", "compiled for cpu, not for opencl"),
+        (3, {"neon"}, "CPUs with dotprod, which this one is not known to have"),
+    ):
+        with pytest.raises(PackageUnfitError, match=said):
+            check_fits(MADE, *(other if i == at else value for i, value in enumerate(fits)))
+
+
+def test_options_that_differ_from_the_packages_are_refused():
+    check_asked(MADE, "float32", {}, {}, records=False)
+    check_asked(MADE, "float16", {"x": (1, 4)}, {"x": "float32"}, records=False)
+    for precision, shapes, dtypes, records, said in (
+        ("float16_acc32", {}, {}, False, "--precision is float16"),
+        ("float32", {"x": (2, 4)}, {}, False, r"--shape x is \(1, 4\)"),
+        ("float32", {"z": (2,)}, {}, False, "--shape z is None"),
+        ("float32", {}, {"x": "int8"}, False, "--dtype x is float32"),
+        ("float32", {}, {}, True, "--records"),
+    ):
+        with pytest.raises(PackageUnfitError, match=said):
+            check_asked(MADE, precision, shapes, dtypes, records=records)
+
+
+GOOD = packed()
+
+
+def refused_or_whole(data):
+    try:
+        package = read_package(data)
+    except PackageError as error:
+        return bool(error.message)
+    return package == read_package(GOOD)
+
+
+@given(st.binary(max_size=600) | st.builds(lambda end: GOOD[:end], st.integers(0, len(GOOD))))
+def test_what_is_cut_or_no_package_is_refused_in_words(data):
+    assert refused_or_whole(data)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_seen_or_changes_nothing(at, by):
+    data = bytearray(GOOD)
+    data[at] ^= by
+    assert refused_or_whole(bytes(data))
