@@ -17,10 +17,13 @@ from tvm import relax
 
 from farm.compiler.build import Wanted, build
 from farm.compiler.compile import Recipe
-from farm.compiler.load import file_bytes, import_model, read
+from farm.compiler.load import file_bytes, import_model, load, read
+from farm.compiler.package import is_package
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.record_files import read_records, write_records
 from farm.compiler.reference import flatten
+from farm.compiler.relax_model import saved
+from farm.compiler.summary import summarise
 from farm.compiler.targets import TargetRefusedError, device_of, generators, host_target, is_texture
 from farm.compiler.tvm_errors import first_line
 from farm.core.error_wire import error_to_wire
@@ -46,14 +49,16 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         TargetRefusedError: nothing here can check what TVM makes of the target.
     """
     target = _target(request)
+    path = Path(request["model"])
+    data = file_bytes(path)
+    if is_package(data[:512]):
+        raise UserError(f"{path} is a package already", hint="give the model file that it was made from")
     if is_texture(target):
         raise TargetRefusedError(
             f"TVM {tvm.__version__} is known to generate wrong code for textures, and only a phone can tell whether "
             "it did so here",
             hint="farm run MODEL --on SELECTOR --target adreno-texture checks the numbers; or --target adreno",
         )
-    path = Path(request["model"])
-    data = file_bytes(path)
     started_s = time.monotonic()
     model = import_model(read(data, path.name), request["shapes"], request["dtypes"])
     with_model = request["with_model"] if request["with_model"] is not None else len(data) <= SMALL_BYTES
@@ -125,12 +130,40 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What is in a model file.
+
+    Raises:
+        ModelError: as `farm.compiler.load.load`.
+    """
+    model = load(Path(request["model"]), shapes=request["shapes"], dtypes=request["dtypes"])
+    return summarise(model).to_wire()
+
+
+def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a model as the farm's file of an imported model.
+
+    Raises:
+        ModelError: as `farm.compiler.load.load`.
+        UserError: it cannot be written there.
+    """
+    data = saved(load(Path(request["model"]), shapes=request["shapes"], dtypes=request["dtypes"]))
+    output = Path(request["output"])
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    return {"bytes": len(data), "tvm": tvm.__version__}
+
+
 def about(_request: Mapping[str, Any]) -> dict[str, Any]:
     """What this TVM generates code for, and this machine as a target."""
     return {"tvm": tvm.__version__, "generators": generators(), "host": host_target()}
 
 
-WORK = {"compile": compile_to, "run": run_here, "about": about}
+WORK = {
+    "compile": compile_to, "run": run_here, "summarise": summarise_model, "import": import_to, "about": about,
+}  # fmt: skip
 
 
 def main(request: Path, reply: Path) -> None:

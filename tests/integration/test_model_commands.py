@@ -1,0 +1,53 @@
+"""`farm model` needs no daemon: a network of the zoo is written, looked at, imported, and read back."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models")
+    assert farm(path, "make", "small_cnn", "-o", "net.onnx").returncode == 0
+    return path
+
+
+def farm(folder, *arguments):
+    environment = {**os.environ, "FARM_SOCKET": str(folder / "absent.sock")}
+    command = [sys.executable, "-m", "farm", "model", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_imported_model_is_the_same_model(folder):
+    shown = farm(folder, "show", "net.onnx")
+    assert "inputs: input 1x3x32x32 float32\n" in shown.stdout
+    assert "MACs: 868,288\n" in shown.stdout  # the sum of its nine layers, by hand
+    done = farm(folder, "import", "net.onnx", "-o", "net.relax.json", "--dtype", "input:float16")
+    assert (done.returncode, done.stderr) == (0, "")
+    before, after = (json.loads(farm(folder, "show", name, "--json").stdout) for name in ("net.onnx", "net.relax.json"))
+    assert after["inputs"] == [{"name": "input", "shape": [1, 3, 32, 32], "dtype": "float16"}]
+    assert after["outputs"] == before["outputs"]
+    assert (after["macs"], after["parameters_bytes"]) == (before["macs"], before["parameters_bytes"])
+    assert set(after["operators"]) - set(before["operators"]) == {"astype"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "absent.onnx"], "absent.onnx does not exist"),
+        (["show", "net.onnx", "--shape", "inptu:[1]"], "did you mean 'input'?"),
+        (["show", "net.onnx", "--shape", "input:1x3"], "is no list in brackets"),
+        (["show", "net.onnx", "--shape", "input:[1,3,32,64]"], "dimension 3 is 32 in the file, and 64 is asked for"),
+        (["show", "net.onnx", "--dtype", "input:flaot16"], "did you mean float16?"),
+        (["import", "net.onnx", "-o", "absent/net.json"], "cannot write"),
+        (["make", "resnet19", "-o", "net2.onnx"], "did you mean resnet18?"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(folder, arguments, said):
+    done = farm(folder, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
