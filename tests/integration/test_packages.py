@@ -1,0 +1,83 @@
+"""A package runs on phones, on this host and in a plain TVM script; what does not fit is refused in one sentence."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.cli.virtual_farm import phones_of, virtual_farm
+from farm.zoo.small_cnn import build
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with virtual_farm(phones_of(["oneplus-12"])) as farm:
+        farm.wait_ready(1)
+        yield farm
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "small_cnn.onnx").write_bytes(build().SerializeToString(deterministic=True))
+    return folder
+
+
+def alone(*arguments, cwd, cache):
+    """`farm` where there is no daemon."""
+    environment = {**os.environ, "FARM_SOCKET": str(cwd / "absent.sock"), "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-m", "farm", *arguments]
+    environment["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=100, check=False
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def here(place):
+    """A package for this machine's architecture, made without a daemon."""
+    done = alone("compile", "small_cnn.onnx", "--target", "linux-x86_64", cwd=place, cache=place / "cache")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "small_cnn.farm.tar\n"
+    return place / "small_cnn.farm.tar"
+
+
+def test_a_package_runs_on_this_host_and_is_checked(here, place, tmp_path):
+    done = alone("run", here.name, "--on", "host", "--json", "-o", str(tmp_path / "y.npz"), cwd=place, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["max_abs_error"] < 1e-6
+    assert result["numerics"]["reference"] == "onnx.reference"
+    assert (result["device"], result["compile"]["packaged"]) == ("host", True)
+    with np.load(tmp_path / "y.npz") as arrays:
+        assert np.isclose(arrays["output"].sum(), 1.0)
+
+
+def test_the_documented_lines_load_it_in_a_plain_tvm_script(here, tmp_path):
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "packages.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", lines, str(here)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) >= 10
+
+
+def test_a_phone_takes_a_package_in_place_of_a_model(farm, here):
+    run = farm.farm("run", str(here), "--on", "android", "--json", timeout_s=60)
+    assert run.returncode == 0, run.stderr
+    (result,) = json.loads(run.stdout)["results"]
+    assert result["max_abs_error"] < 1e-5
+    assert result["compile"]["packaged"]
+    inputs = here.parent / "x.npz"
+    np.savez(inputs, input=np.ones((1, 3, 32, 32), np.float32))
+    run = farm.farm("run", str(here), "--on", "android", "--input", str(inputs), "--json", timeout_s=60)
+    (result,) = json.loads(run.stdout)["results"]
+    assert result["max_abs_error"] < 1e-5  # the model inside tells what these outputs should be
+    assert result["given"] == ["input"]
