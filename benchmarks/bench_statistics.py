@@ -189,12 +189,14 @@ def _shape(noise: Noise, both: Noise = _flat, own: Noise = _flat) -> Shape:
     return lambda random, count: (noise(random, count), both(random, count), own(random, count))
 
 
-def _series(random: Random, drawn: Drawn) -> Series:
+def _series(random: Random, drawn: Drawn, beside: int = 1) -> Series:
+    """A run in which `beside` samples share each reading of the reference kernel."""
     noise, both, own = drawn
     jitter = REFERENCE_NOISE * random.normal(size=noise.size)
     seconds = np.asarray(TRUE_S * both * own * np.exp(NOISE * noise), dtype=np.float64)
     reference_s = np.asarray(NOMINAL_S * both * np.exp(jitter), dtype=np.float64)
-    return Series(seconds, np.arange(noise.size, dtype=np.float64), reference_s)
+    shared = reference_s[np.arange(noise.size) // beside * beside]
+    return Series(seconds, np.arange(noise.size, dtype=np.float64), shared)
 
 
 # What is asked of them ---------------------------------------------------------------------------------------------
@@ -234,19 +236,21 @@ def _coverage() -> list[Case]:
         ("warm-up of 5 % of the run", _shape(_normal, _flat, _warming(0.05)), None),
     ]
     cases = [
-        Case(f"coverage, sampled to +-1 %: {name}", 1500, lambda random, s=shape: _covers(_sampled(random, s)), goal)  # type: ignore[misc]
+        Case(f"coverage, sampled to +-1 %: {name}", 1200, lambda random, s=shape: _covers(_sampled(random, s)), goal)  # type: ignore[misc]
         for name, shape, goal in shapes
     ]
     for count in (40, 80, 160):
         for name, noise in (("iid", _normal), ("AR(1) 0.7", _ar(0.7))):
             shape = _shape(noise, _drift)
             cases.append(Case(f"coverage, {count} samples: drift, {name}", 1000, _fixed(shape, count, _covers), goal))
+    four = _fixed(_shape(_normal, _drift), FIRST_SAMPLES, _covers, 4)
+    cases.append(Case(f"coverage, {FIRST_SAMPLES} samples, 4 to a reading: drift, iid", 1000, four))
     return cases
 
 
-def _fixed(shape: Shape, count: int, holds: Callable[[Assessment], bool]) -> Callable[[Random], bool]:
+def _fixed(shape: Shape, count: int, holds: Callable[[Assessment], bool], beside: int = 1) -> Callable[[Random], bool]:
     def trial(random: Random) -> bool:
-        return holds(assess(_series(random, shape(random, count)), NOMINAL_S, half_width=10 * HALF_WIDTH))
+        return holds(assess(_series(random, shape(random, count), beside), NOMINAL_S, half_width=10 * HALF_WIDTH))
 
     return trial
 
@@ -279,6 +283,13 @@ def _detection() -> list[Case]:
         for count in (FIRST_SAMPLES, 120)
         for name, shape, wanted in bad
     ]
+    for name, shape in (
+        ("a throttling step", _shape(_normal, _throttled)),
+        ("two clocks, mixed", _shape(_normal, _levels(2))),
+    ):
+        blocked = _fixed(shape, FIRST_SAMPLES, _not_trusted, 4)
+        told = f"not trusted, {FIRST_SAMPLES} samples, 4 to a reading: {name}, model and reference"
+        cases.append(Case(told, 500, blocked, goal))
     good = [
         ("iid", _shape(_normal), Goal(95)),
         ("drift, AR(1) 0.5", _shape(_ar(0.5), _drift), None),

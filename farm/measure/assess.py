@@ -18,9 +18,7 @@ from farm.measure.steps import Step, Trend, find_step, find_trend
 from farm.measure.warmup import warmup
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
-FEWEST_TRUSTED = (
-    30  # with fewer, coverage is not what it says when samples resemble their neighbours (bench statistics)
-)
+FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
 FEWEST_EFFECTIVE = 10.0  # likewise, of independent samples
 MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
 MOST_OUTLIERS = 0.1
@@ -41,9 +39,9 @@ class Assessment:
     reference_median_s: float | None
     drift: float  # the smoothed reference's slowest over its fastest, minus 1
     trend: Trend | None  # in the corrected samples
-    step: Step | None  # in the corrected samples
+    step: Step | None  # in the corrected samples, or as measured
     reference_step: Step | None
-    modes: Modes | None
+    modes: Modes | None  # likewise
     reference_modes: Modes | None
     outliers: Outliers
     reference_outliers: Outliers | None
@@ -91,45 +89,60 @@ def assess(
     known = conditions or Conditions()
     whole = correct(samples, nominal_s)
     has_reference = whole.nominal_s is not None
-    whole_reference = np.log(filled(samples.reference_s)) if has_reference else None
     cut = warmup(whole.log_s)
-    if whole_reference is not None:
-        cut = max(cut, warmup(detrended(whole_reference)))
+    if has_reference:
+        cut = max(cut, warmup(detrended(np.log(filled(samples.reference_s)))))
     settled = samples.after(cut)
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
-    reference = None if whole_reference is None else whole_reference[cut:]
-    straight = None if reference is None else detrended(reference)
+    raw = np.log(settled.seconds)
     found = Assessment(
         count=samples.count,
         warmup=cut,
-        estimate=median_interval(corrected.log_s, corrected.residual if has_reference else None),
+        estimate=median_interval(
+            corrected.log_s, corrected.residual if has_reference else None, beside=corrected.beside
+        ),
         raw_median_s=float(np.median(settled.seconds)),
         nominal_s=corrected.nominal_s,
-        reference_median_s=None if reference is None else float(np.exp(np.median(reference))),
+        reference_median_s=float(np.median(settled.reference_s[settled.readings])) if has_reference else None,
         drift=float(np.exp(np.ptp(corrected.smooth)) - 1),
         trend=find_trend(corrected.log_s),
-        step=_step(whole.log_s, corrected.log_s, cut),
-        reference_step=None if whole_reference is None else _step(whole_reference, whole_reference[cut:], cut),
-        modes=find_modes(corrected.log_s),
-        reference_modes=None
-        if straight is None or reference is None
-        else find_modes(straight) or find_modes(reference),
+        step=_step(whole.log_s, cut) or _step(np.log(samples.seconds), cut),
+        reference_step=_reference_step(samples, cut) if has_reference else None,
+        modes=find_modes(corrected.log_s) or find_modes(detrended(raw)),
+        reference_modes=_reference_modes(settled) if has_reference else None,
         outliers=find_outliers(corrected.log_s, cut),
-        reference_outliers=None if straight is None else find_outliers(straight, cut),
+        reference_outliers=_reference_outliers(settled, cut) if has_reference else None,
         conditions=known,
         reasons=(),
     )
     return replace(found, reasons=(*_reasons(found, half_width), *judge_conditions(known)))
 
 
-def _step(whole: FloatArray, settled: FloatArray, cut: int) -> Step | None:
+def _step(log_values: FloatArray, cut: int) -> Step | None:
     """A step after the warm-up, or one that the warm-up would hide: it never makes samples slower."""
-    hidden = find_step(whole) if cut else None
+    hidden = find_step(log_values) if cut else None
     if hidden is not None and hidden.change > 0:
         return hidden
-    step = find_step(settled)
+    step = find_step(log_values[cut:])
     return None if step is None else replace(step, index=step.index + cut)
+
+
+def _reference_step(samples: Series, cut: int) -> Step | None:
+    readings = samples.readings
+    step = _step(np.log(samples.reference_s[readings]), int((readings < cut).sum()))
+    return None if step is None else replace(step, index=int(readings[step.index]))
+
+
+def _reference_modes(settled: Series) -> Modes | None:
+    log_readings = np.log(settled.reference_s[settled.readings])
+    return find_modes(detrended(log_readings)) or find_modes(log_readings)
+
+
+def _reference_outliers(settled: Series, cut: int) -> Outliers:
+    readings = settled.readings
+    found = find_outliers(detrended(np.log(settled.reference_s[readings])))
+    return replace(found, indices=tuple(int(readings[index]) + cut for index in found.indices))
 
 
 def _reasons(found: Assessment, half_width: float) -> list[Reason]:

@@ -22,6 +22,7 @@ class Corrected:
     log_s: FloatArray  # of corrected seconds
     residual: FloatArray  # log of each reference time over its smoothed value; zeros without a reference; median 0
     smooth: FloatArray  # log of the smoothed reference; zeros without
+    beside: int  # samples that share one reading of the reference kernel
     nominal_s: float | None  # None: there was no reference, and nothing was corrected
 
 
@@ -49,12 +50,13 @@ def correct(samples: Series, nominal_s: float | None = None) -> Corrected:
     log_s = np.log(samples.seconds)
     zeros = np.zeros(samples.count)
     if not samples.has_reference:
-        return Corrected(log_s, zeros, zeros, None)
+        return Corrected(log_s, zeros, zeros, 1, None)
     log_reference = np.log(filled(samples.reference_s))
     smooth = _smoothed(log_reference)
     smooth = smooth + np.median(log_reference - smooth)
+    beside = -(-samples.count // samples.readings.size)
     nominal = float(np.exp(np.median(log_reference))) if nominal_s is None else nominal_s
-    return Corrected(log_s - smooth + np.log(nominal), log_reference - smooth, smooth, nominal)
+    return Corrected(log_s - smooth + np.log(nominal), log_reference - smooth, smooth, beside, nominal)
 
 
 def filled(reference_s: FloatArray) -> FloatArray:

@@ -40,7 +40,7 @@ class Estimate:
 
 
 def likeness(values: FloatArray) -> float:
-    """The lag-1 autocorrelation of samples, at least 0, corrected for its bias at small counts.
+    """The lag-1 autocorrelation of samples, corrected for its bias at small counts; 0 below its own standard error.
 
     The usual estimator is too small by about 3 rho / n (Kendall 1954; the part of its bias that does not grow with rho
     is left, as correcting it widens intervals of samples that do not resemble each other). Single wild values, which
@@ -55,7 +55,8 @@ def likeness(values: FloatArray) -> float:
     if power <= count * NO_SPREAD**2:
         return 0.0
     raw = float(centred[1:] @ centred[:-1]) / power
-    return min(max(raw * count / max(count - 3, 1), 0.0), MOST_LIKENESS)
+    found = min(raw * count / max(count - 3, 1), MOST_LIKENESS)
+    return found if found > 1 / math.sqrt(count) else 0.0
 
 
 def variance_inflation(likeness_of: float, count: int) -> float:
@@ -73,7 +74,12 @@ def block_length(likeness_of: float, count: int) -> int:
 
 
 def median_interval(
-    log_values: FloatArray, residual: FloatArray | None = None, *, confidence: float = 0.95, seed: int = SEED
+    log_values: FloatArray,
+    residual: FloatArray | None = None,
+    *,
+    beside: int = 1,
+    confidence: float = 0.95,
+    seed: int = SEED,
 ) -> Estimate:
     """The median of `exp(log_values)` and its interval by the circular block bootstrap (Politis and Romano 1992).
 
@@ -85,6 +91,7 @@ def median_interval(
     Args:
         log_values: logarithms of samples, in the order they were taken.
         residual: of the reference kernel (`drift.Corrected`), drawn together with the samples; its median is 0.
+        beside: samples that share one value of `residual`; blocks are at least so long.
         confidence: between 0 and 1.
         seed: of the draws.
     """
@@ -94,7 +101,7 @@ def median_interval(
     block = block_length(likeness_of, count)
     inflation = variance_inflation(likeness_of, count)
     tail = (1 - confidence) / 2
-    drawn = _medians(log_values - middle, residual, block, seed)
+    drawn = _medians(log_values - middle, residual, max(block, min(beside, max(count // FEWEST_BLOCKS, 1))), seed)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     wider = _widening(likeness_of, block, count, confidence)
     return Estimate(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e9  # what is beyond is a unit mixed up, and breaks logarithms
+MOST_BESIDE = 8  # samples for one reading of the reference kernel; with more it says too little about each
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -19,7 +20,7 @@ class Series:
 
     seconds: FloatArray  # what was timed, above 0
     start_s: FloatArray  # when each sample began, on any clock that only goes forward
-    reference_s: FloatArray  # the reference kernel, timed right beside the sample; NaN where it was not
+    reference_s: FloatArray  # the reference kernel, timed beside the sample or a block of them; NaN where not
 
     @property
     def count(self) -> int:
@@ -28,8 +29,15 @@ class Series:
 
     @property
     def has_reference(self) -> bool:
-        """Whether at least half of the samples have the reference kernel beside them."""
-        return 2 * int(np.isfinite(self.reference_s).sum()) >= self.count
+        """Whether the reference kernel was timed at least once for every eight samples."""
+        return int(np.isfinite(self.reference_s).sum()) * MOST_BESIDE >= self.count
+
+    @property
+    def readings(self) -> npt.NDArray[np.intp]:
+        """At which samples the reference kernel was timed anew; others repeat the value before, or have NaN."""
+        known = np.flatnonzero(np.isfinite(self.reference_s))
+        values = self.reference_s[known]
+        return known[np.append(True, np.diff(values) != 0)] if known.size else known
 
     def after(self, first: int) -> Series:
         """Without the first so many samples."""
