@@ -133,9 +133,10 @@ class TimePassed:
     """Nothing but the time has changed; sent when `Allocator.next_look_s` has come."""
 
 
+Standing = SharesChanged | UsageLoaded | ReservationsChanged  # what users may have, have had, or have reserved
 AllocatorEvent = (
     DeviceChanged | DeviceForgotten | RequestCame | RequestWithdrawn | LeaseEnded | LeaseRestored | LeaseExtended
-    | PlaceKept | PlaceFreed | SharesChanged | UsageLoaded | ReservationsChanged | Paused | Resumed | TimePassed
+    | PlaceKept | PlaceFreed | Standing | Paused | Resumed | TimePassed
 )  # fmt: skip
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ class Pool:
         self._unsubscribe: Callable[[], None] | None = None
         self._soon: asyncio.Handle | None = None
         self._settled = False
+        self._began_s = 0.0
         self._said: object = None
         self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
@@ -156,6 +157,7 @@ class Pool:
         except FarmError as error:
             raise PhoneError(f"{self._first.device} was lost before the work began: {error.message}") from error
         self._told = told
+        self._began_s = asyncio.get_running_loop().time()
         self._take(self._first)
         self._unsubscribe = self._devices.subscribe(lambda _: self._look_soon())
         self._learn()
@@ -282,8 +284,9 @@ class Pool:
             self._take(lease)
             self._look_soon()
 
-        request = request_of(self._job, frozenset())
-        self._asked[ticket] = self._leases.ask(replace(request, worker=False, only=self._orders.only), granted)
+        left_s = max(0.0, self._job.timeout_s - (asyncio.get_running_loop().time() - self._began_s))
+        request = replace(request_of(self._job, frozenset()), worker=False, only=self._orders.only, longest_s=left_s)
+        self._asked[ticket] = self._leases.ask(request, granted)
 
     def _take(self, lease: Lease) -> None:
         taken = self._leases.taken_away(lease.id)

@@ -15,14 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from farm.core.allocator_events import (
-    LeaseRestored,
-    PlaceFreed,
-    PlaceKept,
-    ReservationsChanged,
-    SharesChanged,
-    UsageLoaded,
-)
+from farm.core.allocator_events import LeaseRestored, PlaceFreed, PlaceKept, Standing
 from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
@@ -114,7 +107,7 @@ class Leasing:
         """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
         self._holdings.clock_jumped()
 
-    def use(self, event: SharesChanged | UsageLoaded | ReservationsChanged) -> None:
+    def use(self, event: Standing) -> None:
         """Let the allocator know what users may have, have had, or have reserved."""
         self._grants.apply(event)
 

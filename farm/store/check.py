@@ -24,7 +24,7 @@ _RULES: Mapping[str, str] = {
     ),
     "running attempts whose lease has ended": (
         "SELECT count(*) FROM attempt JOIN lease ON lease.id = attempt.lease "
-        "WHERE attempt.ended_at IS NULL AND lease.ended_at IS NOT NULL"
+        "WHERE attempt.ended_at IS NULL AND attempt.pooled = 0 AND lease.ended_at IS NOT NULL"
     ),
     "running attempts of jobs that are not running": (
         "SELECT count(*) FROM attempt JOIN job ON job.id = attempt.job "
