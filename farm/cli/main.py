@@ -74,14 +74,15 @@ def options(
 
 
 COMMANDS = (
-    serve, demo, status, compile_, bench, compare, tune, history, run, shell, submit, logs, watch, explain, usage, doctor,
-    uninstall,
+    serve, demo, status, compile_, bench, compare, tune, history, run, shell, submit, logs, watch, explain, usage,
+    doctor, uninstall,
 )  # fmt: skip
 for module in COMMANDS:
     module.register(app)
 GROUPS = {
     "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,
-    "reservation": reservation, "forward": forward, "store": store, "poison": poison, "records": records, "model": model,
+    "reservation": reservation, "forward": forward, "store": store, "poison": poison, "records": records,
+    "model": model,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name, no_args_is_help=True)

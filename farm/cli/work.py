@@ -114,8 +114,11 @@ def carried_out(
     detach: bool,
     json: bool,
     on_event: Callable[[Event], None] | None = None,
+    show: Callable[[Event, str], None] | None = None,
 ) -> Submitted:
     """Submit it and wait for its end. Detached, its ids are printed and the command is over.
+
+    `show` prints an event's line; None: on stderr, one after the other.
 
     Raises:
         NoPhoneError: no phone matches.
@@ -125,7 +128,7 @@ def carried_out(
         if detach:
             print_ids([submitted], json=json)
             raise typer.Exit
-        follow(farm, [submitted], quiet=json, on_event=on_event)
+        follow(farm, [submitted], quiet=json, on_event=on_event, show=show)
     return submitted
 
 
@@ -172,6 +175,7 @@ def follow(
     *,
     quiet: bool = False,
     on_event: Callable[[Event], None] | None = None,
+    show: Callable[[Event, str], None] | None = None,
 ) -> None:
     """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait.
 
@@ -191,7 +195,10 @@ def follow(
                 on_event(event)
             line = progress.line(event)
             if line and not quiet:
-                say(line)
+                if show is None:
+                    say(line)
+                else:
+                    show(event, line)
 
 
 def _say_waits(farm: Client, submitted: Sequence[Submitted], progress: Progress, reasons: Reasons) -> None:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
         LabelSource,
         ModelSource,
         RunOptions,
+        TuneOptions,
     )
-    from farm.jobs.specs import AnySpec, BenchSpec, CompareSpec, RunSpec
+    from farm.jobs.specs import AnySpec, BenchSpec, CompareSpec, RunSpec, TuneSpec
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 
@@ -229,6 +230,28 @@ class AsyncClient(AsyncFarm):
         from farm.client.specs import compare_spec
 
         return await compare_spec(self._door, model, model_b, on, inputs, options)
+
+    async def tune_spec(
+        self,
+        model: ModelSource,
+        *,
+        on: str,
+        trials: int,
+        prior: Path | str | None = None,
+        **options: Unpack[TuneOptions],
+    ) -> TuneSpec:
+        """A spec for `submit`, its files uploaded: search for fast schedules on `devices` identical phones at once.
+
+        Args:
+            model: a model file.
+            on: which phones (a selector).
+            trials: candidates to measure.
+            prior: records to begin with: a .tar, a folder, the number of a kept set or a model's name.
+            options: `devices`, `early_stop`, `cost_model`, `target`, `precision` ... (docs/tuning.md).
+        """
+        from farm.client.specs import tune_spec
+
+        return await tune_spec(self._door, model, on, prior, {"trials": trials, **options})
 
     async def run_spec(
         self,

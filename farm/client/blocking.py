@@ -218,6 +218,7 @@ class Client:
 
     bench_spec = _blocking(AsyncClient.bench_spec)
     compare_spec = _blocking(AsyncClient.compare_spec)
+    tune_spec = _blocking(AsyncClient.tune_spec)
     run_spec = _blocking(AsyncClient.run_spec)
     bench = _blocking(AsyncClient.bench)
     run = _blocking(AsyncClient.run)

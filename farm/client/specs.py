@@ -10,7 +10,7 @@ from farm.client.files import checked_file, upload
 from farm.client.input_files import checked_inputs, checked_labels
 from farm.client.outcomes import save_arrays
 from farm.core.errors import UserError
-from farm.jobs.specs import BenchSpec, CompareSpec, RunSpec
+from farm.jobs.specs import BenchSpec, CompareSpec, RunSpec, TuneSpec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,6 +70,15 @@ class CompareOptions(ModelOptions, total=False):
     measure_s: float
 
 
+class TuneOptions(ModelOptions, total=False):
+    """Options of a tuning run."""
+
+    early_stop: int | None
+    cost_model: Literal["xgb", "random"]
+    seed: int
+    candidate_timeout_s: float
+
+
 class RunOptions(ModelOptions, total=False):
     """Options of a run."""
 
@@ -123,7 +132,22 @@ async def run_spec(
     return await _with_files(door, RunSpec, {"on": on, **options}, model, files)
 
 
-M = TypeVar("M", BenchSpec, CompareSpec, RunSpec)
+async def tune_spec(
+    door: Door, model: ModelSource, on: str, prior: Path | str | None, options: Mapping[str, object]
+) -> TuneSpec:
+    """A tuning run of a model file; it and the prior, if that is a file or folder, are uploaded.
+
+    Raises:
+        UserError: a file cannot be read, the prior is no set of records, or an option is wrong.
+    """
+    given: dict[str, object] = {"on": on, **options}
+    data = _prior(prior)
+    if prior is not None and data is None:
+        given["prior"] = (await door.call("records.show", set=str(prior)))["artifact"]
+    return await _with_files(door, TuneSpec, given, model, {"prior": data})
+
+
+M = TypeVar("M", BenchSpec, CompareSpec, RunSpec, TuneSpec)
 
 
 async def _with_files(
@@ -170,6 +194,24 @@ def _records(source: object) -> bytes:
     if not isinstance(source, Path | str):
         raise UserError(f"records are a file or a folder, not {type(source).__name__}")
     return packed(read_records(Path(source)).set)
+
+
+def _prior(source: Path | str | None) -> bytes | None:
+    """A prior's bytes; None when it is no file: then it is the name of a set that the farm keeps.
+
+    Raises:
+        UserError: it is a path, and nothing is there; or it is no set of records.
+    """
+    if source is None:
+        return None
+    path = Path(source)
+    if not path.exists():
+        if len(path.parts) > 1 or path.suffix == ".tar":
+            raise UserError(
+                f"the prior {path} does not exist", hint="a folder, a .tar, or a set of `farm records list`"
+            )
+        return None
+    return _records(path)
 
 
 def _labels(source: LabelSource | None) -> Path | bytes | None:

@@ -1,0 +1,237 @@
+"""`farm records ...`: sets of tuning records, those the farm keeps and those in files."""
+
+from __future__ import annotations
+
+import json as json_
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
+from farm.core.durations import format_duration
+from farm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from farm.compiler.records import Reading, RecordSet
+
+app = typer.Typer(help="Tuning records: what `farm tune` found out, to compile with or to go on from.")
+
+Which = Annotated[str, typer.Argument(metavar="SET", help="A set's number, a model's name, or a folder or .tar.")]
+
+
+@app.command("list")
+def list_sets(
+    name: Annotated[str, typer.Argument(help="Only of the model of that name.")] = "", json: JsonFlag = False
+) -> None:
+    """The sets that the farm keeps, the newest first."""
+    sets = call("records.list", name=name)["sets"]
+    if json:
+        print_json(sets)
+        return
+    print_table(
+        ("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "JOB"),
+        (
+            (
+                row["set"], row["name"], row["version"], target_words(row["target"]), row["records"],
+                _clock(row["at"]), row["job"] or "-",
+            )
+            for row in sets
+        ),
+    )  # fmt: skip
+
+
+@app.command()
+def show(
+    which: Which,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the tuning curve into this .svg.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """What is in a set: each task's best, who measured, how the estimate fell."""
+    from farm.compiler.records import best
+    from farm.compiler.tuning_curve import replayed
+
+    about, found = opened(which)
+    records, estimate = found.set, replayed(found.set)
+    if plot is not None:
+        write_curve(plot, estimate.curve, len(records.records), f"{about.get('name', which)}: estimated latency")
+    devices: dict[str, int] = {}
+    for origin in records.origins.values():
+        if origin.device:
+            devices[origin.device] = devices.get(origin.device, 0) + 1
+    if json:
+        print_json(
+            {
+                **about,
+                "records": len(records.records),
+                "tasks": [{**_plain(each), "gflops": each.gflops} for each in best(records)],
+                "devices": devices,
+                "curve": estimate.curve,
+                "damage": [str(each) for each in found.damage],
+            }
+        )
+        return
+    for key in ("name", "version", "target", "job", "at", "artifact"):
+        if about.get(key):
+            tell(f"{key:9} {target_words(about[key]) if key == 'target' else about[key]}")
+    measured = ", ".join(f"{count} by {device}" for device, count in sorted(devices.items()))
+    tell(f"records   {len(records.records)}" + (f" ({measured})" if measured else ""))
+    if estimate.curve:
+        trial, seconds, latency_s = estimate.curve[-1]
+        tell(f"estimate  {latency_s * 1e3:.3f} ms, since trial {trial} after {format_duration(seconds)}")
+    print_best(records)
+    for damage in found.damage:
+        say(f"warning: {damage}")
+
+
+@app.command()
+def merge(
+    which: Annotated[list[str], typer.Argument(metavar="SET SET...", help="Numbers, names, folders, .tar files.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A folder or .tar; without, the farm keeps it.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """One set of several: of the same candidate the fastest measurement stays."""
+    from farm.compiler.record_files import packed, write_records
+    from farm.compiler.records import best
+    from farm.compiler.records import merge as merged
+
+    if len(which) < 2:
+        raise UserError("one set alone is merged already", hint="farm records merge A B -o C")
+    sources = [opened(each) for each in which]
+    result = merged([found.set for _, found in sources])
+    answer: dict[str, Any] = {"records": len(result.records), "tasks": len(best(result))}
+    if output is not None:
+        write_records(result, output)
+        answer["file"] = str(output)
+    else:
+        about = _same_model([about for about, _ in sources], which)
+        with connect() as client:
+            artifact = client.put_artifact(packed(result))
+            rows = [{**_plain(each), "gflops": each.gflops} for each in best(result)]
+            answer |= client.call(
+                "records.keep", model=about["model"], name=about["name"], target=about["target"],
+                artifact=artifact, records=len(result.records), best={"tasks": rows},
+            )  # fmt: skip
+    if json:
+        print_json(answer)
+    else:
+        where = f"in {output}" if output is not None else f"kept as version {answer['version']}"
+        tell(f"{answer['records']} records of {answer['tasks']} tasks, {where}")
+
+
+@app.command()
+def export(
+    which: Which,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A folder (MetaSchedule's own form) or a .tar.")],
+) -> None:
+    """Write a set as files that stock TVM reads: ms.database.JSONDatabase(work_dir=FOLDER)."""
+    from farm.compiler.record_files import write_records
+
+    _, found = opened(which)
+    write_records(found.set, output)
+    tell(f"{len(found.set.records)} records in {output}")
+
+
+@app.command()
+def best(
+    which: Which,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write these records only: what compiling needs.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """The best record of each task."""
+    from farm.compiler import records as r
+    from farm.compiler.record_files import write_records
+
+    _, found = opened(which)
+    if output is not None:
+        write_records(r.pruned(found.set), output)
+    if json:
+        print_json([{**_plain(each), "gflops": each.gflops} for each in r.best(found.set)])
+    else:
+        print_best(found.set)
+
+
+def opened(which: str) -> tuple[dict[str, Any], Reading]:
+    """A set by number, name or path: what the farm knows of it (nothing of a file), and its records.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    from farm.compiler.record_files import read_records
+
+    path = Path(which)
+    if path.exists():
+        return {}, read_records(path)
+    if "/" in which or path.suffix == ".tar":
+        raise UserError(f"{which} does not exist", hint="farm records list shows what the farm keeps")
+    with connect() as client:
+        about = client.call("records.show", set=which)
+        about.pop("best", None)
+        return about, read_records(client.get_artifact(about["artifact"]), which)
+
+
+def print_best(records: RecordSet) -> None:
+    """A table of the tasks."""
+    from farm.compiler.records import best
+
+    print_table(
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "BEST ms", "GFLOPS", "DEVICE"),
+        (
+            (
+                each.name, each.weight, each.trials, each.failed,
+                f"{each.seconds * 1e3:.4f}" if each.seconds else "-",
+                f"{each.gflops:.2f}" if each.gflops else "-", each.device or "-",
+            )
+            for each in best(records)
+        ),
+    )  # fmt: skip
+
+
+def target_words(target: object) -> str:
+    """A target in a word or two."""
+    if not isinstance(target, dict):
+        return str(target)
+    words = [str(target[key]) for key in ("tag", "kind", "mtriple", "mcpu") if key in target]
+    return " ".join(words) or json_.dumps(target)
+
+
+def write_curve(path: Path, curve: Any, trials: int, title: str) -> None:
+    """Draw a tuning curve into a file.
+
+    Raises:
+        UserError: it cannot be written, or is no .svg.
+    """
+    from farm.cli.curve import svg
+
+    if path.suffix != ".svg":
+        raise UserError(f"the plot {path} is no .svg", hint="--plot curve.svg")
+    write_file(path, svg(curve, trials, title).encode())
+
+
+def _same_model(abouts: list[dict[str, Any]], which: list[str]) -> dict[str, Any]:
+    for about, name in zip(abouts, which, strict=True):
+        if not about:
+            raise UserError(
+                f"{name} is a file: whose records shall it become?", hint="-o FILE.tar writes the merged set"
+            )
+        if (about["model"], about["target"]) != (abouts[0]["model"], abouts[0]["target"]):
+            raise UserError(
+                f"{which[0]} and {name} are for different models or targets",
+                hint="-o FILE.tar merges them all the same",
+            )
+    return abouts[0]
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(row)
+
+
+def _clock(at: str) -> str:
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M}"
