@@ -149,14 +149,35 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
         check_target(target)
         with _told(model, target):
             return tvm.compile(in_precision(_SIMPLIFY(model.module), recipe.precision), target=target)
+    module = _scheduled(model, recipe)
+    with _told(model, target), target:
+        return tvm.compile(module, target=target, relax_pipeline=_FINISH)
+
+
+def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
+    """The model's operators alone, as `compile_model` schedules them: functions to call by the names in `lowered`.
+
+    In a model's library they lie behind the VM's executable, where TVM's time_evaluator does not find them.
+
+    Raises:
+        FarmError: as `compile_model`.
+    """
+    target = target_from(recipe.target)
+    module = relax.transform.AttachGlobalSymbol()(_scheduled(model, recipe))
+    with _told(model, target), target:
+        functions = {name: each for name, each in module.functions.items() if isinstance(each, tvm.tirx.PrimFunc)}
+        return tvm.compile(tvm.IRModule(functions), target=target)
+
+
+def _scheduled(model: ImportedModel, recipe: Recipe) -> Any:
+    target = target_from(recipe.target)
     module = lowered(model, recipe)
     database = _database(recipe.records) if recipe.records is not None else None
     with _told(model, target), target:
         if database is not None:
             with database:
                 module = relax.transform.MetaScheduleApplyDatabase()(module)
-        module = tvm.transform.Sequential(_default_schedules(target))(module)
-        return tvm.compile(module, target=target, relax_pipeline=_FINISH)
+        return tvm.transform.Sequential(_default_schedules(target))(module)
 
 
 def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compiled:

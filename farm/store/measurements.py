@@ -126,7 +126,8 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
             device=ended.device,
             epoch=str(certificate.get("epoch", "")),
             kernel=str(reference.get("kernel", "")),
-            reference_s=reference.get("median_s"),
+            # What was no measurement says nothing of the phone's nominal speed either.
+            reference_s=None if certificate.get("verdict") == "rejected" else reference.get("median_s"),
             at=ended.ended_at,
             summary={name: certificate[name] for name in _SUMMARY if name in certificate},
         )

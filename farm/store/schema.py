@@ -276,7 +276,7 @@ measurement = Table(
     Column("device", Word, nullable=False),
     Column("epoch", Word, nullable=False),  # the phone's build fingerprint: an update begins a new one
     Column("kernel", Word, nullable=False),  # key of the reference kernel; '' when there was none
-    Column("reference_s", Double),  # its median time in that bench, seconds
+    Column("reference_s", Double),  # its median time in that bench, seconds; NULL when the bench was rejected
     Column("at", UtcTime, nullable=False),
     Column(
         "summary", StrictJson, nullable=False

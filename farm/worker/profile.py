@@ -1,8 +1,8 @@
 """How long each operator of a model takes on a phone, each timed by itself.
 
-TVM 0.27 has no profiling VM, and `set_instrument` would call back over RPC twice per operator. But a library's
-operators are functions that can be called one by one: they are timed on tensors of their real shapes. What that cannot
-see is said with the result.
+TVM 0.27 has no profiling VM, and `set_instrument` would call back over RPC twice per operator. But operators are
+functions: compiled once more into a library of their own, they are timed one by one on tensors of their real shapes.
+What that cannot see is said with the result.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import tvm
 from tvm import relax
 
 from farm.compiler.build import Build
-from farm.compiler.compile import lowered
+from farm.compiler.compile import compile_operators, lowered
 from farm.compiler.inputs import import_with
+from farm.compiler.link import exporter
 from farm.compiler.load import read
 from farm.compiler.package import is_package
+from farm.compiler.targets import TargetRefusedError, abi_of
 from farm.worker.session import PhoneSession, on_phone
 from farm.worker.timing import MS, runs_per_sample
 
@@ -94,9 +96,14 @@ def profile(built: Build, data: bytes, session: PhoneSession, model_s: float) ->
     shapes = {name: array.shape for name, array in built.inputs.items()}
     dtypes = {name: str(array.dtype) for name, array in built.inputs.items()}
     model, _ = import_with(read(data, built.name), None, shapes, dtypes)
-    operators, others = operators_of(lowered(model, built.recipe))
+    try:
+        operators, others = operators_of(lowered(model, built.recipe))
+    except TargetRefusedError:
+        return shaped([], model_s, ["TVM schedules for that target in one go: there are no operators to take out"])
     notes = [f"not timed: {', '.join(others)}"] if others else []
-    return shaped(_time_all(operators, built.compiled.library, session, built.device, notes), model_s, notes)
+    library = Path(f"{built.compiled.key[:16]}-operators.so")  # in the attempt's own folder
+    compile_operators(model, built.recipe).export_library(str(library), fcompile=exporter(*abi_of(built.recipe.target)))
+    return shaped(_time_all(operators, library, session, built.device, notes), model_s, notes)
 
 
 def shaped(timed: Sequence[Timed], model_s: float, notes: Sequence[str]) -> dict[str, Any]:
@@ -138,7 +145,7 @@ def _time_all(
     operators: Sequence[Operator], library: Path, session: PhoneSession, device_kind: str, notes: list[str]
 ) -> list[Timed]:
     device = session.device(device_kind)
-    module = session.load(library, f"{library.parent.name[:16]}p.so")
+    module = session.load(library, library.name)
     fill = session.function("tvm.contrib.random.random_fill_for_measure")
     timed = []
     for operator in operators:

@@ -1,4 +1,4 @@
-"""Jobs of kind bench and run, and the checker, with real workers and a stock RPC server; only leasing is a stand-in."""
+"""Jobs that take a model to a phone, and the checker, with real workers and a stock RPC server; no leasing."""
 
 import asyncio
 import contextlib
@@ -30,11 +30,12 @@ from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.checker import CheckTimeoutError, FarmChecker
 from farm.jobs.executor import Running
 from farm.jobs.logs import AttemptLogs
+from farm.jobs.measuring import BenchExecutor, CompareExecutor
 from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.tasks import BenchTask, RunTask
+from farm.jobs.tasks import RunTask
 from farm.jobs.zygote import Toolchain
 from farm.worker.ranking import LabelsError
 from farm.zoo.small_cnn import build
@@ -79,6 +80,8 @@ class Lab:
         self.model = self.artifacts.add(build().SerializeToString(deterministic=True))
         self.count = 0
         self.latest = ""  # job
+        self.nominals = {}
+        self.conditions = {"temperature_c": 30.5, "throttle_status": 0, "battery_percent": 80, "charging": True}
 
     async def run(self, kind="bench", *, port=None, view=PHONE, timeout_s=60.0, **changes):
         """One attempt of a job; its result."""
@@ -110,9 +113,20 @@ class Lab:
             workers=self.supervisor,
             gate=lambda: ("127.0.0.1", port or self.port),
             toolchain_of=lambda view: "default",
+            poison=None,  # no candidates here
         )
-        executor = ModelExecutor(work, f"farm.worker.{kind}", {"bench": BenchTask, "run": RunTask}[kind])
+        executor = {
+            "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals),
+            "compare": CompareExecutor(work, self.look),
+            "run": ModelExecutor(work, "farm.worker.run", RunTask),
+        }[kind]
         return await executor.run(running)
+
+    async def look(self, serial):
+        """The phone's condition."""
+        if self.conditions is None:
+            raise PhoneError(f"{serial} does not answer")
+        return self.conditions
 
     def log(self):
         """What the latest attempt's log says, as (source, text)."""
@@ -177,9 +191,20 @@ async def test_a_model_is_compiled_run_checked_and_timed(lab):
     for row in json.loads(json.dumps([first, second])):
         assert len(row["samples_s"]) == 4
         assert all(0 < sample < 1 for sample in row["samples_s"])
-        latency = row["latency"]
+        latency = row["latency"]  # as the clock showed it; nothing of so few samples is warm-up
         assert latency["min_ms"] <= latency["low_ms"] <= latency["median_ms"] <= latency["high_ms"] <= latency["max_ms"]
         assert np.isclose(latency["median_ms"], 1000 * np.median(row["samples_s"]))
+        certificate = row["certificate"]
+        assert row["verdict"] == certificate["verdict"] == "rejected"  # four samples tell nothing
+        assert certificate["reasons"][0]["code"] == "few_samples"
+        assert (certificate["epoch"], certificate["bundle"], certificate["tvm"]) == (
+            "x/y:14", "b" * 64, row["versions"]["apache-tvm"],
+        )  # fmt: skip
+        assert certificate["library_sha256"] == row["compile"]["library_sha256"]
+        assert certificate["model_sha256"] == lab.model
+        before = certificate["conditions"]["before"]
+        assert (before["temperature_c"], before["clock_hz"]) == (30.5, None)
+        assert certificate["reference"]["nominal_of"] == "this run"
         assert row["numerics"]["reference"] == "onnx.reference"
         assert row["numerics"]["host_against_reference"]["ok"]
         assert 0 <= row["max_abs_error"] < 1e-5
@@ -191,6 +216,63 @@ async def test_a_model_is_compiled_run_checked_and_timed(lab):
     wanted = ["reading the model", "compiling for cpu", "computing the reference", "opening a session", "uploading"]
     said = [text for source, text in lab.log() if source == "worker" and text != "waiting for toolchain default"]
     assert said == [*wanted, "running", "timing"]
+
+
+async def test_a_bench_takes_as_many_samples_as_it_needs_and_tries_again(lab):
+    asked = {"repeat": None, "number": None, "half_width": 0.5, "measure_s": 2.0, "remeasure": 1}
+    lab.conditions = None  # unknown conditions are no reason to fail, nor one to trust
+    first = await lab.run(**asked)
+    certificate = first["certificate"]
+    assert certificate["count"] == len(first["samples_s"]) >= 5
+    assert certificate["number"] > 1  # a run takes microseconds, a sample 10 ms
+    assert "temperature_c" in certificate["unknown"]
+    assert any("condition is not known" in text for _, text in lab.log())
+    tries = certificate["tries"]
+    assert [each["reported"] for each in tries].count(True) == 1
+    assert (len(tries) == 1) == (tries[0]["verdict"] == "trusted")
+    raw = json.loads(lab.artifacts.path(certificate["raw"]).read_bytes())["tries"]
+    assert [len(each["seconds"]) for each in raw] == [each["count"] for each in tries]
+    for each in raw:
+        assert len(each["start_s"]) == len(each["reference_s"]) == len(each["seconds"])
+        assert each["start_s"] == sorted(each["start_s"])
+    reference = certificate["reference"]
+    assert 1e-5 < reference["median_s"] < 0.1
+    # A phone whose nominal speed is known to be twice what this run saw: the same samples would take half as long.
+    lab.nominals = {reference["kernel"]: reference["median_s"] / 2}
+    second = (await lab.run(**asked))["certificate"]
+    assert second["reference"]["nominal_of"] == "history"
+    assert second["reference"]["nominal_s"] == reference["median_s"] / 2
+    assert second["estimate"]["median_s"] < second["raw_median_s"]
+
+
+async def test_a_model_is_compared_with_itself_and_both_are_checked(lab):
+    result = await lab.run("compare", model_b=lab.model, name_b="again.onnx", measure_s=0.5, min_effect=0.2)
+    compared = result["comparison"]
+    assert compared["answer"] in ("same", "cannot tell")
+    assert compared["low"] < compared["ratio"] < compared["high"]
+    assert compared["pairs"] >= 2
+    for side in ("a", "b"):
+        assert result[side]["max_abs_error"] < 1e-5
+        assert result[side]["model_sha256"] == lab.model
+    assert (result["device"], result["target"], result["certificate"]["epoch"]) == ("a", "cpu", "x/y:14")
+    raw = json.loads(lab.artifacts.path(result["certificate"]["raw"]).read_bytes())
+    assert len(raw["a_s"]) == len(raw["b_s"]) == compared["pairs"]
+
+
+async def test_of_two_models_the_one_that_is_wrong_is_named(lab):
+    with pytest.raises(ModelError, match=r"^B: notes\.txt is not an ONNX model"):
+        await lab.run("compare", model_b=lab.artifacts.add(b"hello world, no model"), name_b="notes.txt")
+    with pytest.raises(UserError, match="a has no target 'adreno'"):
+        await lab.run("compare", model_b=lab.model, name_b="net", target_b="adreno")
+
+
+async def test_each_operator_is_timed(lab):
+    profile = (await lab.run(profile=True))["profile"]
+    assert len(profile["operators"]) > 8
+    assert np.isclose(sum(each["share"] for each in profile["operators"]), 1.0)
+    assert np.isclose(sum(each["total_ms"] for each in profile["operators"]), profile["operators_ms"])
+    assert "1x3x32x32 float32" in [shape for each in profile["operators"] for shape in each["shapes"]]
+    assert any(note.startswith("together") for note in profile["notes"])
 
 
 async def test_a_model_is_run_and_its_outputs_are_kept(lab):
