@@ -4,6 +4,7 @@ import asyncio
 import random
 import shutil
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from farm.store.offline import back_up, check_database
 from farm.store.opening import DatabaseUnusableError
 from farm.store.records import DeviceRecord
 from farm.store.store import Store
-from tests.unit.store.values import attempt, begin, ended, job, over
+from tests.unit.store.values import NOW, attempt, begin, ended, job, over
 
 
 async def history(store, jobs=60):
@@ -189,6 +190,15 @@ async def test_check_on_both_engines(store):
     assert report.findings == ()
     assert report.rows["job"] == 4
     assert report.size_bytes > 10_000
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_only_a_pooled_attempt_goes_on_without_its_first_lease(store, pooled):
+    await store.jobs.add([job()])
+    await begin(store, replace(attempt(), pooled=pooled))
+    await store.leases.end("l1", ended_at=NOW, reason="lost", held_s=1.0)
+    said = () if pooled else ("1 running attempts whose lease has ended",)
+    assert check(store.database.engine).findings == said
 
 
 async def test_a_backup_while_it_is_written(tmp_path):
