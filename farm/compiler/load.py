@@ -25,6 +25,10 @@ from farm.core.shape_option import check_dtype, shape_option
 FORMATS = (
     "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
 )
+_BY_SUFFIX = {  # whose content would have told
+    "pt2": "a program of torch.export", "tflite": "a TensorFlow Lite model", "keras": "a Keras model",
+    "h5": "a Keras model", "json": "a Relax module",
+}  # fmt: skip
 _IS_SCRIPT = re.compile(rb"^\s*@(I\.ir_module|R\.function)", re.MULTILINE)
 NO_SHAPES: Mapping[str, Sequence[int]] = {}
 NO_DTYPES: Mapping[str, str] = {}
@@ -66,11 +70,13 @@ def format_of(data: bytes, name: str) -> str:
         return "keras"
     if data[:4] == b"PK\x03\x04":
         return _kind_of_zip(data, name)
-    if data[:1] == b"{":
+    if data[:64].lstrip()[:1] == b"{":
         return "relax"
     suffix = name.lower().rpartition(".")[2]
-    if suffix in ("py", "tvmscript") or (suffix != "onnx" and _IS_SCRIPT.search(data)):
+    if suffix == "py" or (b"\0" not in data[:4096] and _IS_SCRIPT.search(data)):
         return "script"
+    if suffix in _BY_SUFFIX:
+        raise ModelError(f"{name} is not {_BY_SUFFIX[suffix]}", hint="is it another format, or cut short?")
     return "onnx"
 
 

@@ -14,6 +14,8 @@ pytest.importorskip("onnxscript", reason="Keras's ONNX export needs onnxscript")
 os.environ["KERAS_BACKEND"] = "torch"  # before Keras is imported
 keras = pytest.importorskip("keras", reason="Keras is not here: make acceptance installs it where PyTorch is")
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Keras's way from PyTorch to numpy
+
 
 @pytest.fixture(scope="module")
 def network():
