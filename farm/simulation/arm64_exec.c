@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -25,10 +26,12 @@ static char cpu[] = "QEMU_CPU=cortex-a72";
 static char prefix[PATH_MAX + 32];  // QEMU_LD_PREFIX=<folder>/root
 static char qemu[PATH_MAX];
 static char name[] = "qemu-aarch64";
+static int (*libc_execvpe)(const char*, char* const[], char* const[]);
 
-__attribute__((constructor)) static void FindFolder(void) {
+__attribute__((constructor)) static void Prepare(void) {
   Dl_info self;
-  if (dladdr((void*)&FindFolder, &self) == 0 || self.dli_fname == NULL) return;
+  *(void**)&libc_execvpe = dlsym(RTLD_NEXT, "execvpe");
+  if (dladdr((void*)&Prepare, &self) == 0 || self.dli_fname == NULL) return;
   const char* slash = strrchr(self.dli_fname, '/');
   const int length = slash == NULL ? 0 : (int)(slash - self.dli_fname);
   snprintf(qemu, sizeof qemu, "%.*s/%s", length, self.dli_fname, name);
@@ -95,23 +98,24 @@ int execve(const char* path, char* const argv[], char* const envp[]) {
 
 int execv(const char* path, char* const argv[]) { return execve(path, argv, environ); }
 
-int execvpe(const char* file, char* const argv[], char* const envp[]) {
-  if (strchr(file, '/') != NULL) return execve(file, argv, envp);
-  const char* rest = getenv("PATH");
-  int denied = 0;
-  while (rest != NULL && *rest != '\0') {
-    const size_t length = strcspn(rest, ":");
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%.*s%s%s", (int)length, rest, length > 0 ? "/" : "./", file) < PATH_MAX) {
-      execve(path, argv, envp);
-      if (errno == EACCES) denied = 1;
-      if (errno != EACCES && errno != ENOENT && errno != ENOTDIR) return -1;
-    }
+// Where PATH leads: the first program of that name. Nothing when there is none.
+static const char* Find(const char* file, char found[PATH_MAX]) {
+  struct stat about;
+  if (strchr(file, '/') != NULL) return file;
+  for (const char* rest = getenv("PATH"); rest != NULL && *rest != '\0'; rest += *rest == ':') {
+    const int length = (int)strcspn(rest, ":");
+    const int size = snprintf(found, PATH_MAX, "%.*s%s%s", length, rest, length > 0 ? "/" : "./", file);
+    if (size < PATH_MAX && stat(found, &about) == 0 && S_ISREG(about.st_mode) && access(found, X_OK) == 0) return found;
     rest += length;
-    if (*rest == ':') ++rest;
   }
-  errno = denied ? EACCES : ENOENT;
-  return -1;
+  return "";
+}
+
+int execvpe(const char* file, char* const argv[], char* const envp[]) {
+  char found[PATH_MAX];
+  const char* path = Find(file, found);
+  // The C library knows what to do with scripts, and what is wrong when there is nothing.
+  return MachineOf(path) != EM_NONE ? execve(path, argv, envp) : libc_execvpe(file, argv, envp);
 }
 
 int execvp(const char* file, char* const argv[]) { return execvpe(file, argv, environ); }
