@@ -204,7 +204,7 @@ class FarmPhones:
             seat.waits = why
 
         on = await self._selector(seat)
-        held = await client.acquire(on=on, seconds=HOLD_S, note="tuning", on_wait=waits)
+        held = await client.acquire(on=on, seconds=HOLD_S, note="tuning", tuning=True, on_wait=waits)
         try:
             await self._know_first(client, held)
             seat.held = held

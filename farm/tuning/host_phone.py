@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from farm.core.errors import HostError
+from farm.tuning import tether
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 
 START_LIMIT_S = 60.0  # the stock server imports TVM: 1 s, 10 s on a cold disk
@@ -152,10 +153,10 @@ class _Server:
             port = int(probe.getsockname()[1])
         key = secrets.token_hex(16)
         self._process = subprocess.Popen(
-            self._command(port, key, self._folder),
+            [sys.executable, "-I", "-S", tether.__file__, *self._command(port, key, self._folder)],
             cwd=self._folder,
             env=self._environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -184,3 +185,5 @@ class _Server:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            assert process.stdin is not None
+            process.stdin.close()

@@ -1,6 +1,8 @@
 """A runner and a builder on this host: every candidate is answered exactly once, whatever it does."""
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,6 +15,7 @@ from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tuning.host_phone import compiled_server, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
 from tests.support.staged_phones import StagedPhones
+from tests.support.tvm import environment
 
 pytest.importorskip("tvm")
 
@@ -90,6 +93,25 @@ def test_a_candidate_that_never_returns_and_ignores_sigterm_costs_itself_only(ho
         found = results(runner, [library(folder, "stubborn"), library(folder, "add")])
     assert "timeout" in found[0].error_msg
     assert found[1].error_msg is None
+
+
+def test_a_server_on_this_host_does_not_outlive_its_owner(host):
+    """Even one that was killed outright."""
+    code = (
+        "import sys, time; from pathlib import Path; from farm.tuning.host_phone import HostPhones, compiled_server\n"
+        "bundle = Path(sys.argv[1]); phones = HostPhones(command=compiled_server(bundle), libraries=bundle)\n"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    if "libraries" not in host:
+        pytest.skip("no g++: the stock server takes seconds to start")
+    command = [sys.executable, "-c", code, str(host["libraries"])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as owner:
+        assert owner.stdout.readline() == b"ready\n"
+        family = psutil.Process(owner.pid).children(recursive=True)
+        owner.kill()
+    assert len(family) == 2
+    _, alive = psutil.wait_procs(family, 10)
+    assert not alive
 
 
 def test_a_run_without_phones_waits_says_so_and_goes_on(host, folder):
