@@ -1,0 +1,111 @@
+"""`farm tune` and `farm records` through a whole farm with one virtual phone, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.cli.virtual_farm import VirtualFarm
+from farm.compiler.record_files import packed, read_records
+from farm.compiler.records import RecordSet
+from tests.support.tunable import dense_onnx
+from tests.support.whole_farm import running_farm
+
+TRIALS = 16
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[VirtualFarm]:
+    with running_farm("oneplus-12") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("tune")
+    (found / "dense.onnx").write_bytes(dense_onnx())
+    return found
+
+
+@pytest.fixture(scope="module")
+def tuned(farm: VirtualFarm, folder: Path) -> dict[str, Any]:
+    """The result of one run by the command."""
+    done = farm.farm(
+        "tune", str(folder / "dense.onnx"), "--on", "android", "--trials", str(TRIALS), "--cost-model", "random",
+        "-o", str(folder / "dense.farm.tar"), "--plot", str(folder / "curve.svg"), "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)["results"][0]
+    return result
+
+
+def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
+    farm: VirtualFarm, folder: Path, tuned: dict[str, Any]
+) -> None:
+    assert (tuned["trials"], tuned["ended"]) == (TRIALS, "trials")
+    assert sum(task["trials"] for task in tuned["tasks"]) == TRIALS
+    assert tuned["speedup"]["low"] <= tuned["speedup"]["times"] <= tuned["speedup"]["high"]
+    assert tuned["numerics"]["against_reference"]["ok"]
+    assert tuned["compile"]["tuned"]
+    assert tuned["curve"] == sorted(tuned["curve"])
+    assert [phone["trials"] for phone in tuned["phones"]] == [TRIALS]
+    assert "<path" in (folder / "curve.svg").read_text()
+    ran = farm.farm("run", str(folder / "dense.farm.tar"), "--on", "android", "--json")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_records_are_listed_shown_exported_and_a_prior(
+    farm: VirtualFarm, folder: Path, tuned: dict[str, Any]
+) -> None:
+    [row] = json.loads(farm.farm("records", "list", "--json").stdout)
+    assert (row["name"], row["version"], row["records"]) == ("dense.onnx", 1, TRIALS)
+    shown = farm.farm("records", "show", "dense.onnx")
+    assert f"records   {TRIALS} ({TRIALS} by {tuned['device']})" in shown.stdout
+    assert farm.farm("records", "export", str(row["set"]), "-o", str(folder / "set")).returncode == 0
+    from tvm.s_tir import meta_schedule as ms
+
+    assert len(ms.database.JSONDatabase(work_dir=str(folder / "set"))) == TRIALS
+    assert farm.farm("records", "best", "dense.onnx", "-o", str(folder / "best.tar")).returncode == 0
+    assert len(read_records(folder / "best.tar").set.records) == 1
+    merged = farm.farm("records", "merge", str(folder / "set"), str(folder / "best.tar"), "-o", str(folder / "all"))
+    assert merged.stdout.startswith(f"{TRIALS} records of 1 tasks")
+    assert farm.farm("records", "merge", "dense.onnx", str(row["set"])).stdout.endswith("kept as version 2\n")
+    again = farm.farm(
+        "tune", str(folder / "dense.onnx"), "--on", "android", "--trials", "2", "--cost-model", "random",
+        "--prior", "dense.onnx", "--seed", "7",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert "2 of 2" in again.stdout
+    assert "version 3 of dense.onnx" in again.stdout
+    newest = json.loads(farm.farm("records", "list", "--json").stdout)[0]
+    assert newest["records"] == TRIALS + 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--trials", "0"], 2, "0 is not in the range"),
+        (["--on", "gpu=none"], 3, "no phone"),
+        (["--prior", "nobody.onnx"], 2, "there are no records of a model 'nobody.onnx'"),
+        (["--prior", "gone.tar"], 2, "gone.tar does not exist"),
+        (["--target", "warp"], 2, "warp"),
+        (["--plot", "curve.png"], 2, "curve.png is no .svg"),
+        (["--devices", "some"], 2, "--devices 'some' is no number"),
+    ],
+)
+def test_what_is_refused(farm: VirtualFarm, folder: Path, options: list[str], code: int, said: str) -> None:
+    given = ["tune", str(folder / "dense.onnx"), *([] if "--on" in options else ["--on", "android"]), *options]
+    done = farm.farm(*given)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+
+
+def test_a_prior_that_is_no_set_is_named_with_what_is_wrong(farm: VirtualFarm, folder: Path) -> None:
+    (folder / "old.tar").write_bytes(packed(RecordSet())[:600])
+    done = farm.farm("tune", str(folder / "dense.onnx"), "--on", "android", "--prior", str(folder / "old.tar"))
+    assert done.returncode == 2
+    assert "old.tar" in done.stderr
