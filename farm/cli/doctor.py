@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,12 +17,18 @@ from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
 
 if TYPE_CHECKING:
+    from farm.bundle.abi import Abi
     from farm.config import FarmConfig
 
 # What a toolchain says of itself: the pair must match (docs/decisions.md, "Pin TVM and its FFI together").
 _VERSIONS = (
-    "from importlib.metadata import version as v; print('apache-tvm', v('apache-tvm') + ', ffi', v('apache-tvm-ffi'))"
+    "from importlib.metadata import version as v; print('apache-tvm', v('apache-tvm') + ', ffi', v('apache-tvm-ffi'));"
+    "import tvm; has = lambda name: tvm.get_global_func(name, allow_missing=True) is not None;"
+    "print(*[kind for kind in ('llvm', 'opencl', 'vulkan') if has('target.build.' + kind)],"
+    " *(['clml'] if has('relax.ext.openclml') else []))"
 )
+# What TVM calls code generators, and for which of the farm's targets each is needed (docs/packages.md).
+_GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
 
 
 class Verdict(StrEnum):
@@ -92,20 +98,46 @@ def _toolchains(config: FarmConfig) -> Iterator[Finding]:
             said, failed = str(error), True
         fix = f"{toolchain.python} -m pip install 'farm[tvm]', or correct [toolchain.{name}] python" if failed else ""
         verdict = Verdict.FAIL if failed else Verdict.OK
-        yield Finding(f"toolchain {name}", verdict, said if failed else f"{said} in {toolchain.python}", fix)
+        versions, _, generators = said.partition("\n")
+        yield Finding(f"toolchain {name}", verdict, said if failed else f"{versions} in {toolchain.python}", fix)
+        if not failed:
+            yield _generators(name, generators.split())
+
+
+def _generators(toolchain: str, there: Sequence[str]) -> Finding:
+    able = ", ".join(targets for name, targets in _GENERATORS.items() if name in there)
+    lacking = ", ".join(targets for name, targets in _GENERATORS.items() if name not in there)
+    said = f"code for {able}" + (f"; not for {lacking}" if lacking else "")
+    return Finding(f"targets of {toolchain}", Verdict.OK if "llvm" in there else Verdict.WARN, said)
 
 
 def _linkers(_config: FarmConfig) -> Iterator[Finding]:
     from farm.bundle.abi import Abi, Platform
     from farm.compiler.link import linkers
 
-    for abi, platform in ((Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)):
+    for name, abi, platform, must in (
+        ("android arm64", Abi.ARM64, Platform.ANDROID, True),
+        ("android armv7", Abi.ARMV7, Platform.ANDROID, True),
+        ("linux arm64", Abi.ARM64, Platform.LINUX, False),
+        ("linux armv7", Abi.ARMV7, Platform.LINUX, False),
+        ("this host", _host_abi(), Platform.LINUX, True),
+    ):
         found = linkers(abi, platform)
         if found:
-            yield Finding(f"linker {abi}", Verdict.OK, f"{found[0].name} for {platform}")
+            others = f" (also {', '.join(linker.name for linker in found[1:])})" if len(found) > 1 else ""
+            yield Finding(f"linker for {name}", Verdict.OK, f"{found[0].name}{others}")
         else:
             fix = "apt-get install lld, or pip install ziglang, or set ANDROID_NDK_HOME"
-            yield Finding(f"linker {abi}", Verdict.FAIL, f"compiled models for {platform} cannot be linked", fix)
+            verdict = Verdict.FAIL if must else Verdict.WARN
+            yield Finding(f"linker for {name}", verdict, "compiled models cannot be linked for it", fix)
+
+
+def _host_abi() -> Abi:
+    import platform
+
+    from farm.bundle.abi import Abi
+
+    return Abi.ARM64 if platform.machine() in ("aarch64", "arm64") else Abi.X86_64
 
 
 def _folders(config: FarmConfig) -> Iterator[Finding]:

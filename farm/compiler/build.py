@@ -59,6 +59,16 @@ class Build:
         return device_of(self.recipe.target)
 
     @property
+    def least_bytes(self) -> int:
+        """Memory that it needs at the least where it runs: the library, its weights unpacked, inputs and outputs.
+
+        What lies between layers is not counted: TVM plans it only as the library is loaded.
+        """
+        tensors = sum(array.nbytes for array in self.inputs.values())
+        results = self.reference.outputs if self.reference is not None else ()
+        return 2 * self.compiled.library.stat().st_size + tensors + sum(array.nbytes for array in results)
+
+    @property
     def tuned(self) -> bool:
         """Whether it was compiled with tuning records."""
         return self.package.tuned if self.package is not None else self.recipe.records is not None

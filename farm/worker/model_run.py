@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tvm
 
@@ -17,12 +17,25 @@ from farm.compiler.inputs import Fill
 from farm.compiler.model import Array
 from farm.compiler.record_files import unpack
 from farm.compiler.reference import flatten
-from farm.core.errors import PhoneError
+from farm.core.errors import ModelError, PhoneError
 from farm.jobs.tasks import ModelTask
 from farm.worker.daemon import Daemon
 from farm.worker.session import PhoneSession, on_phone, opened
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder
+
+
+class Hears(Protocol):
+    """Who is told what comes next: the daemon, or a terminal."""
+
+    def progress(self, step: str, **facts: Any) -> None:
+        """It comes now."""
+
+
+class PoisonedError(ModelError):
+    """The library has killed what ran it before."""
+
+    code = "poisoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,7 @@ def prepare(
         all_or_none: refuse an .npz that gives only some.
 
     Raises:
+        PoisonedError: the library has killed what ran it, twice.
         FarmError: as `farm.compiler.build.build`.
     """
     daemon.progress("reading the model")
@@ -63,7 +77,13 @@ def prepare(
     def say(step: str) -> None:
         daemon.progress(f"{step} for {task.target_name}" if step == "compiling" else step)
 
-    return build(daemon.artifact(task.model), task.name, wanted, Path(task.cache), say)
+    built = build(daemon.artifact(task.model), task.name, wanted, Path(task.cache), say)
+    if daemon.poisoned([built.compiled.sha256]):
+        raise PoisonedError(
+            f"{built.name}: this build has killed what ran it twice, and is not run any more",
+            hint="compile it otherwise (--precision, --target), or farm poison list and farm poison forget",
+        )
+    return built
 
 
 @contextlib.contextmanager
@@ -82,22 +102,24 @@ def session_to_phone(daemon: Daemon) -> Iterator[PhoneSession]:
         raise
 
 
-def first_run(built: Build, session: PhoneSession, daemon: Daemon, *, side: str = "") -> FirstRun:
+def first_run(built: Build, session: PhoneSession, daemon: Hears, *, side: str = "") -> FirstRun:
     """Upload the library and run the model once.
 
     `side` tells libraries of one session apart: one that is loaded must not be written again, even with the same bytes.
 
     Raises:
+        PhoneOutOfMemoryError: it does not fit into the phone.
         PhoneError: the phone failed.
     """
     device = session.device(built.device)
     daemon.progress("uploading")
     times_s = [time.monotonic()]
     name = f"{built.compiled.key[:16]}{side}.so"
-    machine = session.virtual_machine(session.load(built.compiled.library, name), device)
+    with on_phone("loading the model", built.least_bytes):
+        machine = session.virtual_machine(session.load(built.compiled.library, name), device)
     times_s.append(time.monotonic())
     daemon.progress("running")
-    with on_phone("running the model"):
+    with on_phone("running the model", built.least_bytes):
         machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in built.inputs.values()))
         device.sync()
         times_s.append(time.monotonic())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError, PhoneError
 from farm.jobs.attempt import SessionOffer
 
+# What is said when an allocation fails: C++ on the CPU, OpenCL's and Vulkan's status names on the GPU. Where Android's
+# low memory killer ends the process instead, nothing is said: that is a worker which died.
+_OUT_OF_MEMORY = re.compile(
+    r"std::bad_alloc|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_(RESOURCES|HOST_MEMORY)|CL_INVALID_BUFFER_SIZE"
+    r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
+)
 _DEVICES = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "opencl": "opencl", "vulkan": "vulkan"}
 
 
@@ -21,6 +28,12 @@ class PhoneSessionError(PhoneError):
     """The phone failed in a session."""
 
     code = "session"
+
+
+class PhoneOutOfMemoryError(PhoneError):
+    """The phone is out of memory."""
+
+    code = "out_of_memory"
 
 
 class PhoneSession:
@@ -85,18 +98,29 @@ def opened(offer: SessionOffer) -> Iterator[PhoneSession]:
 
 
 @contextlib.contextmanager
-def on_phone(step: str) -> Iterator[None]:
-    """Turn whatever TVM raises while talking to a phone into one error that names the step."""
+def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
+    """Turn whatever TVM raises while talking to a phone into one error that names the step.
+
+    `needs_bytes`: memory that the step is known to need, 0 when unknown.
+
+    Raises:
+        PhoneOutOfMemoryError: the phone said that it has no memory left.
+        PhoneSessionError: all else.
+    """
     try:
         yield
     except FarmError:
         raise
     except Exception as error:
-        raise PhoneSessionError(f"{step} failed: {_said(error)}", evidence=str(error)[-2000:]) from error
-
-
-def _said(error: BaseException) -> str:
-    text = str(error)
-    if "kShutdown" in text:
-        return "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
-    return first_line(error)
+        text = str(error)
+        evidence = text[-2000:]
+        if _OUT_OF_MEMORY.search(text):
+            needs = f": needs at least {needs_bytes / 1e6:.0f} MB" if needs_bytes else ""
+            raise PhoneOutOfMemoryError(
+                f"{step} failed: the phone is out of memory{needs}",
+                hint="a phone with more memory, --precision float16, or a smaller batch",
+                evidence=evidence,
+            ) from error
+        died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
+        said = died if "kShutdown" in text else first_line(error)
+        raise PhoneSessionError(f"{step} failed: {said}", evidence=evidence) from error

@@ -1,0 +1,32 @@
+"""What TVM raises about a phone is one error that says whose fault it is and what to do."""
+
+import pytest
+
+from farm.core.errors import Fault
+from farm.worker.session import PhoneOutOfMemoryError, PhoneSessionError, on_phone
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RPCError: Error caught from RPC call:\nstd::bad_alloc",
+        "OpenCL Error, code=-4: CL_MEM_OBJECT_ALLOCATION_FAILURE",
+        "OpenCL Error, code=-5: CL_OUT_OF_RESOURCES",
+        "Vulkan Error, code=-2: VK_ERROR_OUT_OF_DEVICE_MEMORY",
+    ],
+)
+def test_a_phone_out_of_memory_is_told_with_what_is_needed(said):
+    with pytest.raises(PhoneOutOfMemoryError) as caught, on_phone("running the model", 250_000_000):
+        raise RuntimeError(said)
+    assert str(caught.value) == "running the model failed: the phone is out of memory: needs at least 250 MB"
+    assert caught.value.fault is Fault.PHONE
+    assert caught.value.evidence == said
+
+
+def test_a_worker_that_died_and_all_else_are_session_errors():
+    for said, told in (
+        ("code=kShutdown", "the phone's RPC worker died"),
+        ("RPCError: no such function", "RPCError: no such function"),
+    ):
+        with pytest.raises(PhoneSessionError, match=told), on_phone("loading the model"):
+            raise RuntimeError(said)
