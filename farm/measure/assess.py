@@ -19,7 +19,7 @@ from farm.measure.warmup import warmup
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
 FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
-FEWEST_EFFECTIVE = 10.0  # likewise, of independent samples
+FEWEST_EFFECTIVE = 12.0  # likewise, of independent samples
 MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
 MOST_OUTLIERS = 0.1
 LONGEST_RUN = 3  # outliers in a row; more are an event

@@ -12,6 +12,7 @@ FIRST_SAMPLES = FEWEST_TRUSTED + 10  # what warm-up takes is not missing then
 LEAST_GROWTH = 0.25  # each look at the data is a chance to stop too early: few looks, far apart
 MOST_GROWTH = 1.0
 MARGIN = 1.1  # aim a little further: the width itself is only estimated
+UNSETTLED = frozenset({"warming_up", "trend"})  # what more samples may leave behind
 HOPELESS = frozenset({"throttled", "battery"})  # what another run at once would meet again
 
 
@@ -19,7 +20,7 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
     """How many more to take before looking again; 0: enough, or `most` are taken.
 
     The width of an interval falls with the square root of the samples. Never fewer than a quarter more, never more than
-    as many again. Samples that resemble their neighbours need so many that they say as much as 10 independent ones.
+    as many again. Samples that resemble their neighbours need so many that they say as much as 12 independent ones.
     """
     used = max(found.used, 1)
     needed = float(FEWEST_TRUSTED)
@@ -27,8 +28,8 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
         needed = max(needed, MARGIN * used * (found.estimate.half_width / half_width) ** 2)
     if found.estimate.effective_count < FEWEST_EFFECTIVE:
         needed = max(needed, MARGIN * used * FEWEST_EFFECTIVE / found.estimate.effective_count)
-    if any(reason.code == "warming_up" for reason in found.reasons):
-        needed = max(needed, 2.0 * found.warmup)
+    if any(reason.code in UNSETTLED for reason in found.reasons):
+        needed = max(needed, 1.5 * used)
     if needed <= used:
         return 0
     more = min(max(needed - used, LEAST_GROWTH * found.count), MOST_GROWTH * found.count)

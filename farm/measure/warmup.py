@@ -13,13 +13,15 @@ from farm.measure.series import FloatArray
 FEWEST = 8  # with fewer samples nothing is cut
 SURE = 4.0  # standard errors by which the first samples must be slower
 LEAST_EFFECT = 0.002  # relative: less than this is not worth a sample
+BEYOND = 1.5  # times the best cut: at that cut, what is left of the warm-up is still as large as the standard error
 MOST_PART = 0.5  # a run that needs more than this to warm up never settled
 
 
 def warmup(log_values: FloatArray) -> int:
     """How many samples at the start to leave out of the estimate; 0 when they are like the rest.
 
-    The cut is where the standard error of what is left is smallest (MSER, White 1997), over the first half of the run.
+    The cut is half as far again as where the standard error of what is left is smallest (MSER, White 1997), over the
+    first half of the run.
     It is made only when the samples before it are slower than the rest by more than 4 of their standard errors, so that
     a run without a warm-up is left alone. Faster first samples are no warm-up: a clock that fell is a step.
     """
@@ -40,4 +42,4 @@ def warmup(log_values: FloatArray) -> int:
     excess = float(np.median(tame[:cut]) - np.median(rest))
     inflation = variance_inflation(likeness(rest), int(rest.size))
     error = max(spread(rest), 1e-9) * math.sqrt(inflation * (1 / cut + 1 / rest.size)) * 1.25
-    return cut if excess > SURE * error and excess > LEAST_EFFECT else 0
+    return min(math.ceil(BEYOND * cut), most) if excess > SURE * error and excess > LEAST_EFFECT else 0
