@@ -36,6 +36,10 @@ ASKED = {
     "lease": lambda store: store.leases.get("l"),
     "open leases": lambda store: store.leases.open(),
     "usage": lambda store: store.leases.usage(NOW, NOW),
+    "measured models": lambda store: store.measurements.models("a" * 64),
+    "measurements": lambda store: store.measurements.page("a" * 64, before=5),
+    "measurements of a phone": lambda store: store.measurements.page("a" * 64, device="pixel"),
+    "nominal speeds": lambda store: store.measurements.nominal_s("pixel", "x/y:14"),
     "jobs of usage": lambda store: store.leases.jobs(NOW, NOW, "user"),
 }
 UNSORTED = [name for name in ASKED if name.startswith("page") and "live" not in name]  # few jobs live
@@ -73,7 +77,7 @@ def plan_of(tmp_path):
 @pytest.mark.parametrize("name", ASKED)
 def test_no_table_is_read_through(plan_of, name):
     plan = plan_of(ASKED[name])
-    tables = ("job", "attempt", "lease", "event", "result", "submission")
+    tables = ("job", "attempt", "lease", "event", "result", "submission", "measurement")
     assert not [step for step in plan if step.startswith("SCAN") and step.split()[1] in tables], plan
 
 

@@ -1,0 +1,94 @@
+"""What a bench measured is kept with its result, found by model, and says what a phone's nominal speed is."""
+
+from dataclasses import replace
+
+import pytest
+
+from farm.core.job import AttemptState, JobState
+from farm.store.measurements import NOMINAL_OF
+from farm.store.store import Store
+from tests.unit.store.values import NOW, attempt, begin, ended, job, over
+
+A, B = "a" * 64, "ab" * 32
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def bench(store):
+    """Runs benches to their end, one after the other."""
+    count = 0
+
+    async def bench(
+        model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, verdict="trusted",
+        kind="bench", state=AttemptState.DONE, certificate=True,
+    ):  # fmt: skip
+        nonlocal count
+        count += 1
+        one = job(f"j{count}", kind=kind, spec={"model": model, "name": name})
+        await store.jobs.add([one])
+        tried = attempt(count, one.id, 1, device)
+        assert await begin(store, tried)
+        told = {
+            "epoch": epoch, "verdict": verdict, "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
+            "reference": {"kernel": kernel, "median_s": reference_s}, "tvm": "0.27",
+        }  # fmt: skip
+        becomes = ended(replace(one, attempts=1), JobState.DONE if state is AttemptState.DONE else JobState.FAILED)
+        result = {"certificate": told} if certificate else {"latency": {}}
+        assert await store.jobs.finish(over(tried, state), becomes, result=result)
+        await store.leases.end(tried.lease, ended_at=NOW, reason="over", held_s=7.0)
+        return one.id
+
+    return bench
+
+
+async def test_models_are_found_by_name_and_by_hash(store, bench):
+    await bench(A, "net")
+    await bench(B, "net")
+    await bench(A, "renamed")
+    await bench(A, "net")
+    assert [(each.model, each.name, each.count) for each in store.measurements.models("net")] == [
+        (A, "net", 2), (B, "net", 1),
+    ]  # fmt: skip
+    assert [(each.model, each.name) for each in store.measurements.models(A[:12])] == [(A, "net"), (A, "renamed")]
+    assert store.measurements.models(A[:4]) == ()  # of a name, perhaps; too short for a hash
+    assert store.measurements.models("ne") == ()
+
+
+async def test_pages_are_newest_first_without_gap_or_double(store, bench):
+    jobs = [await bench(device="pixel" if number % 2 else "galaxy") for number in range(7)]
+    found, before = [], None
+    while page := store.measurements.page(A, before=before, limit=3):
+        found += [each.job for each in page]
+        before = page[-1].seq
+    assert found == jobs[::-1]
+    assert [each.job for each in store.measurements.page(A, device="pixel")] == [jobs[5], jobs[3], jobs[1]]
+    one = store.measurements.page(A, limit=1)[0]
+    assert (one.name, one.epoch, one.kernel, one.reference_s) == ("net", "x/y:14", "k", 0.001)
+    assert one.at > NOW
+    assert one.summary == {"verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
+
+
+async def test_only_benches_that_measured_are_kept(store, bench):
+    await bench(kind="run")
+    await bench(state=AttemptState.FAILED)
+    await bench(certificate=False)  # an older worker's
+    assert store.measurements.page(A) == ()
+
+
+async def test_nominal_speeds_are_of_the_first_benches_in_an_epoch(store, bench):
+    for reference_s in [0.001, 0.002, 0.003, 0.004, 0.005, 0.1, 0.1]:
+        await bench(reference_s=reference_s)
+    await bench(kernel="gpu", reference_s=0.5)
+    await bench(kernel="gpu", reference_s=9.0, verdict="rejected")  # tells nothing
+    await bench(epoch="x/y:15", reference_s=0.7)
+    await bench(kernel="", reference_s=None)
+    assert NOMINAL_OF == 5
+    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003, "gpu": 0.5}
+    assert store.measurements.nominal_s("pixel", "x/y:15") == {"k": 0.7}
+    assert store.measurements.nominal_s("galaxy", "x/y:14") == {}

@@ -1,0 +1,168 @@
+"""The measuring loop over phones that a test invents: what is sampled when, how often, and what comes of it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from farm.measure.comparison import Answer
+from farm.measure.conditions import Verdict
+from farm.worker.certificate import Nominal, Try, measured, moment_from, nominal_of, plain
+from farm.worker.timing import Plan, block_size, measure, runs_per_sample, time_pairs
+
+
+class Phone:
+    """A clock, and models that take what the test says; it notes what was run."""
+
+    def __init__(self, scatter=0.002, seed=1):
+        self.now_s = 100.0
+        self.speed = lambda now_s: 1.0
+        self.ran = []
+        self._scatter = scatter
+        self._random = np.random.default_rng(seed)
+
+    def clock(self):
+        return self.now_s
+
+    def model(self, run_s, name="model"):
+        def timed(number, repeat):
+            self.ran.append((name, number, repeat))
+            self._take(run_s)  # the untimed run
+            return [self._take(run_s * number) / number for _ in range(repeat)]
+
+        return timed
+
+    def reference(self):
+        self.ran.append(("reference", 1, 1))
+        return self._take(0.001)
+
+    def _take(self, seconds):
+        took_s = seconds * self.speed(self.now_s) * math.exp(self._scatter * self._random.standard_normal())
+        self.now_s += took_s
+        return took_s
+
+
+def test_samples_are_long_enough_and_each_block_has_its_reference():
+    phone = Phone()
+    taken, found = measure(phone.model(0.001), phone.reference, Plan(0.01, 30.0), clock=phone.clock)
+    assert taken.number == 10  # of 1 ms, for 10 ms
+    assert [name for name, _, _ in phone.ran[:4]] == ["model", "reference", "model", "reference"]
+    assert found.verdict is Verdict.TRUSTED
+    assert found.count == len(taken.seconds) == len(taken.reference_s) == len(taken.start_s)
+    assert abs(found.estimate.median_s / 0.001 - 1) < 0.01
+    assert found.estimate.half_width <= 0.01
+    assert taken.start_s == sorted(taken.start_s)
+
+
+def test_a_slow_model_gives_several_samples_for_each_untimed_run():
+    assert block_size(1) == 4
+    assert block_size(2) == 2
+    assert block_size(100) == 1
+    phone = Phone()
+    taken, _ = measure(phone.model(0.5), phone.reference, Plan(0.01, 60.0), clock=phone.clock)
+    assert taken.number == 1
+    assert phone.ran[1:3] == [("reference", 1, 1), ("model", 1, 4)]
+    assert taken.start_s == sorted(taken.start_s)
+    assert phone.now_s - 100.0 < 60.0 + 4 * 0.5 + 2
+
+
+def test_time_ends_it_however_little_is_known():
+    phone = Phone(scatter=0.3)
+    taken, found = measure(phone.model(1.0), phone.reference, Plan(0.001, 10.0), clock=phone.clock)
+    assert 1 <= found.count < 20
+    assert found.verdict is not Verdict.TRUSTED
+    assert taken.first_run_s > 0
+
+
+def test_so_many_samples_as_asked_for_and_no_more():
+    phone = Phone(scatter=0.3)
+    plan = Plan(0.0005, 0.1, number=3, repeat=50)
+    taken, found = measure(phone.model(0.01), phone.reference, plan, clock=phone.clock)
+    assert (taken.number, found.count) == (3, 50)
+
+
+def test_a_slower_clock_is_told_by_the_kernel_and_taken_out():
+    phone = Phone()
+    phone.speed = lambda now_s: 1.25  # a throttled phone: all takes a quarter longer
+    _, found = measure(phone.model(0.002), phone.reference, Plan(0.01, 30.0), nominal_s=0.001, clock=phone.clock)
+    assert abs(found.raw_median_s / 0.0025 - 1) < 0.01
+    assert abs(found.estimate.median_s / 0.002 - 1) < 0.01
+
+
+def test_a_phone_that_begins_to_throttle_is_not_trusted():
+    phone = Phone()
+    phone.speed = lambda now_s: 1.0 if now_s < 100.4 else 1.3
+    _, found = measure(phone.model(0.002), phone.reference, Plan(0.001, 2.0), clock=phone.clock)
+    assert found.verdict is not Verdict.TRUSTED
+
+
+def test_without_a_kernel_nothing_is_trusted():
+    phone = Phone()
+    taken, found = measure(phone.model(0.001), None, Plan(0.01, 30.0), clock=phone.clock)
+    assert all(math.isnan(value) for value in taken.reference_s)
+    assert taken.to_wire()["reference_s"][0] is None
+    assert [reason.code for reason in found.reasons] == ["no_reference"]
+
+
+@pytest.mark.parametrize(("run_s", "runs"), [(0.02, 1), (0.01, 1), (0.003, 4), (1e-12, 1_000_000)])
+def test_runs_of_a_sample(run_s, runs):
+    assert runs_per_sample(run_s, 0.01) == runs
+
+
+@pytest.mark.parametrize(
+    ("factor", "answer"), [(1.1, Answer.SLOWER), (0.9, Answer.FASTER), (1.0, Answer.SAME)], ids=str
+)
+def test_two_builds_take_turns_however_the_phone_drifts(factor, answer):
+    phone = Phone()
+    phone.speed = lambda now_s: 1 + 0.05 * (now_s - 100)  # 5 % slower each second
+    pairs = time_pairs(
+        phone.model(0.004, "a"), phone.model(0.004 * factor, "b"), measure_s=20.0, clock=phone.clock
+    )  # fmt: skip
+    assert pairs.comparison.answer is answer
+    assert abs(pairs.comparison.ratio / factor - 1) < 0.01
+    assert len(pairs.a_s) == len(pairs.b_s) == pairs.comparison.pairs
+    timed = [name for name, _, _ in phone.ran[2:]]  # after one run of each
+    assert timed[:8] == ["a", "b", "b", "a", "a", "b", "b", "a"]
+
+
+def test_two_builds_have_an_end_when_nothing_can_be_told():
+    phone = Phone(scatter=0.5)
+    pairs = time_pairs(phone.model(0.02, "a"), phone.model(0.0201, "b"), measure_s=3.0, clock=phone.clock)
+    assert pairs.comparison.answer is Answer.CANNOT_TELL
+    assert pairs.comparison.needed_pairs > len(pairs.a_s)
+    assert phone.now_s - 100.0 < 5.0
+
+
+def tried(scatter, seed=1):
+    phone = Phone(scatter, seed)
+    taken, found = measure(phone.model(0.001), phone.reference, Plan(0.01, 0.5), clock=phone.clock)
+    return Try(taken, found, "2026-11-20T12:00:00+00:00", 0.5)
+
+
+def test_a_result_shows_every_try_and_which_one_it_reports():
+    first, second = tried(0.2), tried(0.002)
+    told = measured([first, second], second, Nominal("k", None, "this run"), "f" * 64)
+    certificate = told["certificate"]
+    assert told["verdict"] == certificate["verdict"] == second.assessment.verdict
+    assert [each["reported"] for each in certificate["tries"]] == [False, True]
+    assert certificate["tries"][0]["reasons"]
+    assert certificate["raw"] == "f" * 64
+    assert certificate["reference"]["kernel"] == "k"
+    assert abs(certificate["reference"]["nominal_s"] / 0.001 - 1) < 0.01
+    assert told["estimate"]["low_ms"] <= told["estimate"]["median_ms"] <= told["estimate"]["high_ms"]
+    assert told["latency"]["count"] == second.assessment.used
+    assert len(told["samples_s"]) == second.assessment.count
+
+
+def test_the_nominal_speed_is_that_of_the_same_kernel():
+    assert nominal_of("a", {"a": 0.002, "b": 0.003}) == Nominal("a", 0.002, "history")
+    assert nominal_of("c", {"a": 0.002}) == Nominal("c", None, "this run")
+
+
+def test_what_is_no_number_is_none():
+    assert plain({"a": [math.nan, 1.0], "b": (math.inf, "x")}) == {"a": [None, 1.0], "b": [None, "x"]}
+
+
+def test_what_the_daemon_does_not_know_is_none():
+    moment = moment_from({"temperature_c": 31.0, "more": 5})
+    assert (moment.temperature_c, moment.throttle_status) == (31.0, None)
