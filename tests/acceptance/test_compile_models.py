@@ -67,19 +67,22 @@ def test_a_records_schedule_is_in_what_is_built(small, tmp_path, monkeypatch, pr
     assert compare(outputs_of(tuned, small), outputs_of(untuned, small), ["output"], precision).ok
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "float16_acc32"])
+@pytest.mark.parametrize("precision", ["float16", "float16_acc32"])
 def test_each_precision_keeps_the_models_interface_and_is_near_enough(small, tmp_path, precision):
     wanted = Wanted(recipe=Recipe(HOST, precision), shapes={}, dtypes={})
     built = build(DATA, "small_cnn.onnx", wanted, tmp_path)
     outputs = outputs_of(compile_model(small, built.recipe), small)
     assert [output.dtype for output in outputs] == [np.float32]
     error = built.judged(outputs)["max_abs_error"]
-    assert (error > 1e-5) == (precision != "float32")  # else it would compute in float32 all the same
+    assert error > 1e-5  # else it would compute in float32 all the same
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("target", [ADRENO, {"kind": "opencl", "host": PHONE}], ids=["adreno", "opencl"])
-def test_opencl_source_without_a_schedule_of_its_own_is_valid(small, target, precision):
+@pytest.mark.parametrize(
+    ("target", "precision"),
+    [(ADRENO, "float32"), (ADRENO, "float16"), ({"kind": "opencl", "host": PHONE}, "float16")],
+    ids=["adreno", "adreno-half", "opencl-half"],
+)
+def test_opencl_source_of_untuned_operators_is_valid(small, target, precision):
     source = opencl_source(compile_model(small, Recipe(target, precision)))
     assert source.count("__kernel void fused_conv2d") >= 7
     assert ("half" in source) == (precision == "float16")
