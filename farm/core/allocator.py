@@ -72,6 +72,11 @@ class Allocator:
         """Who holds what, by device name; a device of a restored lease may be unknown yet."""
         return self._state.held
 
+    @property
+    def places(self) -> Mapping[str, Holding]:
+        """Worker places that outlast their leases, by who keeps them."""
+        return self._state.places
+
     def apply(self, event: AllocatorEvent, now_s: float) -> Decision:
         """Take notice of `event`; return what follows from it.
 
@@ -99,7 +104,8 @@ class Allocator:
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
         reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
         yields = self._yields.decide(newcomer, reserved=reserved)
-        return Decision(grants, yields) if grants or yields else NOTHING
+        places = self._yields.decide_places(newcomer)
+        return Decision(grants, yields, places) if grants or yields or places else NOTHING
 
     def next_look_s(self) -> float | None:
         """When `TimePassed` should come at the latest; None: nothing depends on time alone."""
@@ -176,6 +182,7 @@ class Allocator:
                 state.extend(device, longest_s)
             case PlaceKept(device, place):
                 state.keep_place(device, place)
+                self._yields.place_kept()
             case PlaceFreed(place):
                 places_full = state.places_full
                 state.free_place(place)

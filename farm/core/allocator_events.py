@@ -160,11 +160,20 @@ class YieldAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceAsk:
+    """Whoever keeps this worker place is asked to end its work soon and to go on another time. Once per place."""
+
+    id: str
+    reason: str  # one line for a person
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What follows from one event."""
 
     grants: tuple[Grant, ...] = ()
     yields: tuple[YieldAsk, ...] = ()
+    places: tuple[PlaceAsk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
     if request.worker:
         spare = [now_s] * state.spare_places
         ends = [_ends_s(holding, now_s) for holding in state.held.values() if holding.request.worker]
-        kept = [None if ends_s is None else max(now_s, ends_s) for ends_s in state.places.values()]
+        kept = [_ends_s(place, now_s) for place in state.places.values()]
         served_s.append(_turn_s((*spare, *ends, *kept), (other for other in ahead if other.worker)))
     if not state.ledger.may_hold_more(request.user):
         own = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.user == request.user)

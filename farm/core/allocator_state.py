@@ -30,7 +30,7 @@ class State:
         self.free: set[str] = set()  # leasable and not held
         self._holders: set[str] = set()  # request ids
         self._workers = 0
-        self.places: dict[str, float | None] = {}  # worker places that are kept without a lease: when they end
+        self.places: dict[str, Holding] = {}  # worker places that outlast their leases, by who keeps them
 
     # --- requests and leases --------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class State:
         holding = self.held.get(device)
         if holding is not None and holding.request.worker:
             self.held[device] = replace(holding, request=replace(holding.request, worker=False))
-            self.places[place] = holding.ends_s
+            self.places[place] = replace(holding, asked=False)
 
     def free_place(self, place: str) -> None:
         """Nobody needs this place any more. Harmless when nobody did."""

@@ -7,6 +7,9 @@ A tune lease is asked once, for one of two reasons:
   tune requests are no such reason. A phone is left to a tune lease for `min_slice_s`, and looked at again each
   `min_slice_s` while anybody waits, because shares change with time. One lease is asked per request that waits.
 - A reservation of others on its phone has begun.
+
+Worker places that outlast their leases (`PlaceKept`) are of tune leases too. When all places are taken and somebody
+lacks nothing else, who goes before the place's keeper, that keeper is asked to end: after `min_slice_s`, one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from farm.core.allocator_events import Holding, YieldAsk
+from farm.core.allocator_events import Holding, PlaceAsk, YieldAsk
 from farm.core.allocator_state import State
 from farm.core.requests import LeaseClass
 from farm.core.waiting_lines import Waiting
@@ -29,6 +32,7 @@ class Yields:
         self._asked_for: dict[str, str] = {}  # device of a lease that was asked -> the request that is to be served
         self._promised: dict[str, str] = {}  # and back
         self._unclaimed: set[str] = set()  # devices asked for, whose request was served otherwise or left
+        self._place_look_s = 0.0  # when to look at places that are kept
 
     def began(self, device: str) -> None:
         """A lease began."""
@@ -50,7 +54,15 @@ class Yields:
 
     def next_look_s(self) -> float | None:
         """When the next lease is to be looked at; None: nobody waits, or there is none."""
-        return min(self._look_s.values(), default=None) if self._state.lines.waiting else None
+        if not self._state.lines.waiting:
+            return None
+        looks = [*self._look_s.values(), *([self._place_look_s] if self._state.places else [])]
+        return min(looks, default=None)
+
+    def place_kept(self) -> None:
+        """A worker place has been parted from its lease."""
+        if len(self._state.places) == 1:
+            self._place_look_s = self._state.now_s + self._state.policy.min_slice_s
 
     def decide(self, newcomer: Waiting | None, *, reserved: bool) -> tuple[YieldAsk, ...]:
         """Who is asked now; `newcomer` has just begun to wait, `reserved`: a window may have begun."""
@@ -64,6 +76,35 @@ class Yields:
         if newcomer is not None:
             asks.extend(self._ask_for_newcomer(newcomer))
         return tuple(asks)
+
+    def decide_places(self, newcomer: Waiting | None) -> tuple[PlaceAsk, ...]:
+        """Which kept worker place is asked for now."""
+        state = self._state
+        due = bool(state.places) and self._place_look_s <= state.now_s
+        if due:
+            self._place_look_s = state.now_s + state.policy.min_slice_s
+        if not (due or newcomer) or not state.places_full or any(place.asked for place in state.places.values()):
+            return ()
+        ripe_s = state.now_s - state.policy.min_slice_s
+        ripe = {name: place for name, place in state.places.items() if place.since_s <= ripe_s}
+        for waiting in self._who_lacks_only_a_place() if ripe else ():
+            able = [name for name, place in ripe.items() if self._goes_before(waiting, place)]
+            if able:
+                name = min(able, key=lambda name: self._entitlement(name, ripe[name]))
+                state.places[name] = replace(ripe[name], asked=True)
+                return (PlaceAsk(name, f"{waiting.request.user or 'somebody'} waits for its worker place"),)
+        return ()
+
+    def _who_lacks_only_a_place(self) -> Iterator[Waiting]:
+        """In service order; without those who were promised a phone, and its worker place with it."""
+        state = self._state
+        groups = {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
+        for line in state.in_order(groups, state.free):
+            suiting = line.group.devices & state.free
+            for waiting in line.queue.values():
+                if waiting.id not in self._promised and state.allowed(waiting, suiting):
+                    yield waiting
+                    break
 
     def _reserved(self) -> Iterator[YieldAsk]:
         reservations = self._state.reservations
@@ -133,16 +174,19 @@ class Yields:
         if request.user == holding.request.user:
             return request.lease_class is not LeaseClass.TUNE
         ledger, now_s = state.ledger, state.now_s
-        return ledger.turn(request.user, now_s) < ledger.turn(holding.request.user, now_s, without=1)
+        own = min(1, ledger.held(holding.request.user))  # a kept worker place may be all that its keeper has
+        return ledger.turn(request.user, now_s) < ledger.turn(holding.request.user, now_s, without=own)
 
     def _lacks_only_a_place(self, waiting: Waiting) -> bool:
         group = waiting.line.group
         return group.meaning.worker and self._state.places_full and not group.devices.isdisjoint(self._state.free)
 
     def _least_entitled(self, device: str) -> tuple[int, float, float, str]:
-        holding = self._state.held[device]
+        return self._entitlement(device, self._state.held[device])
+
+    def _entitlement(self, name: str, holding: Holding) -> tuple[int, float, float, str]:
         turn = self._state.ledger.turn(holding.request.user, self._state.now_s)
-        return holding.request.priority, -turn, holding.since_s, device
+        return holding.request.priority, -turn, holding.since_s, name
 
     def _claims(self, waiting: Waiting) -> bool:
         """Promise the request a device that was asked for and that nobody is promised; whether there was one."""

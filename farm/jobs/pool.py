@@ -230,6 +230,10 @@ class Pool:
         if lease_id not in self._held:
             raise NotInPoolError(f"the lease {lease_id} is not in the pool", hint="ask for the pool: some phones left")
 
+    def end_wanted(self) -> bool:
+        """Whether others lack only the worker place: the attempt should end as yielded and go on another time."""
+        return self._leases.place_wanted(self._first.id)
+
     def give_back(self, lease_id: str) -> None:
         """Let others have a phone, and ask for another one behind them.
 

@@ -46,6 +46,10 @@ class Leases(Protocol):
         """The worker place that came with this lease is needed no more."""
         ...
 
+    def place_wanted(self, lease_id: str) -> bool:
+        """Whether others lack only the worker place that came with this lease, and its keeper should end soon."""
+        ...
+
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this phone, and the holder should give it back when it can."""
         ...

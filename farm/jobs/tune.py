@@ -73,8 +73,8 @@ class PoolHost(LeaseHost):
         return await LeaseHost.serve(self, verb, fields)
 
     def yield_wanted(self) -> bool:
-        """An attempt on a pool gives single phones back."""
-        return False
+        """Whether the attempt as a whole should end: others lack its worker place. Single phones are the pool's."""
+        return self.pool.end_wanted()
 
 
 class TuneExecutor:

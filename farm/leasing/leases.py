@@ -187,16 +187,17 @@ class Leasing:
             self._holdings.release(held, reason)
 
     def keep_place(self, lease_id: str) -> None:
-        """Let the worker place that came with the lease outlast it, until `free_place`.
-
-        Raises:
-            NoSuchLeaseError: the lease has ended.
-        """
+        """Let the worker place that came with the lease outlast it, until `free_place`; NoSuchLeaseError: it is over."""
         self._grants.apply(PlaceKept(self._holdings.current(lease_id).lease.device, lease_id))
 
     def free_place(self, lease_id: str) -> None:
         """The worker place that came with this lease is needed no more. Harmless when repeated."""
         self._grants.apply(PlaceFreed(lease_id))
+
+    def place_wanted(self, lease_id: str) -> bool:
+        """Whether others lack only the worker place that is kept for this lease: its keeper should end soon."""
+        place = self._allocator.places.get(lease_id)
+        return place is not None and place.asked
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""

@@ -12,6 +12,7 @@ from farm.core.allocator_events import (
     DeviceChanged,
     Grant,
     LeaseEnded,
+    PlaceAsk,
     RequestCame,
     YieldAsk,
 )
@@ -40,6 +41,7 @@ class Lab:
         self.now_s = 1000.0
         self.grants: list[Grant] = []
         self.yields: list[YieldAsk] = []
+        self.places: list[PlaceAsk] = []
         for each in phones:
             self.tell(DeviceChanged(phone(each) if isinstance(each, str) else each))
 
@@ -50,6 +52,7 @@ class Lab:
             decision = self.allocator.apply(event, self.now_s)
             granted += decision.grants
             self.yields += decision.yields
+            self.places += decision.places
         self.grants += granted
         return granted
 

@@ -73,7 +73,7 @@ class Model:
     lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
     past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
     turns: int = 0
-    places: set[str] = field(default_factory=set)  # of workers, kept without a lease
+    places: dict[str, Lease] = field(default_factory=dict)  # worker places that are kept without a lease
 
     # --- what happens ---
 
@@ -104,8 +104,8 @@ class Model:
     def keeps_place(self, device: str, place: str) -> None:
         lease = self.held[device]
         if lease.request.worker:
+            self.places[place] = Lease(lease.id, lease.request, lease.since_s)
             lease.request = replace(lease.request, worker=False)
-            self.places.add(place)
 
     def _turn(self, line: LineKey) -> None:
         self.turns += 1
@@ -216,6 +216,30 @@ class Model:
                 found.append(name)
         self.past.pop()
         self.held[device] = lease
+        return found, close
+
+    def entitled_to_place(self, name: str) -> tuple[list[str], bool]:
+        """Who waits, would be served if this worker place came free, and goes before its keeper's next request."""
+        place = self.places.pop(name)
+        keeper, close, found = place.request, False, []
+        free = self.free()
+        has_phone = any(lease.request.user == keeper.user for lease in self.held.values())
+        for each, request in self.waiting.items():
+            if not request.worker or not self._possible(each, [], free):
+                continue
+            ours, theirs = self.turn(request.user), self.turn(keeper.user, -1 if has_phone else 0)
+            if self.lines[line_of(request)][1] <= self.now_s - self.policy.starved_s:
+                before = True
+            elif request.priority != keeper.priority:
+                before = request.priority > keeper.priority
+            elif request.user == keeper.user:
+                before = request.lease_class is not LeaseClass.TUNE
+            else:
+                before = ours < theirs
+                close |= abs(ours - theirs) < NEARLY * (1 + ours)
+            if before:
+                found.append(each)
+        self.places[name] = place
         return found, close
 
     def _place(

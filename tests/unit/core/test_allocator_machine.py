@@ -92,6 +92,10 @@ class Beside(RuleBasedStateMachine):
         for ask in decision.yields:
             self.check_ask(ask)
         newcomer = event.id if isinstance(event, RequestCame) else ""
+        if decision.places:
+            self.check_place_asks(decision.places)
+        elif newcomer in model.waiting and not model.paused:
+            self.check_that_no_place_should_be_asked(newcomer)
         if not model.paused and not any(lease.asked for lease in model.held.values()):
             self.check_that_nobody_should_be_asked(due, newcomer)
 
@@ -117,6 +121,28 @@ class Beside(RuleBasedStateMachine):
         entitled, close = model.entitled(ask.device)
         lease.asked = True
         assert close or ask.reason in {f"{model.waiting[name].user} waits for it" for name in entitled}
+
+    def check_place_asks(self, asks):
+        """One at a time, of one who has had its slice, for somebody who gains by it and is named."""
+        (ask,) = asks
+        model = self.model
+        place = model.places[ask.id]
+        assert not model.paused
+        assert not any(each.asked for each in model.places.values())
+        assert model.now_s >= place.since_s + POLICY.min_slice_s
+        entitled, close = model.entitled_to_place(ask.id)
+        place.asked = True
+        names = {f"{model.waiting[name].user} waits for its worker place" for name in entitled}
+        assert close or ask.reason in names
+
+    def check_that_no_place_should_be_asked(self, newcomer):
+        model = self.model
+        if any(each.asked for each in (*model.places.values(), *model.held.values())):
+            return
+        for name, place in tuple(model.places.items()):
+            if place.since_s + POLICY.min_slice_s <= model.now_s:
+                entitled, close = model.entitled_to_place(name)
+                assert close or newcomer not in entitled
 
     def check_that_nobody_should_be_asked(self, due, newcomer):
         """No lease was asked so far, so whoever waits was promised nothing."""
@@ -167,7 +193,7 @@ class Beside(RuleBasedStateMachine):
     @rule(data=st.data())
     def place_is_freed(self, data):
         place = data.draw(st.sampled_from(sorted(self.model.places)))
-        self.model.places.discard(place)
+        del self.model.places[place]
         self.step(PlaceFreed(place))
 
     @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
@@ -222,7 +248,9 @@ class Beside(RuleBasedStateMachine):
     @invariant()
     def places_add_up(self):
         state, model = self.allocator._state, self.model
-        assert set(state.places) == model.places
+        assert {name: each.asked for name, each in state.places.items()} == {
+            name: each.asked for name, each in model.places.items()
+        }
         assert state._workers == len(model.places) + sum(each.request.worker for each in model.held.values())
 
     @invariant()

@@ -6,6 +6,8 @@ from farm.core.allocator_events import (
     DeviceChanged,
     LeaseEnded,
     Paused,
+    PlaceFreed,
+    PlaceKept,
     RequestWithdrawn,
     Resumed,
     SharesChanged,
@@ -201,3 +203,59 @@ def test_nobody_is_asked_while_paused():
     assert not lab.yields
     lab.tell(Resumed())
     assert lab.asked() == ["a"]
+
+
+def kept(lab, request_id="tune", user="tuner"):
+    """A tune lease whose worker place outlasts it."""
+    device = tune(lab, request_id, user, worker=True)
+    lab.tell(PlaceKept(device, f"place of {request_id}"))
+    return device
+
+
+def test_a_kept_place_is_asked_for_once_after_its_slice():
+    lab = Lab("a", "b", workers=1)
+    kept(lab)
+    lab.want("bench", user="bob", worker=True)
+    assert not lab.places
+    later(lab)
+    assert [(ask.id, ask.reason) for ask in lab.places] == [("place of tune", "bob waits for its worker place")]
+    assert lab.allocator.places["place of tune"].asked
+    later(lab, 10 * SLICE_S)
+    assert len(lab.places) == 1
+    assert not lab.yields  # its phone is not what is missing
+    (grant,) = lab.tell(PlaceFreed("place of tune"))
+    assert grant.request_id == "bench"
+
+
+def test_a_kept_place_without_a_phone_is_asked_for_at_once_after_its_slice():
+    lab = Lab("a", workers=1)
+    device = kept(lab)
+    lab.now_s += SLICE_S
+    lab.end(device)
+    lab.want("bench", user="bob", worker=True)
+    assert [ask.id for ask in lab.places] == ["place of tune"]
+
+
+def test_a_kept_place_is_left_to_its_keeper_when_another_place_or_no_phone_would_do():
+    lab = Lab("a", "b", workers=2)
+    kept(lab)
+    lab.now_s += SLICE_S
+    lab.want("bench", user="bob", worker=True)  # there is a second place
+    lab.want("none", "mali", user="bob", worker=True)  # and no such phone
+    lab.want("own", user="tuner", lease_class=LeaseClass.TUNE, worker=True)  # no better claim
+    later(lab)
+    assert not lab.places
+
+
+def test_places_are_asked_for_one_at_a_time_the_least_entitled_first():
+    lab = Lab("a", "b", "c", "d", workers=2)
+    kept(lab, "t1", "busy")
+    lab.tell(UsageLoaded({"busy": 5000.0}))
+    kept(lab, "t2", "idle")
+    lab.now_s += SLICE_S
+    lab.want("b1", user="bob", worker=True)
+    lab.want("b2", user="cleo", worker=True)
+    assert [ask.id for ask in lab.places] == ["place of t1"]
+    lab.tell(PlaceFreed("place of t1"))
+    later(lab)
+    assert [ask.id for ask in lab.places] == ["place of t1", "place of t2"]

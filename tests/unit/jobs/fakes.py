@@ -127,6 +127,9 @@ class FakeLeases:
         if lease_id in self.places:
             self.places.remove(lease_id)
 
+    def place_wanted(self, lease_id):
+        return lease_id in self.yielding
+
     def yield_wanted(self, lease_id):
         return lease_id in self.yielding
 
