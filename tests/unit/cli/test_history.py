@@ -1,0 +1,126 @@
+"""`farm history`, `farm compare` and `farm bench`, as people read them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.cli import compare, history
+from farm.cli.history import PLOT_COLUMNS, drawn, lines_of
+
+NONE = "900 would show that there is none"
+DAY = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def row(number, median_s=0.010, **fields):
+    estimate = {"median_s": median_s, "low_s": median_s * 0.999, "high_s": median_s * 1.001}
+    return {
+        "seq": number, "job": f"bench-{number}", "model": "a" * 64, "name": "net", "device": "pixel",
+        "epoch": "x/y:14", "at": (DAY + timedelta(days=number)).isoformat(), "estimate": estimate,
+        "verdict": "trusted", "target": "cpu", "precision": "float32", "tuned": False, "tvm": "0.27", **fields,
+    }  # fmt: skip
+
+
+class Daemon:
+    """Answers as the verbs do, two rows a page."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def call(self, kind, **asked):
+        if kind == "history.models":
+            named = [each for each in self.rows if each["name"] == asked["model"]]
+            return {"models": [{"model": each["model"], "name": each["name"], "count": 1} for each in named]}
+        assert kind == "history.list"
+        found = [
+            each
+            for each in sorted(self.rows, key=lambda each: -each["seq"])
+            if each["model"] == asked["model"]
+            and asked["device"] in ("", each["device"])
+            and each["seq"] < asked.get("before", 1 << 60)
+        ]
+        return {"rows": found[:2], "more": len(found) > 2}
+
+
+@pytest.fixture
+def told(capsys, monkeypatch):
+    def told(rows, **options):
+        monkeypatch.setattr(history, "connect", lambda: Daemon(rows))
+        asked = {"model": "net", "device": "", "limit": 1000, "plot": False, "json": False}
+        history.history(**(asked | options))
+        return capsys.readouterr().out.splitlines()
+
+    return told
+
+
+def test_a_regression_is_told_with_the_job_it_began_with(told):
+    rows = [row(number) for number in range(1, 7)] + [row(number, 0.0112) for number in range(7, 11)]
+    lines = told(rows)
+    assert lines[0] == "net (aaaaaaaaaaaa) on pixel: cpu, float32"
+    assert [line.split()[-1] for line in lines[3:13]] == [f"bench-{number}" for number in range(1, 11)]
+    assert lines[13] == "  regression: 10.000 -> 11.200 ms (+12.0%) since bench-7, 4 results"
+
+
+def test_what_may_not_be_compared_stands_apart(told):
+    rows = [
+        row(1), row(2, epoch="x/y:15"), row(3, device="galaxy"), row(4, precision="float16"), row(5, model="b" * 64),
+        row(6, tuned=True),
+    ]  # fmt: skip
+    assert len(lines_of(rows)) == 6
+    lines = told(rows)
+    assert len([line for line in lines if line.startswith("net (")]) == 6
+    assert "  system x/y:15" in lines
+    assert not [line for line in lines if "regression" in line]
+    assert len([line for line in told(rows, device="galaxy") if line.startswith("net (")]) == 1
+
+
+def test_results_that_are_not_trusted_are_shown_and_left_out(told):
+    rows = [row(number) for number in range(1, 5)]
+    rows += [row(number, 0.02, verdict="rejected") for number in range(5, 9)]
+    lines = told(rows)
+    assert len([line for line in lines if "rejected" in line]) == 4
+    assert not [line for line in lines if "regression" in line]
+    assert lines[-1] == "  changes are looked for in trusted results only: 4 of 8 are not"
+
+
+def test_intervals_are_drawn_on_one_scale(told):
+    low, high = drawn(row(1, 0.010), 0.00999, 0.02002), drawn(row(2, 0.020), 0.00999, 0.02002)
+    assert low == "o"
+    assert high.strip(" ") == "o"
+    assert len(high) == PLOT_COLUMNS
+    wide = drawn(row(1) | {"estimate": {"median_s": 0.5, "low_s": 0.0, "high_s": 1.0}}, 0.0, 1.0)
+    assert wide == "-" * 20 + "o" + "-" * 19
+    assert any(line.endswith("o") for line in told([row(1), row(2, 0.02)], plot=True))
+
+
+def compared(**fields):
+    comparison = {
+        "answer": "cannot tell", "ratio": 1.02, "low": 0.98, "high": 1.07, "pairs": 24, "needed_pairs": 300,
+        "needed_same": 900, "find_effect": 0.03, "reasons": [{"sentence": "the ratio went between two levels"}],
+    }  # fmt: skip
+    side = {"latency": {"median_ms": 1.5}, "max_abs_error": None}
+    return {
+        "device": "pixel", "comparison": comparison | fields, "a": side, "b": side | {"max_abs_error": 1e-6},
+        "certificate": {"notes": ["a virtual phone"]},
+    }  # fmt: skip
+
+
+def test_a_comparison_that_cannot_tell_says_what_it_would_take(capsys):
+    compare.print_results([compared()])
+    lines = capsys.readouterr().out.splitlines()
+    assert "cannot tell  1.020  0.980 .. 1.070" in lines[1]
+    assert lines[2:] == [
+        "  pixel: the ratio went between two levels",
+        f"  pixel: 300 pairs taken in turns would find a difference of 3% with 95 % power, {NONE}",
+        "  pixel: a virtual phone",
+    ]
+
+
+def test_an_answer_in_words():
+    said = compare.sentence({"answer": "slower", "ratio": 1.1, "low": 1.05, "high": 1.15})
+    assert said == "B is slower: B / A is 1.100, 99 % interval 1.050 to 1.150"
