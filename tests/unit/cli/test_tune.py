@@ -1,0 +1,74 @@
+"""What `farm tune` prints: its standing at a terminal and elsewhere, its end, the curve."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farm.cli.curve import svg
+from farm.cli.tune import Live, next_command, summary_lines
+
+SLOWER = "b runs the reference kernel 20% slower"
+RESULT: dict[str, Any] = {
+    "trials": 64, "wanted_trials": 64, "earlier_trials": 12, "ended": "trials", "search_s": 200.0, "device": "a",
+    "phones": [
+        {"device": "a", "trials": 40, "factor": 1.0, "left_out": ""},
+        {"device": "b", "trials": 24, "factor": 1.2, "left_out": SLOWER},
+    ],
+    "speedup": {"answer": "faster", "times": 2.5, "low": 2.4, "high": 2.6, "confidence": 0.99, "tuned_ms": 4.0,
+                "untuned_ms": 10.0},
+    "max_abs_error": 1e-6, "records": {"name": "net.onnx", "version": 3}, "package": "f" * 64,
+}  # fmt: skip
+
+
+def event(tuning: bool) -> Any:
+    return SimpleNamespace(data={"tuning": {"trials": 1}} if tuning else {})
+
+
+def test_at_a_terminal_the_standing_overwrites_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    written: list[str] = []
+    live = Live(tty=True, write=written.append)
+    live.show(event(True), "trial 1")
+    live.show(event(True), "trial 2")
+    live.show(event(False), "keeping the records")
+    assert written == ["\r\x1b[Ktrial 1", "\r\x1b[Ktrial 2", "\n"]
+    assert capsys.readouterr().err == "keeping the records\n"
+
+
+def test_elsewhere_each_line_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    live = Live(tty=False)
+    live.show(event(True), "trial 1")
+    live.end()
+    assert capsys.readouterr().err == "trial 1\n"
+
+
+def test_the_end_says_what_it_took_and_what_it_brought() -> None:
+    assert summary_lines(RESULT) == [
+        "trials     64 of 64, 12 of them by earlier attempts: all trials are done",
+        "time       3m 20s of search",
+        "phone      a: 40 trials, 1.000 of the first phone's time for the same work",
+        f"phone      b: 24 trials, 1.200 of the first phone's time for the same work; left out: {SLOWER}",
+        "latency    4.000 ms tuned, 10.000 ms without, on a",
+        "speed-up   2.50 times (99% interval 2.40 to 2.60)",
+        "numbers    right: off by 1.0e-06 at most",
+    ]
+    doubtful = {**RESULT, "speedup": {**RESULT["speedup"], "answer": "cannot tell"}}
+    assert summary_lines(doubtful)[-2].endswith(": cannot tell")
+
+
+def test_the_next_command_is_one_to_type() -> None:
+    assert next_command(RESULT, "net.onnx", "android", None) == (
+        "farm records export net.onnx -o records.tar; farm bench net.onnx --on android --records records.tar"
+    )
+
+
+@pytest.mark.parametrize("curve", [[], [[1, 0.5, 0.01]], [[1, 0.5, 0.01], [9, 3.0, 0.002]]])
+def test_the_curve_is_a_picture(curve: list[list[float]]) -> None:
+    picture = ET.fromstring(svg(curve, 16, "a < b & c"))
+    texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a < b & c" in texts
+    [path] = picture.iter("{http://www.w3.org/2000/svg}path")
+    assert path.get("d", "").count("V") == max(0, len(curve) - 1)

@@ -1,0 +1,49 @@
+"""What people see of a search: its line, its rates, how often it is told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
+
+
+def standing(**changes: Any) -> Standing:
+    fields: dict[str, Any] = {
+        "trials": 12, "wanted": 64, "estimate_s": 0.00123, "phones": ("a", "b"), "busy": 1, "waits": "",
+        "spent_s": 20.0, "eta_s": 90.0,
+    }  # fmt: skip
+    return Standing(**(fields | changes))
+
+
+def test_the_line() -> None:
+    assert standing().line() == "trial 12 of 64, best 1.230 ms, 1 of 2 phones busy, 1m 30s left"
+    waiting = standing(estimate_s=math.inf, phones=(), busy=0, eta_s=None, waits="0 of 2 phones; b is cooling")
+    assert waiting.line() == "trial 12 of 64, 0 of 0 phones busy, 0 of 2 phones; b is cooling"
+
+
+def test_what_is_not_known_is_null() -> None:
+    assert standing(estimate_s=math.inf).to_wire()["estimate_s"] is None
+    row = TaskRow(name="conv", weight=2, trials=1, failed=1, flop=2e6, best_s=math.inf, latest_s=math.inf).to_wire()
+    assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (None, None, None)
+
+
+def test_rates() -> None:
+    row = TaskRow(name="conv", weight=2, trials=3, failed=0, flop=2e6, best_s=0.001, latest_s=0.002).to_wire()
+    assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (1.0, 2.0, 1.0)
+    assert (
+        TaskRow(name="copy", weight=1, trials=1, failed=0, flop=0, best_s=1, latest_s=1).to_wire()["best_gflops"]
+        is None
+    )
+
+
+def test_the_time_left_is_told_at_this_attempts_pace() -> None:
+    assert eta_s(10, 64, 8, 100.0) is None
+    assert eta_s(40, 64, 32, 16.0) == 48.0
+
+
+def test_news_come_every_second_and_later_less_often() -> None:
+    assert news_due(0.0, 1.0)
+    assert not news_due(9.5, 10.0)
+    assert not news_due(3600.0, 3630.0)
+    assert news_due(3600.0, 3640.0)
