@@ -134,6 +134,7 @@ class Pool:
         self._like: Alike | None = None
         self._known: dict[str, Alike] = {}
         self._held: dict[str, Lease] = {first.id: first}
+        self._facts_of: dict[str, object] = {}  # what was last seen of each phone that matters here
         self._had: dict[str, None] = {first.device: None}
         self._asked: dict[object, str] = {}  # ticket -> request
         self._orders = Orders(1, frozenset(), 0)
@@ -159,7 +160,7 @@ class Pool:
         self._told = told
         self._began_s = asyncio.get_running_loop().time()
         self._take(self._first)
-        self._unsubscribe = self._devices.subscribe(lambda _: self._look_soon())
+        self._unsubscribe = self._devices.subscribe(self._device_changed)
         self._learn()
         self._like = self._known.get(self._first.device)
         if self._like is None:
@@ -244,6 +245,13 @@ class Pool:
         self._drop(lease_id, OTHERS_WAIT)
 
     # --- what happens ---
+
+    def _device_changed(self, view: DeviceView) -> None:
+        """Temperatures come by the second, and decide nothing here."""
+        facts = (view.identity, view.bundle, view.adopted, usable(view), view.life is Life.GONE)
+        if self._facts_of.get(view.name) != facts:
+            self._facts_of[view.name] = facts
+            self._look_soon()
 
     def _look_soon(self) -> None:
         """Once per turn of the loop: changes of phones come in crowds, some of them from our own releases."""

@@ -187,7 +187,7 @@ class Leasing:
             self._holdings.release(held, reason)
 
     def keep_place(self, lease_id: str) -> None:
-        """Let the worker place that came with the lease outlast it, until `free_place`; NoSuchLeaseError: it is over."""
+        """Let the worker place that came with a current lease outlast it, until `free_place` (NoSuchLeaseError)."""
         self._grants.apply(PlaceKept(self._holdings.current(lease_id).lease.device, lease_id))
 
     def free_place(self, lease_id: str) -> None:

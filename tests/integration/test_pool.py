@@ -1,5 +1,6 @@
 """A tune attempt's pool on a whole farm: phones come, go and are given away; the run goes on."""
 
+import json
 import os
 from pathlib import Path
 
@@ -171,6 +172,12 @@ def test_records_and_poison_are_kept(farm, run):
     assert run.step("kept")["version"] == 1
     run.tell(f"poison {'b' * 64}")
     assert run.step("told")["poisoned"] == ["b" * 64]
+    listed = farm.farm("poison", "list")
+    assert f"{'b' * 12}" in listed.stdout
+    assert "refused" in listed.stdout
+    assert farm.farm("poison", "forget", "bbbb").stdout == f"{'b' * 12} may be run again\n"
+    assert farm.client.call("poison.list") == {"poison": [], "more": 0}
+    assert farm.farm("poison", "forget", "bbbb").returncode != 0
 
 
 def test_worker_and_daemon_may_die(farm, run):
@@ -189,3 +196,14 @@ def test_worker_and_daemon_may_die(farm, run):
     for _ in run.pair:
         run.story.until("lease.released")
     assert run.leases() == {}
+
+
+def test_a_lease_for_tuning_is_one_that_yields(farm):
+    name = next(each.name for each in phones(farm) if each.name.startswith("sm-g"))
+    acquired = farm.farm("lease", "acquire", "--on", name, "--tuning", "--json")
+    assert acquired.returncode == 0, acquired
+    lease = json.loads(acquired.stdout)["lease"]
+    (row,) = [each for each in farm.client.call("lease.list")["leases"] if each["id"] == lease]
+    assert row["lease_class"] == "tune"
+    assert farm.client.call("lease.show", lease=lease)["yield_wanted"] is False
+    assert farm.farm("lease", "release", lease).returncode == 0
