@@ -14,7 +14,7 @@ import pytest
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tuning.host_phone import compiled_server, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
-from tests.support.staged_phones import StagedPhones
+from tests.support.staged_phones import CountingPhones, StagedPhones
 from tests.support.tvm import environment
 
 pytest.importorskip("tvm")
@@ -73,6 +73,15 @@ def test_candidates_are_measured_on_several_phones_and_each_result_says_by_which
     assert all(len(each.run_secs) == 2 and min(each.run_secs) >= 0.002 for each in found)
     assert Counter(each.device for each in told).keys() == {"host-1", "host-2"}
     assert len(told) == 40
+
+
+def test_a_candidate_costs_four_round_trips(host, folder):
+    with CountingPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        path = library(folder, "add")
+        results(runner, [path])
+        before = phones.turns
+        results(runner, [path] * 50)
+        assert phones.turns - before == 4 * 50
 
 
 def test_a_candidate_that_kills_its_process_is_blamed_and_nobody_else(host, folder):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,3 +47,27 @@ class StagedPhones(HostPhones):
 
     def give_back(self, lease: str) -> None:
         self.given_back.append(lease)
+
+
+class CountingPhones(StagedPhones):
+    """Behind a relay that counts how often the host waits for the phone."""
+
+    turns = 0
+
+    def open_session(self, lease: str) -> SessionOffer:
+        offer = super().open_session(lease)
+        listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._relay, args=(listener, offer.port), daemon=True).start()
+        return replace(offer, port=listener.getsockname()[1])
+
+    def _relay(self, listener: socket.socket, port: int) -> None:
+        with listener, listener.accept()[0] as host, socket.create_connection(("127.0.0.1", port)) as phone:
+            asked = False
+            while True:
+                for ready in select.select([host, phone], [], [])[0]:
+                    data = ready.recv(1 << 16)
+                    if not data:
+                        return
+                    self.turns += ready is phone and asked
+                    asked = ready is host
+                    (phone if ready is host else host).sendall(data)

@@ -1,0 +1,115 @@
+"""A tuning run on a whole farm's phones while things go wrong: every candidate is answered exactly once."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.candidates import builder_inputs, library, module, runner_inputs
+from tests.support.tvm import environment
+from tests.support.whole_farm import running_farm, until
+
+pytest.importorskip("tvm")
+
+from farm import FarmBuilder, FarmRunner
+from farm.tuning.session import Evaluator
+
+ROOT = Path(__file__).parents[2]
+ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("oneplus-12", "oneplus-12") as farm:
+        yield farm
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("candidates")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def runner(farm, told):
+    with FarmRunner(
+        "android", devices=2, socket=farm.socket, evaluator=ONCE, timeout_s=5, measured=told.append
+    ) as runner:
+        yield runner
+    until(lambda: not [job for job in farm.client.call("job.list")["jobs"] if job["state"] == "running"])
+
+
+def answers(futures):
+    return [future.result() for future in futures]
+
+
+def test_two_phones_share_what_one_script_builds(runner, told, tmp_path):
+    with FarmBuilder(runner, cache=tmp_path) as builder:
+        built = builder.build(builder_inputs([module("sleep 20", addend) for addend in range(1, 25)]))
+        found = answers(runner.run(runner_inputs([each.artifact_path for each in built])))
+    assert [each.error_msg for each in found] == [None] * 24
+    assert len(told) == 24
+    assert len(Counter(each.device for each in told)) == 2
+
+
+def test_killers_and_endless_ones_cost_themselves_only(runner, folder):
+    kinds = ["add", "abort", "add", "stubborn", "add", "add"]
+    found = answers(runner.run(runner_inputs([library(folder, kind) for kind in kinds])))
+    assert [each.error_msg is None for each in found] == [kind == "add" for kind in kinds]
+    assert "twice" in found[1].error_msg
+    assert "timeout" in found[3].error_msg
+    [again] = answers(runner.run(runner_inputs([library(folder, "abort")])))
+    assert "poison" in again.error_msg
+
+
+def test_a_server_that_is_killed_costs_no_candidate(farm, runner, folder, told):
+    futures = runner.run(runner_inputs([library(folder, "sleep 30")] * 60))
+    until(lambda: len(told) >= 4)
+    farm.lab.server_crash(next(iter(farm.lab.status())))
+    assert [each.error_msg for each in answers(futures)] == [None] * 60
+    assert len(told) == 60
+
+
+def test_a_phone_that_is_unplugged_costs_no_candidate(farm, runner, folder, told):
+    names = list(farm.lab.status())
+    futures = runner.run(runner_inputs([library(folder, "sleep 30")] * 60))
+    until(lambda: len(told) >= 4)
+    farm.lab.unplug(names[0])
+    assert [each.error_msg for each in answers(futures)] == [None] * 60
+    assert len(told) == 60
+    farm.lab.plug(names[0])
+    farm.wait_ready(2)
+
+
+def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, told):
+    names = list(farm.lab.status())
+    futures = runner.run(runner_inputs([library(folder, "sleep 30")] * 60))
+    until(lambda: len(told) >= 4)
+    for name in names:
+        farm.lab.unplug(name)
+    until(lambda: not runner.status().phones)
+    assert not all(future.done() for future in futures)
+    assert runner.status().waits
+    for name in names:
+        farm.lab.plug(name)
+    assert [each.error_msg for each in answers(futures)] == [None] * 60
+    farm.wait_ready(2)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_script_in_the_guide_runs_as_it_stands(farm, program, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment() | {"FARM_SOCKET": str(farm.socket), "HOME": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    assert "best" in done.stdout, done
