@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler import onnx_model, relax_model, tflite_model
+from farm.compiler.clips import without_clips
 from farm.compiler.model import ImportedModel, IRModule, ShapeError, SourceModel, TensorSpec, numpy_dtype, shown
 from farm.compiler.symbolic import dimensions
 from farm.core.errors import ModelError, UserError
@@ -30,6 +31,7 @@ _BY_SUFFIX = {  # whose content would have told
     "h5": "a Keras model", "json": "a Relax module",
 }  # fmt: skip
 _IS_SCRIPT = re.compile(rb"^\s*@(I\.ir_module|R\.function)", re.MULTILINE)
+IMPORT = 1  # raise it when the same file becomes another module: what was kept by key is then not used
 NO_SHAPES: Mapping[str, Sequence[int]] = {}
 NO_DTYPES: Mapping[str, str] = {}
 
@@ -113,10 +115,10 @@ def import_model(
     _known(source, shapes, "shape")
     _known(source, dtypes, "type")
     inputs = tuple(_fixed(source, spec, shapes) for spec in source.inputs)
-    module = source.to_relax({spec.name: _sizes(spec) for spec in inputs})
+    module = without_clips(source.to_relax({spec.name: _sizes(spec) for spec in inputs}))
     inputs = tuple(TensorSpec(spec.name, spec.shape, _dtype(spec, dtypes)) for spec in inputs)
     module = _fed_in(module, [str(spec.dtype) for spec in inputs])
-    key = [source.sha256, source.format, [[*_sizes(spec), str(spec.dtype)] for spec in inputs], tvm.__version__]
+    key = [IMPORT, source.sha256, source.format, [[*_sizes(spec), str(spec.dtype)] for spec in inputs], tvm.__version__]
     return ImportedModel(
         name=source.name,
         format=source.format,

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx.reference import ReferenceEvaluator
 from tvm.relax.frontend.onnx import from_onnx
 
+from farm.compiler.clips import onnx_clips_in_relax
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError
@@ -39,7 +40,7 @@ class OnnxModel:
             ModelError: an operator is not supported, or a node cannot be converted; both are named.
         """
         try:
-            with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+            with warnings.catch_warnings(), contextlib.redirect_stdout(None), onnx_clips_in_relax():
                 warnings.simplefilter("ignore")  # about renamed inputs; they are fed by position
                 given = {name: list(shape) for name, shape in shapes.items()}
                 return from_onnx(self.proto, shape_dict=given, keep_params_in_input=False)

@@ -1,0 +1,70 @@
+"""Cut-off values stay what they are, and a network with ReLU6 compiles in half precision."""
+
+import numpy as np
+import pytest
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+
+from farm.compiler.compile import Recipe, compile_model
+from farm.compiler.load import load
+from farm.compiler.summary import summarise
+
+SCRIPT = b"""@R.function
+def main(x: R.Tensor((2, 4), dtype="float32")):
+    with R.dataflow():
+        y = R.clip(x, 0, 6)
+        z = R.add(y, y)
+        R.output(z)
+    return z
+"""
+VALUES = np.array([[-7.0, 0.5, 6.0, 9.0], [-0.0, 5.9, 6.1, -1e30]], np.float32)
+
+
+def run(model, *arrays, precision="float32"):
+    executable = compile_model(model, Recipe({"kind": "llvm"}, precision))
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "float16_acc32"])
+def test_a_clip_of_relax_compiles_in_every_precision(precision):
+    model = load(SCRIPT, name="clip.py")
+    assert summarise(model).operators == {"maximum": 1, "minimum": 1, "add": 1}
+    assert np.allclose(run(model, VALUES, precision=precision), 2 * VALUES.clip(0, 6), rtol=1e-3)
+
+
+def clip(*bounds, given=()):
+    """An ONNX Clip; a bound is a number, None (left out), or an input of the model when its name is in `given`."""
+    names = ["low", "high"]
+    graph = helper.make_graph(
+        [helper.make_node("Clip", ["x", *["" if each is None else names[i] for i, each in enumerate(bounds)]], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
+        + [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in given],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])],
+        [
+            numpy_helper.from_array(np.array(each, np.float32), names[i])
+            for i, each in enumerate(bounds)
+            if each is not None and names[i] not in given
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("bounds", [(0, 6), (None, 6), (0, None), (None, None), (0.5,), (), (6, 0)])
+def test_clips_of_onnx_compute_what_onnx_says(bounds):
+    proto = clip(*bounds)
+    model = load(proto.SerializeToString(), name="clip.onnx")
+    assert not any(kind.startswith("tir.") for kind in summarise(model).operators)
+    assert np.array_equal(run(model, VALUES), ReferenceEvaluator(proto).run(None, {"x": VALUES})[0])
+
+
+def test_a_bound_that_is_no_number_bounds_nothing():
+    model = load(clip(np.nan, 6).SerializeToString(), name="clip.onnx")
+    assert np.array_equal(run(model, VALUES), np.minimum(VALUES, 6))
+
+
+def test_bounds_that_are_inputs_are_left_to_tvm():
+    model = load(clip(0, 6, given=("high",)).SerializeToString(), name="clip.onnx")
+    assert np.array_equal(run(model, VALUES, np.array(3, np.float32)), VALUES.clip(0, 3))
