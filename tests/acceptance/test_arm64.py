@@ -9,7 +9,6 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from farm.bundle.elf import Machine
-from farm.cli.virtual_farm import phones_of, virtual_farm
 from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
 from farm.simulation.arm64_downloads import DownloadError
 from farm.zoo.small_cnn import INPUT_SHAPE, build
@@ -212,9 +211,8 @@ def test_a_board_that_is_no_android_registers_itself_and_runs_the_same_code(farm
 
 
 @pytest.mark.parametrize("isolation", ["user", "none"])
-def test_it_works_on_every_level_of_isolation(programs, arm_kernel, isolation):
-    with virtual_farm(phones_of([ARM]), isolation=isolation) as farm:
-        farm.wait_ready(1)
+def test_it_works_on_every_level_of_isolation_and_leaves_nothing(programs, arm_kernel, isolation):
+    with running_farm(ARM, isolation=isolation) as farm:  # afterwards nothing of it is left
         [phone] = phones(farm)
         assert Clients(farm, arm_kernel).result(USE.format(key=phone.name)) is True
         assert phone.shell("uname -m").strip() == "aarch64"

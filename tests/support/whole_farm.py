@@ -25,10 +25,12 @@ Event = dict[str, Any]
 
 
 @contextmanager
-def running_farm(*profiles: str, config: str = "", plugged: bool = True, ready: bool = True) -> Iterator[VirtualFarm]:
+def running_farm(
+    *profiles: str, config: str = "", plugged: bool = True, ready: bool = True, isolation: str = ""
+) -> Iterator[VirtualFarm]:
     """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback."""
     ours = {process.pid for process in psutil.Process().children(recursive=True)}
-    with virtual_farm(phones_of(profiles), config=config, plugged=plugged) as farm:
+    with virtual_farm(phones_of(profiles), config=config, plugged=plugged, isolation=isolation) as farm:
         if plugged and ready:
             farm.wait_ready(len(profiles))
         yield farm
