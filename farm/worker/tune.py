@@ -6,7 +6,8 @@ that is killed costs the candidates that were under way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from farm.compiler.compile import Recipe
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.record_files import BadRecordsError, packed, read_records
 from farm.compiler.records import RecordSet
+from farm.jobs.executor import YieldedError
 from farm.jobs.tasks import TuneTask
 from farm.tuning.search import SearchOptions
 from farm.worker.daemon import Daemon
 from farm.worker.daemon_phones import DaemonPhones
 from farm.worker.tuning_run import Plan, best_folder, builds, compare_s, compared, prepared, searched, summary
+
+ASK_S = 10.0  # between two questions whether others lack this worker's place
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
@@ -28,6 +32,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         ModelError: it cannot be used, or there is nothing to tune in it.
         BadRecordsError: the prior is no set of records.
         PhoneError: the tuned build failed on a phone; its records are kept.
+        YieldedError: others lack only this worker's place; another attempt goes on from the records.
     """
     task = TuneTask.from_wire(payload)
     plan = Plan(
@@ -52,7 +57,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     )
     phones = DaemonPhones(daemon)
     ready = prepared(plan, daemon)
-    found = searched(plan, ready, phones, daemon)
+    found = searched(plan, ready, phones, daemon, yielding(daemon))
     daemon.progress("keeping the records")
     artifact = daemon.put_artifact(packed(found.records))
     count, best = len(found.records.records), summary(found.records)
@@ -69,6 +74,20 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     kept_package = daemon.put_artifact(package)
     report = compared(tuned, untuned, phones, compare_s(found.report["search_s"]), daemon)
     return {**found.report, **report, "records": kept, "package": kept_package}
+
+
+def yielding(daemon: Daemon, clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:
+    """Asks now and then whether the attempt should end; raises YieldedError when it should."""
+    asked_s = clock()
+
+    def look() -> None:
+        nonlocal asked_s
+        if clock() - asked_s >= ASK_S:
+            asked_s = clock()
+            if daemon.yield_wanted():
+                raise YieldedError("others wait for a worker place")
+
+    return look
 
 
 def _prior(task: TuneTask, daemon: Daemon) -> RecordSet | None:

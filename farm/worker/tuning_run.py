@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -147,8 +147,12 @@ def prepared(plan: Plan, tell: Tell) -> Prepared:
     return Prepared(model, target, tasks, folder)
 
 
-def searched(plan: Plan, ready: Prepared, phones: PhoneSource, tell: Tell) -> Searched:
+def searched(
+    plan: Plan, ready: Prepared, phones: PhoneSource, tell: Tell, look: Callable[[], None] = lambda: None
+) -> Searched:
     """Search, beginning with what an attempt before this one left in the folder.
+
+    `look` is called often; what it raises ends the search, and nothing that was measured is lost.
 
     Raises:
         RecordsBusyError: another process tunes there.
@@ -169,7 +173,7 @@ def searched(plan: Plan, ready: Prepared, phones: PhoneSource, tell: Tell) -> Se
             ) as runner,
             FarmBuilder(runner, cache=plan.cache) as builder,
         ):
-            news = _News(tell, runner)
+            news = _News(tell, runner, look)
             search = Search(database, builder, runner, plan.options, news=news.heard)
             reason = search.run()
             news.tell(search)
@@ -280,11 +284,13 @@ class _News:
 
     tell_to: Tell
     runner: PoolRunner
+    look: Callable[[], None]
     began_s: float = field(default_factory=time.monotonic)
     told_s: float = -1e9
     curve: int = 0  # points told
 
     def heard(self, search: Search) -> None:
+        self.look()
         now_s = time.monotonic() - self.began_s
         if news_due(self.told_s, now_s):
             self.told_s = now_s

@@ -1,0 +1,28 @@
+"""A tuning attempt gives its worker place up when it is asked to, and asks only now and then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from farm.jobs.executor import YieldedError
+from farm.worker.tune import ASK_S, yielding
+
+
+def test_it_asks_now_and_then_and_ends_when_it_should() -> None:
+    now_s, asked, answer = [0.0], [0], [False]
+
+    def wanted() -> bool:
+        asked[0] += 1
+        return answer[0]
+
+    look = yielding(SimpleNamespace(yield_wanted=wanted), clock=lambda: now_s[0])  # type: ignore[arg-type]
+    look()
+    now_s[0] = ASK_S
+    look()
+    look()
+    assert asked == [1]
+    now_s[0], answer[0] = 2 * ASK_S, True
+    with pytest.raises(YieldedError):
+        look()
