@@ -154,13 +154,15 @@ class Pool:
 
     def status(self) -> PoolStatus:
         """How it goes."""
-        slots = [slot for slot in self._slots.copy().values() if slot.seen]
+        slots = self._slots.copy().values()
+        seen = [slot for slot in slots if slot.seen]
+        unseen = [slot.phone.device for slot in slots if not slot.seen]
         return PoolStatus(
-            tuple(slot.phone.device for slot in slots),
-            sum(slot.work is not None for slot in slots),
-            sum(slot.measuring for slot in slots),
+            tuple(slot.phone.device for slot in seen),
+            sum(slot.work is not None for slot in seen),
+            sum(slot.measuring for slot in seen),
             self._desk.unanswered,
-            self._state.waits,
+            self._state.waits or (f"not fit after a session was cut: {', '.join(unseen)}" if unseen else ""),
         )
 
     def close(self) -> None:

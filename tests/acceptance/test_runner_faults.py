@@ -18,6 +18,7 @@ from farm import FarmBuilder, FarmRunner
 from farm.tuning.session import Evaluator
 
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 360  # TVM's tensor intrinsics alone take 10 s to import, on a busy host a minute
 ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
 
@@ -95,21 +96,21 @@ def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, to
     until(lambda: len(told) >= 4)
     for name in names:
         farm.lab.unplug(name)
-    until(lambda: not runner.status().phones)
+    until(lambda: not runner.status().phones and runner.status().waits)
     assert not all(future.done() for future in futures)
-    assert runner.status().waits
     for name in names:
         farm.lab.plug(name)
     assert [each.error_msg for each in answers(futures)] == [None] * 60
     farm.wait_ready(2)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_script_in_the_guide_runs_as_it_stands(farm, program, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment() | {"FARM_SOCKET": str(farm.socket), "HOME": str(tmp_path)},
-        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done
     assert "best" in done.stdout, done
