@@ -24,7 +24,7 @@ from farm.compiler.record_files import read_records, write_records
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.summary import summarise
-from farm.compiler.targets import TargetRefusedError, device_of, generators, host_target, is_texture
+from farm.compiler.targets import TargetRefusedError, device_of, host_target, is_texture
 from farm.compiler.tvm_errors import first_line
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, ModelError, UserError
@@ -156,13 +156,8 @@ def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"bytes": len(data), "tvm": tvm.__version__}
 
 
-def about(_request: Mapping[str, Any]) -> dict[str, Any]:
-    """What this TVM generates code for, and this machine as a target."""
-    return {"tvm": tvm.__version__, "generators": generators(), "host": host_target()}
-
-
 WORK = {
-    "compile": compile_to, "run": run_here, "summarise": summarise_model, "import": import_to, "about": about,
+    "compile": compile_to, "run": run_here, "summarise": summarise_model, "import": import_to,
 }  # fmt: skip
 
 
