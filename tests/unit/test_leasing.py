@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from farm.config import UserConfig
+from farm.core.allocator_events import AllocatorPolicy
 from farm.core.device import Heat, Life, Service
 from farm.core.events import EventLog
-from farm.core.requests import Door, LeaseRequest
+from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector, SelectorError
 from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, NotCheckingError
@@ -294,3 +295,36 @@ async def test_closing_revokes_everything():
     await lab.leasing.close()
     assert not lab.leasing.holders()
     assert lab.told()[-2:] == ["lease.revoked", "lease.released"]
+
+
+async def test_a_worker_place_may_outlast_its_lease_and_is_asked_for():
+    lab = Lab("a", "b", policy=LeasePolicy(allocator=AllocatorPolicy(workers=1, min_slice_s=0.0, held_counts_s=0.0)))
+    tune = LeaseRequest(Selector.of_alias("android"), "alice", Door.JOB, 1, LeaseClass.TUNE, worker=True, job="t")
+    lease = await lab.leasing.acquire(tune)
+    lab.leasing.keep_place(lease.id)
+    with pytest.raises(NoSuchLeaseError):
+        lab.leasing.keep_place("lease-0-0")
+    lab.leasing.release(lease.id)
+    assert not lab.leasing.place_wanted(lease.id)
+    bench = asyncio.ensure_future(lab.leasing.acquire(replace(tune, priority=2, lease_class=LeaseClass.BENCH, job="b")))
+    await settle()
+    assert not bench.done()
+    assert lab.leasing.place_wanted(lease.id)
+    lab.leasing.free_place(lease.id)
+    lab.leasing.free_place(lease.id)
+    assert (await bench).request.job == "b"
+    assert not lab.leasing.place_wanted(lease.id)
+
+
+async def test_why_a_pool_waits_leaves_out_its_own_phones():
+    lab = Lab("a", "b", "c")
+    pool = LeaseRequest(Selector.of_alias("android"), "alice", Door.JOB, job="t", only=frozenset("ab"))
+    await lab.leasing.acquire(replace(pool, only=frozenset("a")))
+    other = await lab.leasing.acquire(replace(pool, only=frozenset("b"), job="o", user="bob"))
+    waits = lab.leasing.ask(pool, lambda _: None)
+    assert lab.leasing.why([waits])[waits].startswith("b: held by bob")
+    alone = lab.leasing.ask(replace(pool, only=frozenset("a")), lambda _: None)
+    assert lab.leasing.why([alone])[alone] == "no other phone is identical"
+    lab.leasing.release(other.id)
+    await settle()
+    assert lab.leasing.why([waits])[waits] == ""
