@@ -1,0 +1,153 @@
+"""Numbers on a whole farm: which of two models is faster, what is stored of a bench, and whom not to trust."""
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from farm.core.errors import ExitCode
+from farm.zoo.builder import INPUT, Network
+from farm.zoo.small_cnn import build
+from tests.support.whole_farm import running_farm
+
+PHONE = "virtual-1"  # its name in the lab
+STOPPED_S, RUNNING_S = 0.05, 0.15  # of a phone that is throttled hard
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("oneplus-12") as farm:
+        yield farm
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A small network, and the same with several times the work in it."""
+    folder = tmp_path_factory.mktemp("models")
+    slower = Network("slower", (1, 3, 32, 32))
+    x = slower.convolution(INPUT, 3, 16, 3)
+    for _ in range(4):
+        x = slower.convolution(x, 16, 16, 3)
+    x = slower.node("AveragePool", x, kernel_shape=[8, 8], strides=[8, 8])
+    slower.node("Softmax", slower.classifier(x, 16, 10), axis=-1)
+    for name, model in (("small.onnx", build()), ("slower.onnx", slower.model(10))):
+        (folder / name).write_bytes(model.SerializeToString(deterministic=True))
+    return folder
+
+
+def asked(farm, *arguments, code=ExitCode.OK):
+    done = farm.farm(*map(str, arguments), "--json", timeout_s=170)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def compared(farm, models):
+    def compared(a, b, *options):
+        answer = asked(farm, "compare", models / a, models / b, "--on", "android", "--measure", "6", *options)
+        (result,) = answer["results"]
+        for side in ("a", "b"):
+            assert result[side]["max_abs_error"] < 1e-4
+        return result["comparison"]
+
+    return compared
+
+
+@pytest.mark.timeout(300)
+def test_a_slower_model_is_called_slower_and_the_other_way_round_faster(compared):
+    slower = compared("small.onnx", "slower.onnx")
+    assert (slower["answer"], slower["low"] > 1) == ("slower", True)
+    faster = compared("slower.onnx", "small.onnx")
+    assert (faster["answer"], faster["high"] < 1) == ("faster", True)
+
+
+@pytest.mark.timeout(300)
+def test_a_model_is_never_faster_or_slower_than_itself(compared):
+    found = compared("small.onnx", "small.onnx", "--min-effect", "0.05")
+    assert found["answer"] in ("same", "cannot tell")
+    assert found["needed_pairs"] > 0
+
+
+def bench(farm, models, *options):
+    return asked(farm, "bench", models / "small.onnx", "--on", "android", "--measure", "3", *options)["results"][0]
+
+
+@pytest.mark.timeout(300)
+def test_benches_are_kept_by_their_model_and_compared(farm, models):
+    before = farm.farm("history", "small.onnx")
+    assert (before.returncode, "nothing called small.onnx was measured" in before.stderr) == (ExitCode.USAGE, True)
+    first, second = (bench(farm, models, "--remeasure", "0") for _ in range(2))
+    assert first["certificate"]["reference"]["nominal_of"] == "this run"
+    if first["verdict"] != "rejected":  # this host had time
+        assert second["certificate"]["reference"]["nominal_s"] == first["certificate"]["reference"]["median_s"]
+    for name in ("small.onnx", first["certificate"]["model_sha256"], models / "small.onnx"):
+        (line,) = asked(farm, "history", name)["lines"]
+        assert [row["job"] for row in line["results"]] == [first["job"], second["job"]]
+        assert [row["verdict"] for row in line["results"]] == [first["verdict"], second["verdict"]]
+        assert line["epoch"] == first["identity"]["fingerprint"]
+        assert line["changes"] == []
+    assert asked(farm, "history", "small.onnx", "--device", first["device"])["lines"]
+    assert first["job"] in farm.farm("history", "small.onnx", "--plot").stdout
+    stored = asked(farm, "compare", first["job"], second["job"])
+    assert [reason["code"] for reason in stored["comparison"]["reasons"]] == ["not_in_turns"]
+    assert stored["comparison"]["pairs"] == 0
+
+
+def test_what_cannot_be_compared_is_refused(farm, models):
+    for arguments, said in (
+        ((models / "small.onnx", models / "slower.onnx"), "which phones should compare them?"),
+        (("bench-0", "bench-1"), "there is no job 'bench-0'"),
+        ((models / "small.onnx", "nosuch.onnx", "--on", "android"), "nosuch.onnx does not exist"),
+    ):
+        done = farm.farm("compare", *map(str, arguments))
+        assert (done.returncode, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
+
+
+@contextmanager
+def stopped_now_and_then(lab):
+    """What a phone does that is held down: it works for a while, then not at all."""
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            lab.server_hang(PHONE)
+            over.wait(STOPPED_S)
+            lab.server_resume(PHONE)
+            over.wait(RUNNING_S)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_a_phone_that_is_held_down_is_not_trusted(farm, models):
+    with stopped_now_and_then(farm.lab):
+        result = bench(farm, models, "--remeasure", "1")
+    certificate = result["certificate"]
+    assert result["verdict"] != "trusted"
+    assert certificate["reasons"]
+    assert len(certificate["tries"]) == 2
+    assert not any(each["verdict"] == "trusted" for each in certificate["tries"])
+    asked(
+        farm, "bench", models / "small.onnx", "--on", "android", "--repeat", "3", "--require", "trusted",
+        code=ExitCode.FAILED,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_a_phone_that_says_it_is_throttled_is_not_trusted(farm, models):
+    farm.lab.heat(PHONE, 60.0)
+    try:
+        result = bench(farm, models)
+    finally:
+        farm.lab.cool(PHONE)
+    certificate = result["certificate"]
+    assert certificate["conditions"]["before"]["throttle_status"] > 0
+    assert "throttled" in [reason["code"] for reason in certificate["reasons"]]
+    assert len(certificate["tries"]) == 1  # the next try would have met the same
