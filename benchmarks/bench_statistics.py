@@ -200,7 +200,7 @@ def _series(random: Random, drawn: Drawn, beside: int = 1) -> Series:
     jitter = REFERENCE_NOISE * random.normal(size=noise.size)
     seconds = np.asarray(TRUE_S * both * own * np.exp(NOISE * noise), dtype=np.float64)
     reference_s = np.asarray(NOMINAL_S * both * np.exp(jitter), dtype=np.float64)
-    shared = reference_s[np.arange(noise.size) // beside * beside]
+    shared = np.where(np.arange(noise.size) % beside, math.nan, reference_s)
     return Series(seconds, np.arange(noise.size, dtype=np.float64), shared)
 
 
@@ -223,6 +223,10 @@ def _sampled(random: Random, shape: Shape) -> Assessment:
         count += more
 
 
+def _sampled_covers(shape: Shape) -> Callable[[Random], bool]:
+    return lambda random: _covers(_sampled(random, shape))
+
+
 def _covers(found: Assessment) -> bool:
     return found.estimate.low_s <= TRUE_S <= found.estimate.high_s
 
@@ -240,12 +244,7 @@ def _coverage() -> list[Case]:
         ("bursts of outliers", _shape(_bursts), None),
     ]
     cases = [
-        Case(
-            f"coverage, sampled to +-1 %: {name}",
-            COVERAGE_RUNS,
-            lambda random, s=shape: _covers(_sampled(random, s)),
-            goal,
-        )  # type: ignore[misc]
+        Case(f"coverage, sampled to +-1 %: {name}", COVERAGE_RUNS, _sampled_covers(shape), goal)
         for name, shape, goal in shapes
     ]
     warm = _fixed(_shape(_normal, _flat, _warming(0.05)), 120, _covers)

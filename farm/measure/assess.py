@@ -91,7 +91,7 @@ def assess(
     has_reference = whole.nominal_s is not None
     cut = warmup(whole.log_s)
     if has_reference:
-        cut = max(cut, warmup(detrended(np.log(filled(samples.reference_s)))))
+        cut = max(cut, warmup(detrended(np.log(filled(samples)))))
     settled = samples.after(cut)
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole

@@ -8,7 +8,7 @@ import numpy as np
 
 from farm.measure.series import FloatArray, Series
 
-HALF_WINDOW = 7  # samples to either side: slower than scheduling noise, faster than a phone warms up
+HALF_WINDOW = 7  # readings to either side: slower than scheduling noise, faster than a phone warms up
 FEWEST_FOR_LINES = 8  # below, a line through the reference would be more noise than drift
 CLIP = 3.0  # a reference time further from its neighbours than so many standard deviations is pulled to that distance
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
@@ -34,8 +34,9 @@ def spread(values: FloatArray) -> float:
 def correct(samples: Series, nominal_s: float | None = None) -> Corrected:
     """Each sample times nominal over smoothed reference: what it would have taken at the nominal speed.
 
-    The reference is smoothed by a line through its neighbours (7 on either side, fewer at the ends), after single
-    wild times were pulled in; its level is that of its median. Unsmoothed, its noise would be added to each sample, and
+    Each reading of the reference is smoothed by a line through its neighbours (7 on either side, fewer at the ends),
+    after single wild readings were pulled in; the level is that of the readings' median; samples between two readings
+    take what lies between. Unsmoothed, its noise would be added to each sample, and
     would move the median of samples whose distribution is skewed. What noise is left in the level after smoothing
     belongs to the result: the interval draws `residual` together with the samples.
 
@@ -51,19 +52,26 @@ def correct(samples: Series, nominal_s: float | None = None) -> Corrected:
     zeros = np.zeros(samples.count)
     if not samples.has_reference:
         return Corrected(log_s, zeros, zeros, 1, None)
-    log_reference = np.log(filled(samples.reference_s))
-    smooth = _smoothed(log_reference)
-    smooth = smooth + np.median(log_reference - smooth)
-    beside = -(-samples.count // samples.readings.size)
-    nominal = float(np.exp(np.median(log_reference))) if nominal_s is None else nominal_s
-    return Corrected(log_s - smooth + np.log(nominal), log_reference - smooth, smooth, beside, nominal)
+    readings, places = samples.readings, np.arange(samples.count)
+    log_reading = np.log(samples.reference_s[readings])
+    smooth = _smoothed(log_reading)
+    smooth = smooth + np.median(log_reading - smooth)
+    nominal = float(np.exp(np.median(log_reading))) if nominal_s is None else nominal_s
+    at_samples = np.interp(places, readings, smooth)
+    before = np.maximum(np.searchsorted(readings, places, side="right") - 1, 0)
+    return Corrected(
+        log_s=log_s - at_samples + np.log(nominal),
+        residual=(log_reading - smooth)[before],
+        smooth=at_samples,
+        beside=-(-samples.count // readings.size),
+        nominal_s=nominal,
+    )
 
 
-def filled(reference_s: FloatArray) -> FloatArray:
-    """Reference times, those that were not measured taken from the line between their neighbours."""
-    known = np.isfinite(reference_s)
-    places = np.arange(reference_s.size, dtype=np.float64)
-    return np.interp(places, places[known], reference_s[known])
+def filled(samples: Series) -> FloatArray:
+    """The reference kernel's time at each sample, from the line between the readings before and after it."""
+    readings = samples.readings
+    return np.interp(np.arange(samples.count, dtype=np.float64), readings, samples.reference_s[readings])
 
 
 def detrended(values: FloatArray) -> FloatArray:

@@ -18,7 +18,7 @@ NO_SPREAD = 1e-9  # relative: rounding, not timing
 MOST_LIKENESS = 0.95  # beyond, samples say next to nothing
 TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 SINGLE_DRAWS = 0.97  # to that confidence they hold a bit more than they say: medians of few samples take few values
-# Degrees of freedom that a block is worth, and the least; both such that AR(1) processes are covered (bench statistics).
+# Degrees of freedom that a block is worth, and the least: such that AR(1) processes are covered (bench statistics).
 BLOCK_FREEDOM, LEAST_FREEDOM = 0.7, 2.5
 FEWEST_BLOCKS = 5  # fewer make no distribution
 _DRAWN_AT_ONCE = 4_000_000  # values: 32 MB

@@ -20,7 +20,7 @@ class Series:
 
     seconds: FloatArray  # what was timed, above 0
     start_s: FloatArray  # when each sample began, on any clock that only goes forward
-    reference_s: FloatArray  # the reference kernel, timed beside the sample or a block of them; NaN where not
+    reference_s: FloatArray  # the reference kernel, timed right before the sample; NaN where it was not
 
     @property
     def count(self) -> int:
@@ -30,14 +30,12 @@ class Series:
     @property
     def has_reference(self) -> bool:
         """Whether the reference kernel was timed at least once for every eight samples."""
-        return int(np.isfinite(self.reference_s).sum()) * MOST_BESIDE >= self.count
+        return self.readings.size * MOST_BESIDE >= self.count
 
     @property
     def readings(self) -> npt.NDArray[np.intp]:
-        """At which samples the reference kernel was timed anew; others repeat the value before, or have NaN."""
-        known = np.flatnonzero(np.isfinite(self.reference_s))
-        values = self.reference_s[known]
-        return known[np.append(True, np.diff(values) != 0)] if known.size else known
+        """At which samples the reference kernel was timed."""
+        return np.flatnonzero(np.isfinite(self.reference_s))
 
     def after(self, first: int) -> Series:
         """Without the first so many samples."""

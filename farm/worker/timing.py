@@ -167,7 +167,8 @@ def _block(
         taken.start_s.append(begun_s)
         begun_s += sample * taken.number
     taken.seconds.extend(samples)
-    taken.reference_s.extend([reading] * len(samples))
+    # One reading for the block: farm.measure takes those between from the line to the next.
+    taken.reference_s.extend([reading, *[math.nan] * (len(samples) - 1)])
 
 
 def time_pairs(

@@ -196,3 +196,28 @@ def test_few_samples_are_rejected_with_a_number_all_the_same(count):
 def test_what_is_no_series_is_refused(seconds, start_s, reference_s):
     with pytest.raises(ValueError):
         series(seconds, start_s, reference_s)
+
+
+def in_blocks(run, size):
+    return series(run.seconds, run.start_s, np.where(np.arange(run.count) % size, math.nan, run.reference_s))
+
+
+def test_samples_may_share_a_reading_of_the_reference_kernel():
+    shared = in_blocks(a_run(noise(60), 1 + 0.1 * np.arange(60) / 60), 4)
+    assert shared.readings.tolist() == list(range(0, 60, 4))
+    found = assess(shared, NOMINAL_S)
+    assert found.verdict is Verdict.TRUSTED
+    assert found.estimate.low_s < TRUE_S < found.estimate.high_s
+
+
+def test_a_step_that_few_readings_witness_is_seen_in_the_samples_themselves():
+    found = assess(in_blocks(a_run(noise(40), stepped(40, 22, 0.2)), 4), NOMINAL_S)
+    assert found.verdict is Verdict.REJECTED
+    assert found.step is not None
+    assert found.step.index == pytest.approx(22, abs=1)
+
+
+def test_a_reference_that_was_hardly_timed_is_none():
+    beside = np.full(60, math.nan)
+    beside[::20] = NOMINAL_S
+    assert assess(series([TRUE_S] * 60, None, beside), NOMINAL_S).nominal_s is None

@@ -80,7 +80,8 @@ def test_a_wild_reference_time_moves_no_sample_much():
 
 
 def test_missing_reference_times_are_between_their_neighbours():
-    assert filled(np.array([1.0, math.nan, 3.0, math.nan])).tolist() == [1.0, 2.0, 3.0, 3.0]
+    beside = [1.0, math.nan, 3.0, math.nan]
+    assert filled(series([1.0] * 4, None, beside)).tolist() == [1.0, 2.0, 3.0, 3.0]
 
 
 def test_with_too_few_reference_times_nothing_is_corrected():
