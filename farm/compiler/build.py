@@ -152,9 +152,14 @@ def _unpacked(package: Package, wanted: Wanted, cache: Path, say: Say) -> Build:
     partial.write_bytes(package.library)
     partial.replace(folder / LIBRARY)
     given = fitted(package, read_arrays(wanted.npz)) if wanted.npz is not None else {}
-    inputs = _inputs(package, given, wanted)
-    say("computing the reference")
-    reference = _reference_of(package, inputs, seeded=not given and wanted.fill == "random", cache=cache)
+    if given or wanted.fill != "random":
+        inputs = _inputs(package, given, wanted)
+        reference = _of_model_inside(package, inputs, cache, say)
+    else:
+        own = package.expected()
+        inputs = dict(zip((spec.name for spec in package.inputs), own.inputs, strict=True))
+        by, note = said.reference_by, said.reference_note
+        reference = Reference(own.outputs, own.host_outputs, said.reference_independent, by, note)
     key = said.sha256[LIBRARY_MEMBER]
     return Build(
         name=said.name, sha256=said.source_sha256, recipe=Recipe(said.target, said.precision),
@@ -163,14 +168,11 @@ def _unpacked(package: Package, wanted: Wanted, cache: Path, say: Say) -> Build:
     )  # fmt: skip
 
 
-def _reference_of(package: Package, inputs: Mapping[str, Array], *, seeded: bool, cache: Path) -> Reference | None:
-    """The package's own for the seeded inputs; for others from the model inside, if there is one."""
-    said = package.manifest
-    if seeded:
-        outputs, host = package.expected()
-        return Reference(outputs, host, said.reference_independent, said.reference_by, said.reference_note)
+def _of_model_inside(package: Package, inputs: Mapping[str, Array], cache: Path, say: Say) -> Reference | None:
+    """The reference for inputs that are not the package's own; None: there is no model inside."""
     if package.model is None:
         return None
-    shapes = {tensor.name: tensor.shape for tensor in said.inputs}
-    dtypes = {tensor.name: tensor.dtype for tensor in said.inputs}
-    return reference_for(import_model(read(package.model, said.name), shapes, dtypes), inputs, cache)
+    say("computing the reference")
+    shapes = {tensor.name: tensor.shape for tensor in package.manifest.inputs}
+    dtypes = {tensor.name: tensor.dtype for tensor in package.manifest.inputs}
+    return reference_for(import_model(read(package.model, package.name), shapes, dtypes), inputs, cache)

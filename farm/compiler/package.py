@@ -97,6 +97,15 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """Inputs and what comes of them. Not their seed is kept: numpy's random streams may change with its version."""
+
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    host_outputs: tuple[Array, ...]  # what TVM on the host computed that made the package
+
+
+@dataclass(frozen=True, slots=True)
 class Package:
     """A package that was read and checked."""
 
@@ -133,23 +142,23 @@ class Package:
         """Whether it was compiled with tuning records; they are inside (farm.compiler.record_files reads them)."""
         return WORKLOADS in self.members
 
-    def expected(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """For the farm's seeded random inputs: what the outputs should be, and what TVM on a host computed.
+    def expected(self) -> Expected:
+        """Inputs of the package's own, and what the outputs should be for them.
 
         Raises:
             PackageError: they are damaged.
         """
+        series = {"input": self.manifest.inputs, "output": self.manifest.outputs, "host": self.manifest.outputs}
         try:
             with np.load(io.BytesIO(self.members[REFERENCE]), allow_pickle=False) as file:
-                series = [
-                    tuple(_typed(file[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(self.manifest.outputs))
-                    for prefix in ("output", "host")
+                found = [
+                    tuple(_typed(file[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(tensors))
+                    for prefix, tensors in series.items()
                 ]
         except Exception as error:
-            raise PackageError(
-                f"{self.name}: the package's expected outputs cannot be read", evidence=str(error)
-            ) from (error)
-        return series[0], series[1]
+            what = f"{self.name}: the package's expected outputs cannot be read"
+            raise PackageError(what, hint="make it again", evidence=str(error)) from error
+        return Expected(*found)
 
 
 def is_package(data: bytes) -> bool:
@@ -157,10 +166,10 @@ def is_package(data: bytes) -> bool:
     return data[257:262] == b"ustar" and data[:100].rstrip(b"\0") == MANIFEST.encode()
 
 
-def reference_npz(outputs: tuple[Array, ...], host: tuple[Array, ...]) -> bytes:
+def reference_npz(expected: Expected) -> bytes:
     """The member REFERENCE."""
-    arrays = {f"output_{i}": array for i, array in enumerate(outputs)}
-    arrays |= {f"host_{i}": array for i, array in enumerate(host)}
+    series = {"input": expected.inputs, "output": expected.outputs, "host": expected.host_outputs}
+    arrays = {f"{prefix}_{i}": array for prefix, some in series.items() for i, array in enumerate(some)}
     with io.BytesIO() as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes the names for keyword options
         return file.getvalue()

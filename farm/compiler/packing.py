@@ -13,7 +13,17 @@ import farm
 from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.inputs import filled
 from farm.compiler.model import ImportedModel, TensorSpec
-from farm.compiler.package import FORMAT, LIBRARY, MODEL, REFERENCE, Manifest, Tensor, reference_npz, write_package
+from farm.compiler.package import (
+    FORMAT,
+    LIBRARY,
+    MODEL,
+    REFERENCE,
+    Expected,
+    Manifest,
+    Tensor,
+    reference_npz,
+    write_package,
+)
 from farm.compiler.record_files import read_records
 from farm.compiler.records import FILES
 from farm.compiler.reference import reference_for
@@ -33,11 +43,13 @@ def make_package(
         FarmError: as `build`.
     """
     compiled = compile_library(model, recipe, cache)
-    reference = reference_for(model, filled(model, {}, "random"), cache)
+    inputs = filled(model, {}, "random")
+    reference = reference_for(model, inputs, cache)
+    expected = Expected(tuple(inputs.values()), reference.outputs, reference.host_outputs)
     abi, platform = abi_of(recipe.target)
     members = {
         LIBRARY: compiled.library.read_bytes(),
-        REFERENCE: reference_npz(reference.outputs, reference.host_outputs),
+        REFERENCE: reference_npz(expected),
     }
     if source is not None:
         members[MODEL] = source

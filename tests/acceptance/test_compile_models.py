@@ -11,6 +11,9 @@ from farm.compiler.build import Wanted, build
 from farm.compiler.compile import RECORDS, WORKLOADS, Recipe, compile_model, lowered
 from farm.compiler.inputs import all_inputs
 from farm.compiler.load import load
+from farm.compiler.package import read_package, write_package
+from farm.compiler.packing import make_package
+from farm.compiler.record_files import read_records
 from farm.compiler.reference import compare, flatten
 from farm.compiler.targets import target_from
 from farm.zoo import mobilenet_v2, resnet, small_cnn
@@ -63,6 +66,9 @@ def test_a_records_schedule_is_in_what_is_built(small, tmp_path, monkeypatch, pr
     tuned = compile_model(small, Recipe(HOST, precision, tmp_path / "records"))
     scheduled = {name for name, function in built.items() if (function.attrs or {}).get("tirx.is_scheduled")}
     assert scheduled == {name}
+    package = read_package(make_package(small, Recipe(HOST, precision, tmp_path / "records"), tmp_path / "cache"))
+    assert (package.tuned, package.model) == (True, None)
+    assert read_records(write_package(package.manifest, package.members)).set.records
     untuned = compile_model(small, recipe)
     assert compare(outputs_of(tuned, small), outputs_of(untuned, small), ["output"], precision).ok
 

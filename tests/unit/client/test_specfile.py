@@ -1,13 +1,16 @@
 """Spec files: what they mean, and that every mistake names file, table and the nearest key."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
 from farm import Client
 from farm.client.specfile import SpecFileError, load
+from farm.compiler.package import write_package
 from farm.core.errors import NoPhoneError, UserError
 from tests.support.fake_daemon import FakeDaemon
+from tests.support.packages import MADE
 
 
 @pytest.fixture
@@ -62,6 +65,20 @@ def test_tables_share_what_stands_above_them_and_wait_for_one_another(write):
     assert (first.spec.kind, first.id) == ("shell", "warm")
     assert (second.after, second.spec.after) == (("warm",), ("job-77",))
     assert [second.name, third.name] == ["repeat=1", "repeat=2"]
+
+
+def test_a_package_brings_its_target_and_records_are_files(write, tmp_path):
+    (tmp_path / "net.farm.tar").write_bytes(write_package(replace(MADE, device="opencl"), {"model.so": b"x"}))
+    (tmp_path / "tuned.tar").write_bytes(b"records")
+    [first, second] = load(
+        write(
+            'kind = "bench"\non = "android"\n[[job]]\nmodel = "net.farm.tar"\n'
+            '[[job]]\nmodel = "small.onnx"\nrecords = "tuned.tar"\nshapes = {x = [1, 4]}\nprecision = "float16"\n'
+        )
+    )
+    assert (first.spec.target, second.spec.target) == ("opencl", "cpu")
+    assert second.spec.shapes == {"x": (1, 4)}
+    assert {path.name for path in second.files.values()} == {"small.onnx", "tuned.tar"}
 
 
 def test_an_artifact_may_be_named_by_its_hash(write):

@@ -5,7 +5,6 @@ import io
 import json
 import tarfile
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -17,11 +16,10 @@ from farm.compiler.package import (
     LIBRARY,
     MODEL,
     REFERENCE,
-    Manifest,
+    Expected,
     PackageError,
     PackageUnfitError,
     PackageVersionError,
-    Tensor,
     check_asked,
     check_fits,
     check_tvm,
@@ -30,15 +28,8 @@ from farm.compiler.package import (
     reference_npz,
     write_package,
 )
+from tests.support.packages import MADE
 
-TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon", "+dotprod", "-sve"]}
-MADE = Manifest(
-    format=1, name="net.onnx", source_format="onnx", source_sha256="a" * 64, key="b" * 64,
-    inputs=(Tensor("x", (1, 4), "float32"),), outputs=(Tensor("y", (1, 2), "bfloat16"),), target_name="cpu",
-    target=TARGET, device="cpu", abi=Abi.ARM64, platform=Platform.ANDROID, precision="float16", tvm="0.27.0",
-    tvm_ffi="0.1.14", farm="1", linker="ld.lld", reference_by="onnx.reference", reference_independent=True,
-    created=datetime(2026, 11, 22, tzinfo=UTC),
-)  # fmt: skip
 OUTPUT = np.array([[0x3F80, 0x4000]], np.uint16)  # 1.0 and 2.0 in bfloat16
 
 
@@ -46,7 +37,8 @@ def members(**more):
     import ml_dtypes
 
     wanted = OUTPUT.view(ml_dtypes.bfloat16)
-    return {LIBRARY: b"\x7fELF library", REFERENCE: reference_npz((wanted,), (wanted,)), **more}
+    expected = Expected((np.ones((1, 4), np.float32),), (wanted,), (wanted,))
+    return {LIBRARY: b"\x7fELF library", REFERENCE: reference_npz(expected), **more}
 
 
 def packed(**more):
@@ -83,8 +75,9 @@ def test_what_was_written_is_read(tmp_path):
     assert package.manifest == replace(MADE, sha256=hashes)
     assert (package.library, package.model, package.tuned) == (b"\x7fELF library", b"the model file", False)
     assert package.inputs[0].dtype == np.float32
-    ((wanted,), (host,)) = package.expected()
-    assert wanted.astype(float).tolist() == host.astype(float).tolist() == [[1.0, 2.0]]
+    own = package.expected()
+    assert own.inputs[0].tolist() == [[1.0] * 4]
+    assert own.outputs[0].astype(float).tolist() == own.host_outputs[0].astype(float).tolist() == [[1.0, 2.0]]
     path = tmp_path / "net.farm.tar"
     path.write_bytes(data)
     assert read_manifest(path) == package.manifest == read_package(path).manifest
