@@ -29,6 +29,11 @@ class NotInPoolError(PhoneError):
     code = "not_in_pool"
 
 
+def not_in_pool(lease_id: str) -> NotInPoolError:
+    """The error for a phone that has left, or is about to."""
+    return NotInPoolError(f"the lease {lease_id} is not in the pool", hint="ask for the pool: some phones left")
+
+
 @dataclass(frozen=True, slots=True)
 class Alike:
     """What phones must have in common: a candidate's time on one of them must mean the same on every other."""
@@ -117,13 +122,7 @@ def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> st
 class Pool:
     """The phones of one attempt. `begin` once; `close` in the end, whatever happened."""
 
-    def __init__(
-        self,
-        job: Job,
-        first: Lease,
-        leases: Leases,
-        devices: Devices,
-    ) -> None:
+    def __init__(self, job: Job, first: Lease, leases: Leases, devices: Devices) -> None:
         """`first`: granted together with the attempt's worker place."""
         self._job = job
         self._first = first
@@ -229,7 +228,7 @@ class Pool:
             NotInPoolError: it is not.
         """
         if lease_id not in self._held:
-            raise NotInPoolError(f"the lease {lease_id} is not in the pool", hint="ask for the pool: some phones left")
+            raise not_in_pool(lease_id)
 
     def end_wanted(self) -> bool:
         """Whether others lack only the worker place: the attempt should end as yielded and go on another time."""
@@ -242,7 +241,9 @@ class Pool:
             NotInPoolError: it is not in the pool.
         """
         self.check(lease_id)
-        self._drop(lease_id, OTHERS_WAIT)
+        del self._held[lease_id]
+        self._leases.release(lease_id, OTHERS_WAIT)
+        self._look_soon()
 
     # --- what happens ---
 
@@ -312,11 +313,6 @@ class Pool:
         lease = self._held.pop(lease_id)
         if isinstance(why.result(), UserError):
             self._barred.add(lease.device)
-        self._look_soon()
-
-    def _drop(self, lease_id: str, reason: str) -> None:
-        del self._held[lease_id]
-        self._leases.release(lease_id, reason)
         self._look_soon()
 
     def _tell(self) -> None:

@@ -10,9 +10,10 @@ from farm.core.errors import ProtocolError
 from farm.jobs.attempt import SessionOffer, text_field
 from farm.jobs.executor import Running
 from farm.jobs.phone_work import LeaseHost, PhoneWork
-from farm.jobs.pool import Pool
+from farm.jobs.pool import Pool, not_in_pool
 from farm.jobs.specs import TuneSpec
 from farm.jobs.tasks import TuneTask
+from farm.leasing import NoSuchLeaseError
 
 WORKER = "farm.worker.tune"
 END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
@@ -52,7 +53,10 @@ class PoolHost(LeaseHost):
             NotInPoolError: it has left the pool.
         """
         self.pool.check(lease)
-        return self.offer(lease)
+        try:
+            return self.offer(lease)
+        except NoSuchLeaseError as error:  # taken away in this very moment
+            raise not_in_pool(lease) from error
 
     async def abort_session(self, reason: str, lease: str) -> None:
         """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""

@@ -1,0 +1,115 @@
+"""What a tune attempt's worker may ask for, and how long it may search."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from farm.core.errors import ProtocolError
+from farm.jobs.pool import NotInPoolError
+from farm.jobs.tune import PoolHost, search_s
+from farm.leasing import NoSuchLeaseError
+
+
+class Pool:
+    def __init__(self):
+        self.given = []
+
+    def check(self, lease):
+        if lease not in ("L1", "L2"):
+            raise NotInPoolError
+
+    def give_back(self, lease):
+        self.check(lease)
+        self.given.append(lease)
+
+    def state(self):
+        return {"phones": [{"lease": "L1", "facts": {"soc": "x"}}], "wanted": 2, "waits": "w"}
+
+    def end_wanted(self):
+        return True
+
+
+class Keys:
+    aborted = ()
+
+    def new_match_key(self, lease, *, single_use):
+        assert single_use
+        if lease == "L2":
+            raise NoSuchLeaseError
+        return f"key of {lease}"
+
+    def abort(self, lease, reason):
+        self.aborted = lease, reason
+
+
+class Keeper:
+    async def keep(self, **fields):
+        self.kept = fields
+        return 3
+
+
+@pytest.fixture
+def host():
+    running = SimpleNamespace(job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0"))
+    poison = SimpleNamespace(refused=frozenset)
+    return PoolHost(
+        running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
+        pool=Pool(), keeper=Keeper(), about={"target": {"kind": "llvm"}},
+    )  # fmt: skip
+
+
+async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
+    assert (await host.open_session("L1")).key == "key of L1"
+    for gone in ("L0", "L2", ""):  # L2 is taken away in this very moment
+        with pytest.raises(NotInPoolError):
+            await host.open_session(gone)
+    await host.abort_session("stuck", "L1")
+    assert host.keys.aborted == ("L1", "stuck")
+
+
+async def test_the_pool_is_told_with_what_all_phones_share(host):
+    told = await host.serve("pool", {})
+    assert told["phones"] == [{"lease": "L1", "facts": {"soc": "x", "target": {"kind": "llvm"}}}]
+    assert (told["wanted"], told["waits"]) == (2, "w")
+    assert await host.serve("pool.give_back", {"lease": "L1"}) == {}
+    assert host.pool.given == ["L1"]
+    with pytest.raises(NotInPoolError):
+        await host.serve("pool.give_back", {"lease": "L9"})
+    assert host.yield_wanted()
+
+
+RECORDS = {"model": "k", "name": "net", "target": {"kind": "llvm"}, "artifact": "a", "records": 4, "best": {"x": 1}}
+
+
+async def test_records_are_kept_as_the_jobs(host):
+    assert await host.serve("records.keep", RECORDS) == {"version": 3}
+    assert host.keeper.kept == {**RECORDS, "job": "j1"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"records": "4"}, {"records": -1}, {"records": True}, {"best": []}, {"model": 1}, {"artifact": None}]
+)
+async def test_what_are_no_records_is_refused(host, wrong):
+    with pytest.raises(ProtocolError):
+        await host.serve("records.keep", RECORDS | wrong)
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields"),
+    [
+        ("no.such", {}),
+        ("pool.give_back", {}),
+        ("poison.look", {"artifacts": "abc"}),
+        ("poison.look", {"artifacts": [1]}),
+        ("poison.tell", {"artifact": "a", "device": "d", "what": "w", "kills": 0}),
+        ("poison.tell", {"artifact": "a", "device": "d"}),
+    ],
+)
+async def test_what_no_worker_says_is_refused(host, verb, fields):
+    with pytest.raises(ProtocolError):
+        await host.serve(verb, fields)
+
+
+@pytest.mark.parametrize(("timeout_s", "expected_s"), [(86400.0, 86280.0), (480.0, 360.0), (60.0, 45.0)])
+def test_some_of_the_time_is_for_the_end(timeout_s, expected_s):
+    assert search_s(timeout_s) == expected_s
