@@ -104,7 +104,7 @@ def _plain(value: object) -> str:
 
 def _print_result(shown: Mapping[str, Any]) -> None:
     """As the command that submits such jobs prints it."""
-    from farm.client.outcomes import BenchOutcome, LeaseOutcome, RunOutcome, ShellOutcome, outcome_from
+    from farm.client.outcomes import BenchOutcome, CompareOutcome, LeaseOutcome, RunOutcome, ShellOutcome, outcome_from
 
     outcome = outcome_from(shown)
     match outcome:
@@ -121,7 +121,7 @@ def _print_result(shown: Mapping[str, Any]) -> None:
         case LeaseOutcome():
             held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
             tell(": ".join(filter(None, (held, outcome.reason))))
-        case _ if "comparison" in outcome.result:
+        case CompareOutcome() if outcome.answer:
             compare.print_results([outcome.result])
         case BenchOutcome() if outcome.latency is not None:
             bench.print_results([{**outcome.result, "device": outcome.device}])

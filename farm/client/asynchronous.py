@@ -220,12 +220,7 @@ class AsyncClient(AsyncFarm):
     ) -> CompareSpec:
         """A spec for `submit`, its files uploaded: time two builds in turns on the same phone.
 
-        Args:
-            model: A.
-            model_b: B; the same file again when only its precision, target or records differ.
-            on: which phones (a selector).
-            inputs: for both; an .npz file, or an array per model input; seeded random ones otherwise.
-            options: `precision_b`, `target_b`, `records_b`, `min_effect`, `devices` ... (docs/clients.md).
+        `model` is A, `model_b` B: the same file when only precision, target or records differ. The rest as `bench_spec`.
         """
         from farm.client.specs import compare_spec
 

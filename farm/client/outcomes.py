@@ -78,11 +78,22 @@ class BenchOutcome(Outcome):
     """A model timed on one phone, its numbers checked against the host's reference."""
 
     samples_s: npt.NDArray[np.float64]  # empty unless it succeeded
-    latency: Summary | None  # in seconds
+    latency: Summary | None  # in seconds, as the clock showed it
+    verdict: str  # trusted, suspect or rejected; empty unless it succeeded
+    certificate: Mapping[str, Any] = field(repr=False)  # why, and the estimate at nominal speed: docs/measurement.md
     max_abs_error: float | None
     target: str
     soc: str
     gpu: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOutcome(Outcome):
+    """Two builds timed in turns on one phone."""
+
+    answer: str  # what B is: faster, slower, same, "cannot tell"; empty unless it succeeded
+    ratio: float | None  # B's time over A's
+    interval: tuple[float, float] | None  # of the ratio, 99 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +147,20 @@ def outcome_from(shown: Mapping[str, Any], outputs: Mapping[str, npt.NDArray[Any
                 **base,
                 samples_s=np.asarray(result.get("samples_s", ()), dtype=np.float64),
                 latency=_latency(result["latency"]) if "latency" in result else None,
+                verdict=result.get("verdict", ""),
+                certificate=result.get("certificate") or {},
                 max_abs_error=result.get("max_abs_error"),
                 target=result.get("target") or shown["spec"].get("target", ""),
                 soc=result.get("soc", ""),
                 gpu=result.get("gpu", ""),
+            )
+        case "compare":
+            compared = result.get("comparison") or {}
+            return CompareOutcome(
+                **base,
+                answer=compared.get("answer", ""),
+                ratio=compared.get("ratio"),
+                interval=(compared["low"], compared["high"]) if compared else None,
             )
         case "run":
             ranked = {name: tuple(map(_ranked, rows)) for name, rows in (result.get("top_k") or {}).items()}

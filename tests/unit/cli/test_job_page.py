@@ -3,7 +3,7 @@
 import pytest
 
 from farm.cli.job_page import print_page
-from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec
 
 AT, LATER = "2026-11-20T15:00:00+00:00", "2026-11-20T15:00:02.500000+00:00"
 HASH = "0123456789abcdef" * 4
@@ -71,6 +71,18 @@ def test_a_bench_that_is_not_trusted_says_why(page):
         "  pixel: measured 2 times: 2.100 ms (rejected), 1.200 ms (suspect); number 2 is shown",
         "  pixel: a virtual phone",
     ]
+
+
+def test_a_comparison_has_its_answer_and_what_b_is(page):
+    spec = CompareSpec(on="android", model=HASH, name="a.onnx", model_b=HASH, name_b="b.onnx", precision_b="float16")
+    side = {"latency": {"median_ms": 1.5}, "max_abs_error": 1e-6}
+    comparison = {
+        "answer": "slower", "ratio": 1.1, "low": 1.05, "high": 1.15, "pairs": 24, "needed_pairs": 20, "reasons": [],
+    }  # fmt: skip
+    result = {"device": "pixel", "comparison": comparison, "a": side, "b": side, "certificate": {"notes": []}}
+    lines = page(spec, result=result)
+    assert "  options   model_b 0123456789ab, name_b b.onnx, precision_b float16" in lines
+    assert any("slower" in line and "1.050 .. 1.150" in line for line in lines)
 
 
 def test_a_run_names_its_outputs_and_how_to_get_them(page):
