@@ -180,10 +180,11 @@ def print_best(records: RecordSet) -> None:
     from farm.compiler.records import best
 
     print_table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "BEST ms", "GFLOPS", "DEVICE"),
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "DEVICE"),
         (
             (
                 each.name, each.weight, each.trials, each.failed,
+                f"{each.default_s * 1e3:.4f}" if each.default_s else "-",
                 f"{each.seconds * 1e3:.4f}" if each.seconds else "-",
                 f"{each.gflops:.2f}" if each.gflops else "-", each.device or "-",
             )

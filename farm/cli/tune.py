@@ -152,10 +152,11 @@ class Live:
 def print_result(result: Mapping[str, Any], name: str, on: str, output: Path | None) -> None:
     """Tasks, what it took, what it brought, and what to type next."""
     print_table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "BEST ms", "GFLOPS"),
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS"),
         (
             (
                 row["name"], row["weight"], row["trials"], row["failed"],
+                "-" if row["default_ms"] is None else f"{row['default_ms']:.4f}",
                 "-" if row["best_ms"] is None else f"{row['best_ms']:.4f}",
                 "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
             )

@@ -25,6 +25,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.isolated import isolated
+from farm.compiler.batch_norm import fold_batch_norm
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
 from farm.compiler.targets import TargetRefusedError, abi_of, check_target, described, is_texture, target_from
@@ -35,16 +36,14 @@ if TYPE_CHECKING:
     from farm.compiler.model import ImportedModel
 
 LIBRARY = "model.so"
-RECIPE = 2  # raise it when this module compiles differently: older cached libraries are then not used
+RECIPE = 3  # raise it when this module compiles differently: older cached libraries are then not used
 UNUSED_S = 7 * 24 * 3600.0  # what is in the cache and nobody wanted for a week is deleted
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"  # MetaSchedule's JSONDatabase
 
 
-# Batch normalisation first: folded into the weights it costs nothing, and half precision never sees a variance.
+# After `fold_batch_norm`: in the weights it costs nothing, and half precision never sees a variance.
 _SIMPLIFY = tvm.transform.Sequential(
     [
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.FoldBatchnormToConv2D(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.FoldConstant(),
@@ -130,7 +129,7 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
             f"{model.name}: TVM's records do not apply to {described(target)}", hint="tune for adreno"
         )
     with _told(model, target), target:
-        return _FUSE(in_precision(_SIMPLIFY(model.module), recipe.precision))
+        return _FUSE(in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision))
 
 
 def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
@@ -148,7 +147,7 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
     if _has_own_pipeline(target) and recipe.records is None:
         check_target(target)
         with _told(model, target):
-            return tvm.compile(in_precision(_SIMPLIFY(model.module), recipe.precision), target=target)
+            return tvm.compile(in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision), target=target)
     module = _scheduled(model, recipe)
     with _told(model, target), target:
         return tvm.compile(module, target=target, relax_pipeline=_FINISH)
@@ -177,7 +176,7 @@ def _scheduled(model: ImportedModel, recipe: Recipe) -> Any:
         if database is not None:
             with database:
                 module = relax.transform.MetaScheduleApplyDatabase()(module)
-        return tvm.transform.Sequential(_default_schedules(target))(module)
+        return tvm.transform.Sequential(default_schedules(target))(module)
 
 
 def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compiled:
@@ -221,7 +220,7 @@ def _has_own_pipeline(target: Any) -> bool:
     return "texture" in target.keys or "clml" in target.keys
 
 
-def _default_schedules(target: Any) -> list[Any]:
+def default_schedules(target: Any) -> list[Any]:
     """A GPU's function without a thread binding does not compile, so each gets one."""
     if not BackendDispatcher.is_gpu_target(target):
         return []

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, read
+from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, pruned, read
 from farm.core.errors import FarmError, HostError, UserError
 
 ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
@@ -85,13 +85,13 @@ def packed(found: RecordSet) -> bytes:
 
 
 def unpack(data: bytes, folder: Path, name: str = "") -> Reading:
-    """Write what a .tar holds into a folder, as `Recipe.records` takes it: only what is valid.
+    """Write what compiling needs of a .tar into a folder, as `Recipe.records` takes it; returns all that it holds.
 
     Raises:
         BadRecordsError: it holds no records.
     """
     found = read_records(data, name)
-    write_records(found.set, folder)
+    write_records(pruned(found.set), folder)
     return found
 
 

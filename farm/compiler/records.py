@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 WORKLOADS = "database_workload.json"
@@ -82,6 +82,7 @@ class Task:
     name: str
     weight: int = 1  # so often it runs in the model
     flop: float = 0.0  # floating-point operations of one run; 0: unknown
+    default_s: float = 0.0  # of a run as TVM schedules it by itself, measured on the same phones; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class Best:
     trials: int
     failed: int
     flop: float
+    default_s: float  # 0: unknown
     seconds: float | None  # None: no candidate ran
     device: str
 
@@ -197,10 +199,12 @@ def merge(sets: Iterable[RecordSet]) -> RecordSet:
         for workload in each.workloads.values():
             workloads.setdefault(workload.hash, workload)
         for task in each.tasks.values():
-            tasks.setdefault(task.workload, task)
+            there = tasks.setdefault(task.workload, task)
+            if not there.default_s:  # the first that knows it
+                tasks[task.workload] = replace(there, default_s=task.default_s)
         for record in each.records:
-            there = best.get(record.key)
-            if there is not None and there.seconds <= record.seconds:
+            known = best.get(record.key)
+            if known is not None and known.seconds <= record.seconds:
                 continue
             best[record.key] = record
             if record.key in each.origins:
@@ -210,15 +214,15 @@ def merge(sets: Iterable[RecordSet]) -> RecordSet:
     return RecordSet(workloads, tuple(best.values()), {key: origins[key] for key in best if key in origins}, tasks)
 
 
-def pruned(found: RecordSet, keep: int = 1) -> RecordSet:
-    """The `keep` fastest records of each workload: what compiling needs."""
-    order = sorted(found.records, key=lambda each: each.seconds)
-    left = dict.fromkeys(found.workloads, keep)
-    kept = []
-    for record in order:
-        if left[record.workload] and math.isfinite(record.seconds):
-            left[record.workload] -= 1
-            kept.append(record)
+def pruned(found: RecordSet) -> RecordSet:
+    """What compiling needs: the fastest record of each workload, if it is faster than what TVM does without one."""
+    limit = {name: each.default_s or math.inf for name, each in found.tasks.items()}
+    fastest: dict[str, Record] = {}
+    for record in found.records:
+        if record.seconds < limit.get(record.workload, math.inf):
+            limit[record.workload] = record.seconds
+            fastest[record.workload] = record
+    kept = list(fastest.values())
     used = {each.workload for each in kept}
     keys = {each.key for each in kept}
     return RecordSet(
@@ -253,6 +257,7 @@ def best(found: RecordSet) -> tuple[Best, ...]:
                 trials=trials[name],
                 failed=failed[name],
                 flop=task.flop,
+                default_s=task.default_s,
                 seconds=record_.seconds if record_ is not None and ran else None,
                 device=origin.device if origin else "",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,7 +109,14 @@ class TuningDatabase:
             module = each.dispatched[0]
             workload = self.memory.commit_workload(module)
             name, text = workload.as_json()
-            task = Task(workload=str(name), name=str(each.task_name), weight=int(each.weight), flop=_flop(module))
+            known = self._folder.found.set.tasks.get(str(name))
+            task = Task(
+                workload=str(name),
+                name=str(each.task_name),
+                weight=int(each.weight),
+                flop=_flop(module),
+                default_s=known.default_s if known else 0.0,
+            )
             self.tunables.append(Tunable(task, module, workload))
             if task.workload not in self._index:
                 self._index[task.workload] = len(self._index)
@@ -176,6 +183,14 @@ class TuningDatabase:
         self._origins[key] = kept.origin
         self._trials[key] = self._known[key] = kept.record
         self.memory.commit_tuning_record(kept.tuned)
+
+    def know_defaults(self, seconds: Mapping[str, float]) -> None:
+        """How long tasks take, by workload, as TVM schedules them by itself."""
+        for number, each in enumerate(self.tunables):
+            if each.task.workload in seconds:
+                task = replace(each.task, default_s=seconds[each.task.workload])
+                self.tunables[number] = replace(each, task=task)
+                self._folder.append(TASKS, _json(task))
 
     def everything(self) -> RecordSet:
         """This run's records and the prior's, merged: what is kept and compiled with."""

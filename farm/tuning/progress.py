@@ -25,6 +25,7 @@ class TaskRow:
     trials: int
     failed: int
     flop: float
+    default_s: float  # as TVM schedules it by itself; 0: not known
     best_s: float  # infinite: no candidate ran
     latest_s: float  # of the latest candidate
 
@@ -35,6 +36,7 @@ class TaskRow:
             "weight": self.weight,
             "trials": self.trials,
             "failed": self.failed,
+            "default_ms": self.default_s * 1e3 or None,
             "best_ms": _finite(self.best_s * 1e3),
             "best_gflops": _rate(self.flop, self.best_s),
             "latest_gflops": _rate(self.flop, self.latest_s),

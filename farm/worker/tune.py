@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.compiler.compile import Recipe
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.record_files import BadRecordsError, packed, read_records
 from farm.compiler.records import RecordSet
@@ -20,7 +19,7 @@ from farm.jobs.tasks import TuneTask
 from farm.tuning.search import SearchOptions
 from farm.worker.daemon import Daemon
 from farm.worker.daemon_phones import DaemonPhones
-from farm.worker.tuning_run import Plan, best_folder, builds, compare_s, compared, prepared, searched, summary
+from farm.worker.tuning_run import Plan, builds, compare_s, compared, prepared, searched, summary
 
 ASK_S = 10.0  # between two questions whether others lack this worker's place
 
@@ -69,8 +68,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     tuned, untuned = builds(plan, ready, found.records, daemon)
     daemon.progress("packing")
     source = plan.data if len(plan.data) <= SMALL_BYTES else None
-    recipe = Recipe(plan.target, plan.precision, best_folder(ready))
-    package = make_package(ready.model, recipe, plan.cache, target_name=task.target_name, source=source)
+    package = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.target_name, source=source)
     kept_package = daemon.put_artifact(package)
     report = compared(tuned, untuned, phones, compare_s(found.report["search_s"]), daemon)
     return {**found.report, **report, "records": kept, "package": kept_package}

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.compiler.compile import Recipe
 from farm.compiler.load import file_bytes
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.record_files import read_records, write_records
@@ -21,7 +20,7 @@ from farm.core.errors import FarmError
 from farm.fleet.named_targets import named_target
 from farm.tuning.host_phone import HostPhones
 from farm.tuning.search import SearchOptions
-from farm.worker.tuning_run import Plan, best_folder, builds, compare_s, compared, prepared, searched
+from farm.worker.tuning_run import Plan, builds, compare_s, compared, prepared, searched
 
 HOST = "host"
 JOB = "host"  # the name of its folder: a run that was broken off is gone on with by the same command
@@ -79,8 +78,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
     if asked["output"]:
         tell.progress("packing")
         source = plan.data if len(plan.data) <= SMALL_BYTES else None
-        recipe = Recipe(plan.target, plan.precision, best_folder(ready))
-        package = make_package(ready.model, recipe, plan.cache, target_name=asked["target"], source=source)
+        package = make_package(ready.model, tuned.recipe, plan.cache, target_name=asked["target"], source=source)
         Path(asked["output"]).write_bytes(package)
     kept = {"where": str(where), "records": len(found.records.records), "name": path.name}
     return {**found.report, **report, "target": asked["target"], "records": kept}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.build import Build, Wanted, build
-from farm.compiler.compile import Recipe, lowered
+from farm.compiler.compile import Recipe, default_schedules, lowered
 from farm.compiler.inputs import import_with
 from farm.compiler.load import read
 from farm.compiler.model import ImportedModel
@@ -29,6 +31,7 @@ from farm.core.target_key import target_key
 from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.database import TuningDatabase
+from farm.tuning.defaults import measure_defaults
 from farm.tuning.identical import LIMIT, Judge
 from farm.tuning.phones import PhoneSource, PooledPhone
 from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
@@ -177,9 +180,14 @@ def searched(
             search = Search(database, builder, runner, plan.options, news=news.heard)
             reason = search.run()
             news.tell(search)
+            tell.progress("measuring TVM's own schedules")
+            with ready.target:
+                default = tvm.transform.Sequential(default_schedules(ready.target))
+                database.know_defaults(measure_defaults(database, builder, runner, default, look))
             runner.close()
         own, records = database.only_own(), database.everything()
         report = _report(search, reason, own, judge, [*database.damage, *database.left_out])
+        report["tasks"] = [each.to_wire() for each in _rows(search, own)]
     return Searched(records, own, report)
 
 
@@ -228,7 +236,7 @@ def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple
         NoCandidateRanError: no record is any good.
     """
     kept = pruned(records)
-    if not kept.records:
+    if not any(math.isfinite(each.seconds) for each in records.records):
         errors = [each.error for each in records.origins.values() if each.error]
         raise NoCandidateRanError(
             f"none of {len(records.records)} candidates ran",
@@ -243,11 +251,12 @@ def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple
         wanted = Wanted(recipe=recipe, shapes=plan.shapes, dtypes=plan.dtypes)
         return build(plan.data, plan.name, wanted, plan.cache, lambda step: tell.progress(f"{step} {what}"))
 
-    return made(folder, "with the best schedules"), made(None, "without tuning")
+    untuned = made(None, "without tuning")
+    return (made(folder, "with the best schedules") if kept.records else untuned), untuned
 
 
 def best_folder(ready: Prepared) -> Path:
-    """Where the records are that the model is compiled with."""
+    """Where the records are that the model is compiled with, once `builds` has written them."""
     return ready.folder / "best"
 
 
@@ -309,11 +318,11 @@ class _News:
             eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
         )
         points, self.curve = search.estimate.curve[self.curve :], len(search.estimate.curve)
-        rows = [each.to_wire() for each in _rows(search)]
+        rows = [each.to_wire() for each in _rows(search, RecordSet())]
         self.tell_to.progress(standing.line(), tuning={**standing.to_wire(), "tasks": rows, "points": points})
 
 
-def _rows(search: Search) -> list[TaskRow]:
+def _rows(search: Search, found: RecordSet) -> list[TaskRow]:
     return [
         TaskRow(
             name=each.tunable.task.name,
@@ -321,6 +330,7 @@ def _rows(search: Search) -> list[TaskRow]:
             trials=each.trials,
             failed=each.failed,
             flop=each.tunable.task.flop,
+            default_s=found.tasks[name].default_s if (name := each.tunable.task.workload) in found.tasks else 0.0,
             best_s=each.best_s,
             latest_s=each.latest_s,
         )
@@ -340,7 +350,6 @@ def _report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: li
         "wanted_trials": search.options.trials,
         "ended": reason,
         "search_s": round(search.spent_s, 3),
-        "tasks": [each.to_wire() for each in _rows(search)],
         "estimate_s": estimate.curve[-1][2] if estimate.curve else None,
         "curve": [list(point) for point in thinned(estimate.curve)],
         "phones": [
@@ -366,6 +375,7 @@ def summary(records: RecordSet) -> dict[str, Any]:
             "failed": each.failed,
             "seconds": each.seconds,
             "gflops": round(each.gflops, 3) if each.gflops else None,
+            "default_s": each.default_s or None,
             "device": each.device,
         }
         for each in best(records)

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,7 +206,7 @@ def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path: Path) -> None:
     data = packed(SMALL)
     assert data == packed(SMALL)
     assert unpack(data, tmp_path / "out").set == SMALL
-    assert read_records(tmp_path / "out").set == SMALL
+    assert read_records(tmp_path / "out").set == pruned(SMALL)
     write_records(SMALL, tmp_path / "set.tar")
     assert (tmp_path / "set.tar").read_bytes() == data
     with tarfile.open(tmp_path / "set.tar") as tar:
@@ -242,6 +243,13 @@ def test_pruned_to_what_compiling_needs() -> None:
     assert [each.seconds for each in found.records] == [0.001]
     assert list(found.workloads) == ["1"]
     assert math.isfinite(found.records[0].seconds)
+
+
+def test_a_record_that_is_slower_than_what_tvm_does_by_itself_is_not_compiled_with() -> None:
+    found = set_of(("1", 0, 0.002), ("2", 0, 0.002))
+    slow = {"1": replace(found.tasks["1"], default_s=0.001), "2": replace(found.tasks["2"], default_s=0.003)}
+    assert [each.workload for each in pruned(replace(found, tasks=slow)).records] == ["2"]
+    assert merge([found, replace(found, tasks=slow)]).tasks == slow
 
 
 def test_a_sidecar_line_comes_before_its_record_and_alone_says_nothing() -> None:

@@ -24,15 +24,21 @@ def test_the_line() -> None:
 
 def test_what_is_not_known_is_null() -> None:
     assert standing(estimate_s=math.inf).to_wire()["estimate_s"] is None
-    row = TaskRow(name="conv", weight=2, trials=1, failed=1, flop=2e6, best_s=math.inf, latest_s=math.inf).to_wire()
+    row = TaskRow(
+        name="conv", weight=2, trials=1, failed=1, flop=2e6, default_s=0.0, best_s=math.inf, latest_s=math.inf
+    ).to_wire()
     assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (None, None, None)
 
 
 def test_rates() -> None:
-    row = TaskRow(name="conv", weight=2, trials=3, failed=0, flop=2e6, best_s=0.001, latest_s=0.002).to_wire()
+    row = TaskRow(
+        name="conv", weight=2, trials=3, failed=0, flop=2e6, default_s=0.0, best_s=0.001, latest_s=0.002
+    ).to_wire()
     assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (1.0, 2.0, 1.0)
     assert (
-        TaskRow(name="copy", weight=1, trials=1, failed=0, flop=0, best_s=1, latest_s=1).to_wire()["best_gflops"]
+        TaskRow(name="copy", weight=1, trials=1, failed=0, flop=0, default_s=0.0, best_s=1, latest_s=1).to_wire()[
+            "best_gflops"
+        ]
         is None
     )
 
