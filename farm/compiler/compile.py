@@ -24,8 +24,8 @@ from tvm.relax.backend.utils import BackendDispatcher
 from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
-from farm.compiler.isolated import isolated
 from farm.compiler.batch_norm import fold_batch_norm
+from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
 from farm.compiler.targets import TargetRefusedError, abi_of, check_target, described, is_texture, target_from
