@@ -220,7 +220,7 @@ class AsyncClient(AsyncFarm):
     ) -> CompareSpec:
         """A spec for `submit`, its files uploaded: time two builds in turns on the same phone.
 
-        `model` is A, `model_b` B: the same file when only precision, target or records differ. The rest as `bench_spec`.
+        `model` is A, `model_b` B: the same file when only precision, target or records differ. Else as `bench_spec`.
         """
         from farm.client.specs import compare_spec
 
