@@ -284,10 +284,10 @@ def _detection() -> list[Case]:
         ("two clocks, dwelling", _dwelling, goal),
         ("three clocks, mixed", _levels(3), None),
         ("a dip of 6 samples", _dip, None),
-        ("warming up all the time", _warming(0.3), None),
     ):
         bad.append((f"{name}, model and reference", _shape(_normal, speed), wanted))
         bad.append((f"{name}, model alone", _shape(_normal, _flat, speed), wanted))
+    bad.append(("warming up all the time, model alone", _shape(_normal, _flat, _warming(0.3)), None))
     bad.append(("a throttling step, AR(1) 0.5, model and reference", _shape(_ar(0.5), _throttled), goal))
     bad.append(("two clocks, AR(1) 0.5, model alone", _shape(_ar(0.5), _flat, _levels(2)), goal))
     cases = [

@@ -18,8 +18,8 @@ NO_SPREAD = 1e-9  # relative: rounding, not timing
 MOST_LIKENESS = 0.95  # beyond, samples say next to nothing
 TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 SINGLE_DRAWS = 0.97  # to that confidence they hold a bit more than they say: medians of few samples take few values
-# Degrees of freedom that a block is worth, and the least: such that AR(1) processes are covered (bench statistics).
-BLOCK_FREEDOM, LEAST_FREEDOM = 0.7, 2.5
+# Degrees of freedom are the blocks less so many, and the least: such that AR(1) is covered (bench statistics).
+LOST_FREEDOM, LEAST_FREEDOM = 3.5, 2.5
 FEWEST_BLOCKS = 5  # fewer make no distribution
 _DRAWN_AT_ONCE = 4_000_000  # values: 32 MB
 
@@ -156,7 +156,7 @@ def _widening(likeness_of: float, block: int, count: int, confidence: float) -> 
     missed = math.sqrt(max(truth / max(seen, 0.2 * truth), 1.0))
     quantile = 0.5 + confidence / 2
     if block > 1:
-        freedom = max(BLOCK_FREEDOM * count / block - 1, LEAST_FREEDOM)
+        freedom = max(count / block - LOST_FREEDOM, LEAST_FREEDOM)
     elif confidence > TAILS_HOLD:
         freedom = count - 1
     else:
