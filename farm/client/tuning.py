@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import threading
 import weakref
@@ -70,8 +71,11 @@ class FarmRunner(PoolRunner):
         """
         self._phones = FarmPhones(on, devices, socket, on_notice)
         super().__init__(self._phones, evaluator=evaluator, timeout_s=timeout_s, measured=measured, tell=on_notice)
-        # Not at garbage collection alone: a script may just end.
+        # Not at garbage collection alone: a script may just end. Giving phones back takes a thread pool, which the
+        # interpreter closes before it calls `atexit`; the later one registers here, the earlier one is called.
         self._finalizer = weakref.finalize(self, _end, self._pool, self._phones)
+        importlib.import_module("concurrent.futures.thread")
+        threading._register_atexit(self._finalizer)  # type: ignore[attr-defined] # noqa: SLF001 - nothing public is in time
 
     def close(self) -> None:
         """End all sessions and give the phones back. May be called twice."""

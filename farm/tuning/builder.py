@@ -39,6 +39,7 @@ from farm.tuning.runner import PoolRunner
 RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
 UNUSED_S = 7 * 24 * 3600.0
 LEAVE_S = 5.0
+MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
 
 _Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
 
@@ -156,6 +157,7 @@ class Build:
         self._pending: dict[int, _Pending] = {}
         self._by_key: dict[str, list[_Pending]] = {}  # the same candidate twice is built once
         self._closed = False
+        self._deaths = 0
         self._reader = threading.Thread(target=self._listen, name="builds", daemon=True)
         self._reader.start()
 
@@ -199,9 +201,12 @@ class Build:
         with self._lock:
             twins = self._by_key.setdefault(key, [])
             twins.append(pending)
-            if len(twins) == 1:
+            dead = self._closed
+            if len(twins) == 1 and not dead:
                 self._pending[number] = pending
                 self._send(order)
+        if dead:
+            _deliver(pending, "the build server has ended")
         return pending
 
     def _describe(self, given: Any, number: int) -> tuple[str, bytes]:
@@ -232,6 +237,11 @@ class Build:
                 return
 
     def _ended(self, number: int, error: str) -> None:
+        self._deaths = 0
+        self._conclude(number, error)
+
+    def _conclude(self, number: int, error: str) -> None:
+        """The end of a candidate and its twins; without an error it is a good one."""
         with self._lock:
             pending = self._pending.pop(number, None)
             twins = self._by_key.pop(pending.cached.stem, []) if pending else []
@@ -247,13 +257,15 @@ class Build:
     def _begin_again(self) -> bool:
         """The server has died. Start another one and order anew what it had; False when that is all over."""
         with self._lock:
-            again = None if self._closed else self._server.again
+            self._deaths += 1
+            again = None if self._closed or self._deaths > MAX_DEATHS else self._server.again
+            why = "the run was closed" if self._closed else "the build server died"
+            self._closed = again is None  # from here on nothing is ordered of it
             lost = list(self._pending.items())
         for number, pending in lost:
             if again is None or pending.tries > 1:
-                self._ended(number, "the run was closed" if self._closed else "the build server died")
+                self._conclude(number, why)
         if again is None:
-            self._closed = True
             return False
         server = again()
         with self._lock:

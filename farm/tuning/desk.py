@@ -85,7 +85,7 @@ class Desk:
             work.tries = verdict.again
             with self._changed:
                 self._ready.appendleft(work)
-                self._changed.notify()
+                self._changed.notify_all()
         elif measured is not None:
             self._hand_on(measured)
             self._answer(work, measured)

@@ -149,8 +149,9 @@ class Slot:
         """Have a session and the phone's scale; False when the phone is no longer ours."""
         wait_s = BACK_OFF_S[0]
         while not self.leaving:
-            fresh = self._session is not None and not self._session.worn
-            if (fresh or self._begin()) and self._judged():
+            if self._session is not None and not self._session.worn:
+                return True
+            if self._begin() and self._judged():
                 return not self.out
             self._desk.pause(self, wait_s)
             wait_s = min(2 * wait_s, BACK_OFF_S[1])
@@ -194,7 +195,7 @@ class Slot:
 
     def _carry_out(self, work: Work) -> None:
         """One try of one candidate."""
-        if work.tries.alone and not self._begin():
+        if (work.tries.alone and not self._begin()) or not self._judged() or self.out:
             self._desk.ended(self, work, End.UNTOUCHED, "")
             return
         assert self._session is not None
@@ -260,6 +261,8 @@ class Slot:
             self.seen = False
 
     def _abort(self, reason: str) -> None:
+        if self.abandoned:  # the phone may be another slot's by now
+            return
         try:
             self._source.abort_session(self.phone.lease, reason)
         except FarmError as error:

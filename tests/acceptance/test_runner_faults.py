@@ -20,7 +20,8 @@ from farm.tuning.session import Evaluator
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 360  # TVM's tensor intrinsics alone take 10 s to import, on a busy host a minute
 ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
+PROGRAMS = [text for text in BLOCKS if "FarmRunner" in text]  # the others are farm.Client's
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,26 @@ def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, to
         farm.lab.plug(name)
     assert [each.error_msg for each in answers(futures)] == [None] * 60
     farm.wait_ready(2)
+
+
+LEAVES = """
+import sys
+from farm import FarmRunner
+from tests.support.candidates import runner_inputs
+runner = FarmRunner(on="android")
+print(runner.run(runner_inputs([sys.argv[1]]))[0].result().error_msg)
+"""
+
+
+def test_a_script_that_just_ends_gives_its_phones_back(farm, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, str(library(folder, "add"))],
+        env=environment() | {"FARM_SOCKET": str(farm.socket)},
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "None\n"), done
+    assert "Traceback" not in done.stderr, done
+    until(lambda: not [job for job in farm.client.call("job.list")["jobs"] if job["state"] == "running"])
 
 
 @pytest.mark.timeout(400)
