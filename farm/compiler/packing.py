@@ -25,7 +25,7 @@ from farm.compiler.package import (
     write_package,
 )
 from farm.compiler.record_files import read_records
-from farm.compiler.records import FILES
+from farm.compiler.records import FILES, pruned
 from farm.compiler.reference import reference_for
 from farm.compiler.targets import abi_of, device_of
 
@@ -54,7 +54,7 @@ def make_package(
     if source is not None:
         members[MODEL] = source
     if recipe.records is not None:
-        texts = read_records(recipe.records).set.texts()
+        texts = pruned(read_records(recipe.records).set).texts()
         members |= {name: texts[name].encode() for name in FILES if name in texts}
     manifest = Manifest(
         format=FORMAT,
