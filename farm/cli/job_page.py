@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
-from farm.cli import bench, compare, run
+from farm.cli import bench, compare, run, tune
 from farm.cli.context import print_table, tell
 from farm.core.durations import format_duration
 
@@ -104,7 +104,15 @@ def _plain(value: object) -> str:
 
 def _print_result(shown: Mapping[str, Any]) -> None:
     """As the command that submits such jobs prints it."""
-    from farm.client.outcomes import BenchOutcome, CompareOutcome, LeaseOutcome, RunOutcome, ShellOutcome, outcome_from
+    from farm.client.outcomes import (
+        BenchOutcome,
+        CompareOutcome,
+        LeaseOutcome,
+        RunOutcome,
+        ShellOutcome,
+        TuneOutcome,
+        outcome_from,
+    )
 
     outcome = outcome_from(shown)
     match outcome:
@@ -121,6 +129,8 @@ def _print_result(shown: Mapping[str, Any]) -> None:
         case LeaseOutcome():
             held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
             tell(": ".join(filter(None, (held, outcome.reason))))
+        case TuneOutcome() if outcome.speedup is not None:
+            tune.print_result(outcome.result, str(outcome.spec["name"]), outcome.job.selector, None)
         case CompareOutcome() if outcome.answer:
             compare.print_results([outcome.result])
         case BenchOutcome() if outcome.latency is not None:

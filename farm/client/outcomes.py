@@ -97,6 +97,17 @@ class CompareOutcome(Outcome):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOutcome(Outcome):
+    """A model tuned on one or several phones."""
+
+    trials: int  # 0 unless it succeeded, as all that follows is empty
+    speedup: float | None  # of the tuned build over the untuned one, on a phone of the pool
+    interval: tuple[float, float] | None  # of the speed-up, 99 %
+    package: str  # artifact: the tuned model, as `farm run` takes it
+    records: str  # artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
     """One of an output's largest elements. `label` is empty when there were no labels."""
 
@@ -161,6 +172,16 @@ def outcome_from(shown: Mapping[str, Any], outputs: Mapping[str, npt.NDArray[Any
                 answer=compared.get("answer", ""),
                 ratio=compared.get("ratio"),
                 interval=(compared["low"], compared["high"]) if compared else None,
+            )
+        case "tune":
+            gain = result.get("speedup") or {}
+            return TuneOutcome(
+                **base,
+                trials=result.get("trials", 0),
+                speedup=gain.get("times"),
+                interval=(gain["low"], gain["high"]) if gain else None,
+                package=result.get("package", ""),
+                records=(result.get("records") or {}).get("artifact", ""),
             )
         case "run":
             ranked = {name: tuple(map(_ranked, rows)) for name, rows in (result.get("top_k") or {}).items()}

@@ -3,7 +3,7 @@
 import pytest
 
 from farm.cli.job_page import print_page
-from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec
+from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
 
 AT, LATER = "2026-11-20T15:00:00+00:00", "2026-11-20T15:00:02.500000+00:00"
 HASH = "0123456789abcdef" * 4
@@ -113,3 +113,27 @@ def test_what_waits_says_why_and_for_whom(page):
     assert "  for       30m: debug" in lines
     assert "  after     job-0" in lines
     assert "  waits     it waits for job-0, which is held" in lines
+
+
+def test_a_tuning_run_has_its_tasks_and_what_it_brought(page):
+    task = {
+        "name": "conv",
+        "weight": 2,
+        "trials": 9,
+        "failed": 1,
+        "default_ms": 2.0,
+        "best_ms": 0.5,
+        "best_gflops": 4.0,
+    }
+    gain = {
+        "answer": "faster", "times": 2.5, "low": 2.4, "high": 2.6, "confidence": 0.99,
+        "tuned_ms": 4.0, "untuned_ms": 10.0,
+    }  # fmt: skip
+    result = {
+        "tasks": [task], "trials": 9, "wanted_trials": 9, "earlier_trials": 0, "ended": "trials", "search_s": 3.0,
+        "phones": [], "device": "pixel", "speedup": gain, "notes": [], "records": {"name": "net.onnx", "version": 1},
+    }  # fmt: skip
+    lines = page(TuneSpec(on="android", model=HASH, name="net.onnx", trials=9), result=result, attempts=[attempt()])
+    assert "conv  2       9       1       2.0000      0.5000   4.00" in lines
+    assert "speed-up   2.50 times (99% interval 2.40 to 2.60)" in lines
+    assert "records    version 1 of net.onnx" in lines
