@@ -19,6 +19,7 @@ from farm.measure.series import FloatArray, series
 from farm.measure.steps import find_step
 
 CONFIDENCE = 0.99
+LOOKS = 3  # comparisons of the same pairs and more (`more_pairs`); the confidence is that of all of them
 POWER = 0.95
 MIN_EFFECT = 0.01
 FIND_EFFECT = 0.03
@@ -81,7 +82,7 @@ def compare(
     """
     _check_effects(min_effect, find_effect)
     rounds = _rounds(a_s, b_s)
-    found = median_interval(rounds, confidence=CONFIDENCE)
+    found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE))
     answer = _answer(found, min_effect) if rounds.size >= FEWEST_ROUNDS else Answer.CANNOT_TELL
     scatter = _scatter(found, rounds)
     return Comparison(
@@ -233,6 +234,13 @@ def _unsteady(rounds: FloatArray) -> list[Reason]:
     return reasons
 
 
+def _for_all_looks(found: Estimate) -> Estimate:
+    """An interval so much wider that its confidence is that of all looks together (Bonferroni)."""
+    low, high = found.low_s / found.median_s, found.high_s / found.median_s
+    wider = _z() / NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    return replace(found, low_s=found.median_s * low**wider, high_s=found.median_s * high**wider)
+
+
 def _scatter(found: Estimate, rounds: FloatArray) -> float:
     """The half width that one round's interval would have, on the log scale.
 
@@ -255,7 +263,8 @@ def _log_half(estimate: Estimate) -> float:
 
 
 def _z() -> float:
-    return NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    """The normal quantile of one look's interval."""
+    return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / LOOKS)
 
 
 def _check_effects(min_effect: float, find_effect: float) -> None:
