@@ -21,6 +21,7 @@ from farm.compiler.load import file_bytes, import_model, load, read
 from farm.compiler.package import is_package
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.record_files import read_records, write_records
+from farm.compiler.records import pruned
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.summary import summarise
@@ -182,7 +183,7 @@ def _records(request: Mapping[str, Any]) -> Path | None:
     if not request["records"]:
         return None
     folder = Path(request["scratch"]) / "records"
-    write_records(read_records(Path(request["records"])).set, folder)
+    write_records(pruned(read_records(Path(request["records"])).set), folder)
     return folder
 
 
