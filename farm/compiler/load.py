@@ -238,15 +238,20 @@ def _fed_in(module: IRModule, dtypes: Sequence[str]) -> IRModule:
 
 def _outputs(module: IRModule, source: SourceModel) -> tuple[TensorSpec, ...]:
     found: list[TensorSpec] = []
-    _gather(module["main"].ret_ty, found)
+    _gather(source.name, module["main"].ret_ty, found)
     names = source.outputs if len(source.outputs) == len(found) else [f"output_{i}" for i in range(len(found))]
     return tuple(TensorSpec(name, spec.shape, spec.dtype) for name, spec in zip(names, found, strict=True))
 
 
-def _gather(kind: Any, found: list[TensorSpec]) -> None:
+def _gather(name: str, kind: Any, found: list[TensorSpec]) -> None:
     """The tensors in a return type, tuples taken apart in order."""
     if isinstance(kind, relax.TupleType):
         for part in kind.fields:
-            _gather(part, found)
+            _gather(name, part, found)
+    elif not isinstance(kind, relax.TensorType):
+        raise ModelError(
+            f"{name}: output {len(found)} is no tensor but {str(kind)[:80]}",
+            hint="only models over tensors can be run: export the model without that output",
+        )
     else:
         found.append(TensorSpec("", dimensions(kind), numpy_dtype(str(kind.dtype))))

@@ -17,6 +17,7 @@ from farm.compiler.symbolic import dimensions
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
 # Each input value meets every weight of its channel: https://onnx.ai/onnx/operators/onnx__ConvTranspose.html
 _TRANSPOSED = frozenset(f"relax.nn.conv{n}d_transpose" for n in (1, 2, 3))
+_COUNTED = _CONVOLUTIONS | _TRANSPOSED | {"relax.matmul"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Summary:
     operators: Mapping[str, int]  # Relax's names; most frequent first
     parameters: int  # elements of all constants, running means and variances included
     parameters_bytes: int
-    macs: int  # of convolutions and matrix products; what is TensorIR already (`tir.NAME`) counts nothing
+    macs: int  # of convolutions and matrix products; TensorIR (`tir.NAME`) and shapes that data decides count nothing
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON of `farm model show --json`."""
@@ -84,17 +85,21 @@ def _kind(call: Any) -> str:
 
 
 def _macs(kind: str, call: Any) -> int:
+    if kind not in _COUNTED or any(isinstance(size, str) for each in (call, *call.args) for size in _shape(each)):
+        return 0
     if kind == "relax.matmul":
         return _elements(call) * int(dimensions(call.args[0].ty)[-1])
     if kind in _CONVOLUTIONS:
         return _elements(call) * _per_channel(call, "O")
-    if kind in _TRANSPOSED:
-        return _elements(call.args[0]) * _per_channel(call, "I")
-    return 0
+    return _elements(call.args[0]) * _per_channel(call, "I")  # transposed
 
 
 def _elements(value: Any) -> int:
     return math.prod(int(size) for size in dimensions(value.ty))
+
+
+def _shape(value: Any) -> tuple[int | str, ...]:
+    return dimensions(value.ty) if isinstance(value.ty, relax.TensorType) else ()
 
 
 def _per_channel(call: Any, axis: str) -> int:

@@ -12,7 +12,9 @@ from farm.compiler.model import IRModule, ShapeError, TensorSpec, numpy_dtype
 
 
 def dimensions(kind: Any) -> tuple[int | str, ...]:
-    """A Relax tensor type's shape; what is no number is shown as TVM writes it."""
+    """A Relax tensor type's shape; what is no number is shown as TVM writes it, what is not known as "?"."""
+    if kind.shape is None:
+        return ("?",) * max(0, int(kind.ndim))
     return tuple(int(size) if isinstance(size, tvm.tirx.IntImm) else str(size) for size in kind.shape.values)
 
 

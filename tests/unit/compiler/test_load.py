@@ -135,3 +135,9 @@ def test_a_file_that_is_not_there_is_the_users(tmp_path):
         load(tmp_path / "absent.onnx")
     (tmp_path / "net.onnx").write_bytes(scaling())
     assert load(tmp_path / "net.onnx", shapes={"x": (1, 1, 3)}).name == "net.onnx"
+
+
+def test_an_output_that_is_no_tensor_is_refused():
+    script = b"@R.function\ndef main(x: R.Tensor((2, 4), dtype='float32')):\n    y = R.shape_of(x)\n    return y\n"
+    with pytest.raises(ModelError, match=r"net.py: output 0 is no tensor but"):
+        load(script, name="net.py")

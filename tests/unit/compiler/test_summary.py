@@ -56,3 +56,23 @@ def test_the_zoos_networks_have_the_papers_macs(name, macs, convolutions):
     assert json.loads(json.dumps(found.to_wire()))["inputs"] == [
         {"name": "input", "shape": [1, 3, 224, 224], "dtype": "float32"}
     ]
+
+
+def test_what_data_decides_is_not_counted():
+    weights = numpy_helper.from_array(np.ones((2, 5), np.float32), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("NonZero", ["x"], ["places"]),
+            helper.make_node("Transpose", ["places"], ["rows"]),
+            helper.make_node("Cast", ["rows"], ["numbers"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["numbers", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["found", 5])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = summarise(load(model.SerializeToString(), name="net.onnx"))
+    assert (found.macs, found.operators["matmul"]) == (0, 1)
+    assert isinstance(found.outputs[0].shape[0], str)
