@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -113,7 +114,7 @@ class Lab:
             workers=self.supervisor,
             gate=lambda: ("127.0.0.1", port or self.port),
             toolchain_of=lambda view: "default",
-            poison=None,  # no candidates here
+            poison=SimpleNamespace(refused=lambda artifacts: frozenset()),
         )
         executor = {
             "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals),
