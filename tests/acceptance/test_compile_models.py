@@ -8,7 +8,15 @@ from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler import compile as compile_module
 from farm.compiler.build import Wanted, build
-from farm.compiler.compile import RECORDS, WORKLOADS, Recipe, compile_model, lowered
+from farm.compiler.compile import (
+    RECORDS,
+    WORKLOADS,
+    CompileError,
+    Recipe,
+    compile_library,
+    compile_model,
+    lowered,
+)
 from farm.compiler.inputs import all_inputs
 from farm.compiler.load import load
 from farm.compiler.package import read_package, write_package
@@ -103,3 +111,11 @@ def test_adreno_source_of_the_tutorials_models_is_valid(network):
     source = opencl_source(compile_model(model, Recipe(ADRENO)))
     assert source.count("__kernel void fused_conv2d") >= 17
     assert syntax_errors(source) == ""
+
+
+def test_what_tvm_cannot_compile_is_told_with_model_target_and_tvms_words(small, tmp_path):
+    texture = {"tag": "qcom/adreno-opencl-texture", "host": PHONE}
+    with pytest.raises(CompileError) as caught:  # a convolution over 3 channels: docs/facts.md
+        compile_library(small, Recipe(texture), tmp_path)
+    assert str(caught.value).startswith("small_cnn.onnx: TVM cannot compile it for opencl (adreno, texture): ")
+    assert "Divide by zero" in str(caught.value)
