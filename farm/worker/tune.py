@@ -19,7 +19,8 @@ from farm.jobs.tasks import TuneTask
 from farm.tuning.search import SearchOptions
 from farm.worker.daemon import Daemon
 from farm.worker.daemon_phones import DaemonPhones
-from farm.worker.tuning_run import Plan, builds, compare_s, compared, prepared, searched, summary
+from farm.worker.tuning_report import summary
+from farm.worker.tuning_run import Plan, builds, compared, prepared, searched
 
 ASK_S = 10.0  # between two questions whether others lack this worker's place
 
@@ -70,7 +71,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     source = plan.data if len(plan.data) <= SMALL_BYTES else None
     package = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.target_name, source=source)
     kept_package = daemon.put_artifact(package)
-    report = compared(tuned, untuned, phones, compare_s(found.report["search_s"]), daemon)
+    report = compared(tuned, untuned, phones, found.report["search_s"], daemon)
     return {**found.report, **report, "records": kept, "package": kept_package}
 
 

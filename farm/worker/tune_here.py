@@ -20,7 +20,7 @@ from farm.core.errors import FarmError
 from farm.fleet.named_targets import named_target
 from farm.tuning.host_phone import HostPhones
 from farm.tuning.search import SearchOptions
-from farm.worker.tuning_run import Plan, builds, compare_s, compared, prepared, searched
+from farm.worker.tuning_run import Plan, builds, compared, prepared, searched
 
 HOST = "host"
 JOB = "host"  # the name of its folder: a run that was broken off is gone on with by the same command
@@ -71,7 +71,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
     with HostPhones() as phones:
         found = searched(plan, ready, phones, tell)
         tuned, untuned = builds(plan, ready, found.records, tell)
-        report = compared(tuned, untuned, phones, compare_s(found.report["search_s"]), tell)
+        report = compared(tuned, untuned, phones, found.report["search_s"], tell)
     where = Path(asked["records"]) if asked["records"] else ready.folder
     if asked["records"]:
         write_records(found.records, where)

@@ -8,9 +8,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tvm
 from tvm.s_tir import meta_schedule as ms
@@ -22,28 +22,29 @@ from farm.compiler.load import read
 from farm.compiler.model import ImportedModel
 from farm.compiler.package import is_package
 from farm.compiler.record_files import write_records
-from farm.compiler.records import RecordSet, best, pruned
+from farm.compiler.records import RecordSet, pruned
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.compiler.targets import is_texture, target_from
-from farm.compiler.tuning_curve import replayed, thinned
 from farm.core.errors import FarmError, ModelError, PhoneError, UserError
 from farm.core.target_key import target_key
+from farm.measure.comparison import FIRST_PAIRS
 from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.database import TuningDatabase
 from farm.tuning.defaults import measure_defaults
 from farm.tuning.identical import LIMIT, Judge
 from farm.tuning.phones import PhoneSource, PooledPhone
-from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
 from farm.tuning.runner import PoolRunner
 from farm.tuning.search import Search, SearchOptions
 from farm.tuning.session import Evaluator
 from farm.worker.model_run import first_run
 from farm.worker.session import PhoneSession, opened
 from farm.worker.timing import time_pairs, timer_of
+from farm.worker.tuning_report import News, Tell, report
 
-COMPARE_S = (3.0, 20.0)  # for the two builds in turns: at least, at most
+COMPARE_S = (3.0, 60.0)  # for the two builds in turns: at least, at most
 COMPARE_PART = 0.2  # of the time the search took
+COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
 PHONE_LOOK_S = 0.5
 UNUSED_S = 7 * 24 * 3600.0  # what a run left behind that nobody went on with
 TUNING = "tuning"  # folder in the cache
@@ -66,18 +67,6 @@ class NoCandidateRanError(UserError):
 
     code = "no_candidate_ran"
     exit_code = 1
-
-
-class Tell(Protocol):
-    """Who hears how it goes: the daemon, or a terminal."""
-
-    def progress(self, step: str, **facts: Any) -> None:
-        """What comes next."""
-        ...
-
-    def log(self, text: str, level: str = "info") -> None:
-        """Keep a line."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +103,6 @@ class Searched:
     """What a search came to."""
 
     records: RecordSet  # the prior's too
-    own: RecordSet
     report: dict[str, Any]
 
 
@@ -176,7 +164,7 @@ def searched(
             ) as runner,
             FarmBuilder(runner, cache=plan.cache) as builder,
         ):
-            news = _News(tell, runner, look)
+            news = News(tell, runner, look)
             search = Search(database, builder, runner, plan.options, news=news.heard)
             reason = search.run()
             news.tell(search)
@@ -185,13 +173,11 @@ def searched(
                 default = tvm.transform.Sequential(default_schedules(ready.target))
                 database.know_defaults(measure_defaults(database, builder, runner, default, look))
             runner.close()
-        own, records = database.only_own(), database.everything()
-        report = _report(search, reason, own, judge, [*database.damage, *database.left_out])
-        report["tasks"] = [each.to_wire() for each in _rows(search, own)]
-    return Searched(records, own, report)
+        notes = [*database.damage, *database.left_out]
+        return Searched(database.everything(), report(search, reason, database.only_own(), judge, notes))
 
 
-def compared(tuned: Build, untuned: Build, phones: PhoneSource, measure_s: float, tell: Tell) -> dict[str, Any]:
+def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float, tell: Tell) -> dict[str, Any]:
     """Check the tuned build's numbers on a phone, and time it there in turns with the untuned one.
 
     Raises:
@@ -203,6 +189,7 @@ def compared(tuned: Build, untuned: Build, phones: PhoneSource, measure_s: float
         after = first_run(tuned, session, tell, side="-tuned")
         numerics = tuned.judged(after.outputs)
         tell.progress("timing the tuned build and the untuned one in turns")
+        measure_s = compare_s(search_s, before.timings["run_s"] + after.timings["run_s"])
         pairs = time_pairs(
             timer_of(before.machine, before.device), timer_of(after.machine, after.device), measure_s=measure_s
         )
@@ -224,9 +211,9 @@ def compared(tuned: Build, untuned: Build, phones: PhoneSource, measure_s: float
     }
 
 
-def compare_s(search_s: float) -> float:
-    """How long the two builds may be timed after a search of so many seconds."""
-    return min(COMPARE_S[1], max(COMPARE_S[0], COMPARE_PART * search_s))
+def compare_s(search_s: float, both_s: float) -> float:
+    """How long two builds may be timed after a search of so many seconds, when one run of each takes `both_s`."""
+    return min(COMPARE_S[1], max(COMPARE_S[0], COMPARE_PART * search_s, COMPARE_RUNS * both_s))
 
 
 def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple[Build, Build]:
@@ -285,103 +272,6 @@ def _a_phone(phones: PhoneSource, tell: Tell) -> PooledPhone:
             tell.progress(f"waiting for a phone: {told}")
         time.sleep(PHONE_LOOK_S)
     return state.phones[0]
-
-
-@dataclass(slots=True)
-class _News:
-    """Tells how the search stands, not too often."""
-
-    tell_to: Tell
-    runner: PoolRunner
-    look: Callable[[], None]
-    began_s: float = field(default_factory=time.monotonic)
-    told_s: float = -1e9
-    curve: int = 0  # points told
-
-    def heard(self, search: Search) -> None:
-        self.look()
-        now_s = time.monotonic() - self.began_s
-        if news_due(self.told_s, now_s):
-            self.told_s = now_s
-            self.tell(search)
-
-    def tell(self, search: Search) -> None:
-        status, now_s = self.runner.status(), time.monotonic() - self.began_s
-        standing = Standing(
-            trials=search.done,
-            wanted=search.options.trials,
-            estimate_s=search.estimate.seconds,
-            phones=status.phones,
-            busy=status.busy,
-            waits=status.waits,
-            spent_s=round(search.spent_s, 1),
-            eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
-        )
-        points, self.curve = search.estimate.curve[self.curve :], len(search.estimate.curve)
-        rows = [each.to_wire() for each in _rows(search, RecordSet())]
-        self.tell_to.progress(standing.line(), tuning={**standing.to_wire(), "tasks": rows, "points": points})
-
-
-def _rows(search: Search, found: RecordSet) -> list[TaskRow]:
-    return [
-        TaskRow(
-            name=each.tunable.task.name,
-            weight=each.tunable.task.weight,
-            trials=each.trials,
-            failed=each.failed,
-            flop=each.tunable.task.flop,
-            default_s=found.tasks[name].default_s if (name := each.tunable.task.workload) in found.tasks else 0.0,
-            best_s=each.best_s,
-            latest_s=each.latest_s,
-        )
-        for each in search.tasks
-    ]
-
-
-def _report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: list[str]) -> dict[str, Any]:
-    measured: dict[str, int] = {}
-    for each in own.origins.values():
-        if each.device:
-            measured[each.device] = measured.get(each.device, 0) + 1
-    estimate = replayed(own)
-    return {
-        "trials": search.done,
-        "earlier_trials": search.earlier,
-        "wanted_trials": search.options.trials,
-        "ended": reason,
-        "search_s": round(search.spent_s, 3),
-        "estimate_s": estimate.curve[-1][2] if estimate.curve else None,
-        "curve": [list(point) for point in thinned(estimate.curve)],
-        "phones": [
-            {
-                "device": device,
-                "trials": measured.get(device, 0),
-                "factor": round(judge.scales[device].now, 4) if device in judge.scales else None,
-                "left_out": judge.left_out.get(device, ""),
-            }
-            for device in sorted(measured.keys() | judge.scales.keys())
-        ],
-        "notes": notes,
-    }
-
-
-def summary(records: RecordSet) -> dict[str, Any]:
-    """What is kept of a set beside it: the best of each task."""
-    rows = [
-        {
-            "name": each.name,
-            "weight": each.weight,
-            "trials": each.trials,
-            "failed": each.failed,
-            "seconds": each.seconds,
-            "gflops": round(each.gflops, 3) if each.gflops else None,
-            "default_s": each.default_s or None,
-            "device": each.device,
-        }
-        for each in best(records)
-    ]
-    estimate = replayed(records)
-    return {"tasks": rows, "estimate_s": estimate.curve[-1][2] if estimate.curve else None}
 
 
 def _median_ms(seconds: Sequence[float]) -> float:

@@ -1,0 +1,129 @@
+"""What a tuning run tells: how it stands, what it came to, what is kept beside its records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from farm.compiler.records import RecordSet, best
+from farm.compiler.tuning_curve import replayed, thinned
+from farm.tuning.identical import Judge
+from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
+from farm.tuning.runner import PoolRunner
+from farm.tuning.search import Search
+
+
+class Tell(Protocol):
+    """Who hears how it goes: the daemon, or a terminal."""
+
+    def progress(self, step: str, **facts: Any) -> None:
+        """What comes next."""
+        ...
+
+    def log(self, text: str, level: str = "info") -> None:
+        """Keep a line."""
+        ...
+
+
+@dataclass(slots=True)
+class News:
+    """Tells how the search stands, not too often."""
+
+    tell_to: Tell
+    runner: PoolRunner
+    look: Callable[[], None]
+    began_s: float = field(default_factory=time.monotonic)
+    told_s: float = -1e9
+    curve: int = 0  # points told
+
+    def heard(self, search: Search) -> None:
+        """Called often; tells when it is time to."""
+        self.look()
+        now_s = time.monotonic() - self.began_s
+        if news_due(self.told_s, now_s):
+            self.told_s = now_s
+            self.tell(search)
+
+    def tell(self, search: Search) -> None:
+        """Tell now."""
+        status, now_s = self.runner.status(), time.monotonic() - self.began_s
+        standing = Standing(
+            trials=search.done,
+            wanted=search.options.trials,
+            estimate_s=search.estimate.seconds,
+            phones=status.phones,
+            busy=status.busy,
+            waits=status.waits,
+            spent_s=round(search.spent_s, 1),
+            eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
+        )
+        points, self.curve = search.estimate.curve[self.curve :], len(search.estimate.curve)
+        rows = [each.to_wire() for each in task_rows(search, RecordSet())]
+        self.tell_to.progress(standing.line(), tuning={**standing.to_wire(), "tasks": rows, "points": points})
+
+
+def task_rows(search: Search, found: RecordSet) -> list[TaskRow]:
+    """The search's tasks; `found` knows how long they take untuned."""
+    return [
+        TaskRow(
+            name=each.tunable.task.name,
+            weight=each.tunable.task.weight,
+            trials=each.trials,
+            failed=each.failed,
+            flop=each.tunable.task.flop,
+            default_s=found.tasks[name].default_s if (name := each.tunable.task.workload) in found.tasks else 0.0,
+            best_s=each.best_s,
+            latest_s=each.latest_s,
+        )
+        for each in search.tasks
+    ]
+
+
+def report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: list[str]) -> dict[str, Any]:
+    """What a search came to, as a result's fields."""
+    measured: dict[str, int] = {}
+    for each in own.origins.values():
+        if each.device:
+            measured[each.device] = measured.get(each.device, 0) + 1
+    estimate = replayed(own)
+    return {
+        "trials": search.done,
+        "earlier_trials": search.earlier,
+        "wanted_trials": search.options.trials,
+        "ended": reason,
+        "search_s": round(search.spent_s, 3),
+        "tasks": [each.to_wire() for each in task_rows(search, own)],
+        "estimate_s": estimate.curve[-1][2] if estimate.curve else None,
+        "curve": [list(point) for point in thinned(estimate.curve)],
+        "phones": [
+            {
+                "device": device,
+                "trials": measured.get(device, 0),
+                "factor": round(judge.scales[device].now, 4) if device in judge.scales else None,
+                "left_out": judge.left_out.get(device, ""),
+            }
+            for device in sorted(measured.keys() | judge.scales.keys())
+        ],
+        "notes": notes,
+    }
+
+
+def summary(records: RecordSet) -> dict[str, Any]:
+    """What is kept of a set beside it: the best of each task."""
+    rows = [
+        {
+            "name": each.name,
+            "weight": each.weight,
+            "trials": each.trials,
+            "failed": each.failed,
+            "seconds": each.seconds,
+            "gflops": round(each.gflops, 3) if each.gflops else None,
+            "default_s": each.default_s or None,
+            "device": each.device,
+        }
+        for each in best(records)
+    ]
+    estimate = replayed(records)
+    return {"tasks": rows, "estimate_s": estimate.curve[-1][2] if estimate.curve else None}
