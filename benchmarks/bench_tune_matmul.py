@@ -20,7 +20,7 @@ from tests.support.tvm import environment
 
 PROFILE = "oneplus-12"
 TRIALS = 64
-LIMIT_S = 400.0
+LIMIT_S = 900.0  # stock's takes 50 s on an idle host
 GOAL_FACTOR = 3.0
 
 

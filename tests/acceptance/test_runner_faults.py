@@ -105,6 +105,41 @@ def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, to
     farm.wait_ready(2)
 
 
+def tensorized():
+    """A schedule that MetaSchedule makes for phones with dot products."""
+    import tvm
+    from tvm import s_tir, te
+    from tvm.s_tir.tensor_intrin.arm_cpu import ARM_DOT_4x4_i8_SDOT_INTRIN
+
+    a = te.placeholder((64, 64), name="a", dtype="int8")
+    b = te.placeholder((16, 16, 4, 4), name="b", dtype="int8")
+    k = te.reduce_axis((0, 64), name="k")
+
+    def product(i, j):
+        return te.sum(a[i, k].astype("int32") * b[j // 4, k // 4, j % 4, k % 4].astype("int32"), axis=k)
+
+    func = te.create_prim_func([a, b, te.compute((64, 64), product, name="c")])
+    schedule = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    block = schedule.get_sblock("c")
+    i, j, k = schedule.get_loops(block)
+    (outer_j, inner_j), (outer_k, inner_k) = schedule.split(j, [None, 4]), schedule.split(k, [None, 4])
+    schedule.reorder(i, outer_j, outer_k, inner_j, inner_k)
+    schedule.decompose_reduction(block, outer_k)
+    schedule.tensorize(schedule.get_loops(schedule.get_sblock("c_update"))[-2], ARM_DOT_4x4_i8_SDOT_INTRIN)
+    return schedule.mod
+
+
+@pytest.mark.timeout(400)
+def test_a_schedule_with_a_tensor_intrinsic_is_built_by_a_server_that_knows_none(tmp_path):
+    import tvm
+    from tvm.s_tir.meta_schedule.builder import BuilderInput
+
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+v8.2a", "+dotprod"]})
+    with FarmBuilder(cache=tmp_path) as builder:
+        [built] = builder.build([BuilderInput(tensorized(), target)])
+    assert built.error_msg is None
+
+
 LEAVES = """
 import sys
 from farm import FarmRunner
