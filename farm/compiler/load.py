@@ -72,6 +72,11 @@ def format_of(data: bytes, name: str) -> str:
         return "keras"
     if data[:4] == b"PK\x03\x04":
         return _kind_of_zip(data, name)
+    if data[257:262] == b"ustar":
+        raise ModelError(
+            f"{name} is a .tar archive and no model file",
+            hint="of a package of `farm compile`, give the model it is of",
+        )
     if data[:64].lstrip()[:1] == b"{":
         return "relax"
     suffix = name.lower().rpartition(".")[2]

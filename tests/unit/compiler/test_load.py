@@ -66,6 +66,7 @@ def test_the_content_tells_the_format(data, name, kind):
         (zipped("net/data.pkl", "net/version"), "net.pt", "is a pickle"),
         (zipped("readme"), "net.zip", "an archive, but of no model format"),
         (zipped("readme")[:-8], "net.zip", "an archive that is cut short"),
+        (bytes(257) + b"ustar" + bytes(300), "net.farm.tar", "is a .tar archive"),
         (b"", "net.onnx", "is empty"),
     ],
 )
