@@ -249,7 +249,7 @@ class TuningDatabase:
             {name: each for name, each in self._given.workloads.items() if name in found},
             tuple(kept),
             self._given.origins,
-            self._given.tasks,
+            {name: each for name, each in self._given.tasks.items() if name in found},
         )
         for count, why in (
             (foreign, "of operators that this model does not have"),

@@ -1,0 +1,111 @@
+"""The database of a tuning run with real TVM: what it keeps stock TVM reads; what only TVM can refuse is set aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from farm.compiler.record_files import read_records
+from farm.compiler.records import RECORDS, Origin, merge, pruned
+from farm.tuning.database import TuningDatabase
+
+TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+OTHER = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 4})
+
+
+def task(size: int) -> Any:
+    """As extract_tasks gives them: an addition of `size` numbers, used three times."""
+    a = te.placeholder((size,), name="a")
+    function = te.create_prim_func([a, te.compute((size,), lambda i: a[i] + 1.0, name="b")])
+    return SimpleNamespace(task_name=f"add{size}", weight=3, dispatched=[tvm.IRModule({"main": function})])
+
+
+def candidate(module: Any, factor: int) -> Any:
+    schedule = Schedule(module)
+    [loop] = schedule.get_loops(schedule.get_sblock("b"))
+    schedule.split(loop, [None, factor])
+    return ms.search_strategy.MeasureCandidate(schedule, ms.arg_info.ArgInfo.from_prim_func(module["main"]))
+
+
+def measured(database: TuningDatabase, factors: Sequence[int], seconds: float | None = 0.001) -> None:
+    tunable = database.tunables[0]
+    for factor in factors:
+        origin = Origin(key="", device="pixel", at="", factor=1.1, spent_s=float(factor))
+        run_s = None if seconds is None else [seconds * factor]
+        database.commit(database.write(tunable, candidate(tunable.module, factor), run_s, origin))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with TuningDatabase(tmp_path / "run", TARGET) as database:
+        database.add_tasks([task(64), task(32)])
+        measured(database, (2, 4))
+        measured(database, (8,), None)
+    return tmp_path / "run"
+
+
+def test_what_is_kept_is_known_again_and_stock_tvm_reads_it(folder: Path) -> None:
+    with TuningDatabase(folder, TARGET) as database:
+        first, second = database.add_tasks([task(32), task(64)])
+        assert (first.task.name, second.task.name) == ("add64", "add32")  # the most work first
+        assert (database.trials, database.spent_s) == (3, 8.0)
+        assert [each.run_s for each in database.own()] == [(0.002,), (0.004,), (1e10,)]
+        assert database.known(database.key_of(first, candidate(first.module, 4))) is not None
+        assert database.known(database.key_of(first, candidate(first.module, 16))) is None
+        database.know_defaults({first.task.workload: 0.003})
+    stock = ms.database.JSONDatabase(work_dir=str(folder))
+    assert len(stock) == 3
+    best = stock.query_tuning_record(task(64).dispatched[0], TARGET, "add64")
+    assert [float(each) for each in best.run_secs] == [0.002]
+    found = read_records(folder).set
+    assert {each.device for each in found.origins.values()} == {"pixel"}
+    assert [each.default_s for each in found.tasks.values()] == [0.003, 0.0]
+    assert len(pruned(found).records) == 1
+
+
+def test_a_trace_that_tvm_does_not_take_is_set_aside(folder: Path) -> None:
+    lines = (folder / RECORDS).read_text().splitlines()
+    wrong = json.loads(lines[1])
+    wrong[1][0][0][0][0] = "Conjure"
+    (folder / RECORDS).write_text("\n".join([lines[0], json.dumps(wrong), lines[2]]) + "\n")
+    with TuningDatabase(folder, TARGET) as database:
+        database.add_tasks([task(64), task(32)])
+        assert database.trials == 2
+        assert f"{RECORDS} line 2: TVM cannot use it" in database.damage[0]
+        measured(database, (4,))
+        assert database.trials == 3
+    assert len(ms.database.JSONDatabase(work_dir=str(folder))) == 3
+
+
+def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_path: Path) -> None:
+    given = read_records(folder).set
+    with TuningDatabase(tmp_path / "arm", OTHER) as database:
+        database.add_tasks([task(64)])
+        measured(database, (16,))
+        given = merge([given, database.everything()])
+    with TuningDatabase(tmp_path / "small", TARGET) as database:
+        database.add_tasks([task(16)])
+        measured(database, (2,))
+        given = merge([given, database.everything()])
+    with TuningDatabase(tmp_path / "new", TARGET, given) as database:
+        [tunable] = database.add_tasks([task(64)])
+        assert (database.trials, len(database.prior())) == (0, 3)
+        assert database.left_out == [
+            "1 of the prior's 5 records are of operators that this model does not have",
+            "1 of the prior's 5 records are for another target",
+        ]
+        assert database.known(database.key_of(tunable, candidate(tunable.module, 2))) is not None
+        measured(database, (32,))
+        kept = database.everything()
+    assert len(kept.records) == 4
+    assert kept.tasks.keys() == kept.workloads.keys() == {tunable.task.workload}
+    assert kept.origins.keys() == {each.key for each in kept.records}
