@@ -194,7 +194,7 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / key
-    with _locked(cache / f"{key}.lock"):
+    with locked(cache / f"{key}.lock"):
         cached = (folder / "made.json").is_file()
         if not cached:
             _make(model, recipe, folder)
@@ -289,7 +289,8 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes out of what a lock file stands for."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # freed by the kernel however this process ends
         yield

@@ -7,13 +7,10 @@ the core (or GPU) it runs on; it moves no memory to speak of, so a throttled mem
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,6 +20,7 @@ import numpy as np
 import tvm
 from tvm import te
 
+from farm.compiler.compile import locked
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.targets import abi_of, target_from
 
@@ -80,8 +78,9 @@ def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
     host = _baseline(target)
     recipe = [REVISION, kind, host, tvm.__version__, find_linker(abi, platform).name]
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"reference-kernel-{key}.so"
-    with _locked(cache / f"reference-kernel-{key}.lock"):
+    with locked(cache / f"reference-kernel-{key}.lock"):
         if path.is_file():
             os.utime(path)  # wanted again: not to be deleted yet
         else:
@@ -122,10 +121,3 @@ def _compiled(kind: str, host: dict[str, Any]) -> Any:
         with target:
             module = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)
     return tvm.compile(module, target=target)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # freed by the kernel however this process ends
-        yield

@@ -31,10 +31,7 @@ SAMPLES = 5  # of each operator; the median counts
 MIN_SAMPLE_S = 0.002
 VIEWS = ("relax.reshape", "relax.memory.view")
 PACKAGED = "a package holds no operators, only their library: profile the model file"
-ALONE = (
-    "each operator ran alone on its own data, warm in the cache and in the clock it found: shares are good to a few "
-    "percent, small differences between operators are not"
-)
+ALONE = "each operator ran alone, on data warm in the cache and in the clock it found: only large shares tell"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,51 @@
+"""The reference kernel: the same machine code for every phone of an ABI, compiled once."""
+
+import numpy as np
+import pytest
+from tvm import rpc
+
+from farm.compiler.reference_kernel import ROUNDS, LoadedKernel, load_kernel, reference_kernel
+from farm.compiler.targets import TargetError
+
+HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
+ARM = {"kind": "llvm", "mtriple": "aarch64-linux-android"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+def test_phones_of_one_abi_run_the_same_code_whatever_their_cores(cache):
+    plain = reference_kernel(ARM, cache)
+    large = reference_kernel(ARM | {"mcpu": "cortex-a78", "mattr": ["+neon", "+dotprod"], "num-cores": 4}, cache)
+    assert large == plain
+    assert reference_kernel(HOST, cache).key != plain.key
+
+
+def test_a_gpu_has_a_kernel_of_its_own_whoever_made_it(cache):
+    opencl = reference_kernel({"kind": "opencl", "host": ARM}, cache)
+    adreno = reference_kernel({"tag": "qcom/adreno-opencl", "host": ARM | {"mcpu": "cortex-a78"}}, cache)
+    assert (opencl.kind, adreno) == ("opencl", opencl)
+    assert opencl.key != reference_kernel(ARM, cache).key
+
+
+def test_it_is_compiled_once(cache):
+    first = reference_kernel(HOST, cache)
+    made = first.library.stat()
+    again = reference_kernel(HOST, cache)
+    assert (again, again.library.stat().st_ino) == (first, made.st_ino)
+
+
+def test_no_phone_is_like_that(cache):
+    with pytest.raises(TargetError, match="cannot link for"):
+        reference_kernel({"kind": "llvm", "mtriple": "mips-linux-gnu"}, cache)
+
+
+def test_it_computes_and_takes_time(cache):
+    loaded = load_kernel(rpc.LocalSession(), reference_kernel(HOST, cache))
+    assert isinstance(loaded, LoadedKernel)
+    assert loaded.seconds() > 0
+    left, right, product = (tensor.numpy() for tensor in loaded._arguments)
+    wanted = ROUNDS["cpu"] * left.astype("float64") @ right.astype("float64")
+    assert np.allclose(product, wanted, atol=1e-3)
