@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +20,11 @@ from farm.core.errors import HostError
 if TYPE_CHECKING:
     from farm.cli.virtual_farm import VirtualFarm
 
-PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")  # Adreno 7xx, Adreno 6xx, Mali; three makes
+PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "oneplus-12")  # three makes; the twins are tuned on together
 PROFILES = "galaxy-a55, galaxy-note20, galaxy-s9, huawei-mate-20, oneplus-12, oneplus-5t, realme-gt-neo3"
-MODEL = "small_cnn.onnx"
+NETWORK = "small_cnn"
+TUNED = "one_conv"  # one operator: a few trials show what tuning is for
+TRIALS = 16
 
 
 def register(app: typer.Typer) -> None:
@@ -32,11 +35,12 @@ def register(app: typer.Typer) -> None:
 def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
     phones: Annotated[str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.")] = ",".join(PHONES),
-    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 20,
+    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
+    trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none.")] = TRIALS,
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
     arm64: Annotated[bool, typer.Option("--arm64", help="Phones that run AArch64 code, under qemu.")] = False,
 ) -> None:
-    """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time."""
+    """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     from farm.cli.virtual_farm import phones_of, virtual_farm
 
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
@@ -51,12 +55,14 @@ def demo(
         _show("python -m tvm.exec.query_rpc_tracker   # the stock client, unchanged", farm.run(sys.executable, *query))
         typer.echo("\n$ farm status")
         print_status(farm.status())
-        model = farm.folder / MODEL
-        made = farm.run(sys.executable, "-m", "farm.zoo", "small_cnn", str(model))
-        _show(f"python -m farm.zoo small_cnn {MODEL}", made)
-        typer.echo(f"\n$ farm bench {MODEL} --on android --repeat {repeat}")
-        _bench(farm, model, repeat)
+        model = _network(farm, NETWORK)
+        _typed(farm, "bench", model, "--on", "android", "--repeat", str(repeat))
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
+        if trials:
+            on, devices = _twins(farm)
+            options = ("--on", on, "--devices", str(devices), "--trials", str(trials), "--cost-model", "random")
+            _typed(farm, "tune", _network(farm, TUNED), *options)
+        typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
             adb_socket = farm.status()["adb"]["socket"]
             typer.echo("\nIt stays up until Ctrl-C. In another shell:")
@@ -74,10 +80,24 @@ def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:
         raise HostError(f"`{command}` ended with {done.returncode}", evidence=done.stderr)
 
 
-def _bench(farm: VirtualFarm, model: Path, repeat: int) -> None:
+def _network(farm: VirtualFarm, name: str) -> Path:
+    """A network of the zoo, written to a file."""
+    model = farm.folder / f"{name}.onnx"
+    made = farm.run(sys.executable, "-m", "farm", "model", "make", name, "-o", str(model))
+    _show(f"farm model make {name} -o {model.name}", made)
+    return model
+
+
+def _twins(farm: VirtualFarm) -> tuple[str, int]:
+    """The SoC that most phones have, as `--on` takes it, and how many: identical ones are tuned on together."""
+    [(soc, count)] = Counter(device["soc"] for device in farm.status()["devices"]).most_common(1)
+    return f"soc={soc.lower()}", count
+
+
+def _typed(farm: VirtualFarm, verb: str, model: Path, *options: str) -> None:
     """The very command that people type, in sight."""
-    command = [sys.executable, "-m", "farm", "--socket", str(farm.socket), "bench", str(model)]
+    typer.echo(f"\n$ farm {verb} {model.name} {' '.join(options)}")
+    command = [sys.executable, "-m", "farm", "--socket", str(farm.socket), verb, str(model), *options]
     sys.stdout.flush()
-    done = subprocess.run([*command, "--on", "android", "--repeat", str(repeat)], check=False)
-    if done.returncode:
-        raise HostError("the model failed on a phone", hint="see the lines above")
+    if subprocess.run(command, check=False).returncode:
+        raise HostError(f"`farm {verb}` failed on the virtual phones", hint="see the lines above")

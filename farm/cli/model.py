@@ -46,7 +46,7 @@ def import_(
 
 @app.command()
 def make(
-    name: Annotated[str, typer.Argument(help="mobilenet_v2, resnet18, resnet50 or small_cnn.")],
+    name: Annotated[str, typer.Argument(help="mobilenet_v2, resnet18, resnet50, small_cnn or one_conv.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it, for example net.onnx.")],
 ) -> None:
     """Write a network of the zoo as ONNX: seeded weights, the same bytes every time."""

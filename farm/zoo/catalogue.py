@@ -7,10 +7,11 @@ from typing import Any
 
 from farm.core.errors import UserError
 from farm.core.selector import nearest
-from farm.zoo import mobilenet_v2, resnet, small_cnn
+from farm.zoo import mobilenet_v2, one_conv, resnet, small_cnn
 
 MODELS: Mapping[str, Callable[[], Any]] = {
     "mobilenet_v2": mobilenet_v2.build,
+    "one_conv": one_conv.build,
     "resnet18": resnet.resnet18,
     "resnet50": resnet.resnet50,
     "small_cnn": small_cnn.build,
