@@ -136,19 +136,23 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
 def print_profile(result: Mapping[str, Any]) -> None:
     """The time of each operator, the largest first."""
     profile = result["profile"]
-    tell(f"{result['device']}: {len(profile['operators'])} operators, each timed by itself")
-    print_table(
-        ("OPERATOR", "CALLS", "ms EACH", "ms IN ALL", "SHARE"),
-        [
-            (
-                each["name"], each["calls"], f"{each['each_ms']:.4f}", f"{each['total_ms']:.4f}",
-                f"{each['share']:.1%}",
-            )
-            for each in profile["operators"]
-        ],
-    )  # fmt: skip
+    if profile["operators"]:
+        tell(f"{result['device']}: each operator timed by itself")
+        print_table(
+            ("OPERATOR", "CALLS", "ms EACH", "ms IN ALL", "SHARE"),
+            [
+                (
+                    each["name"],
+                    each["calls"],
+                    f"{each['each_ms']:.4f}",
+                    f"{each['total_ms']:.4f}",
+                    f"{each['share']:.1%}",
+                )
+                for each in profile["operators"]
+            ],
+        )
     for line in profile["notes"]:
-        tell(f"  {line}")
+        tell(f"  {result['device']}: {line}")
 
 
 def _row(result: Mapping[str, Any]) -> tuple[object, ...]:

@@ -91,9 +91,13 @@ def drawn(row: Mapping[str, Any], low_s: float, high_s: float) -> str:
 
 
 def _hashes(client: ControlClient, model: str) -> list[str]:
-    """Of what people call it; of a file, its own."""
-    if Path(model).is_file():
-        return [hashlib.sha256(Path(model).read_bytes()).hexdigest()]
+    """Of what people call it; of a file, its own; of a package, the model's inside."""
+    path = Path(model)
+    if path.is_file():
+        from farm.compiler.package import is_package, read_manifest
+
+        data = path.read_bytes()
+        return [read_manifest(path).source_sha256 if is_package(data[:512]) else hashlib.sha256(data).hexdigest()]
     answer = client.call("history.models", model=model)
     return list(dict.fromkeys(each["model"] for each in answer["models"]))
 

@@ -112,6 +112,8 @@ async def compare_spec(
     """
     path = checked_file(model_b)
     both = {"name_b": path.name, "model_b": NOT_YET, "on": on, **options}
+    if found := packaged_target(path, {"target": options.get("target_b") or "cpu"}):
+        both["target_b"] = found["target"]
     return await _with_files(door, CompareSpec, both, model, {"inputs": _inputs(inputs), "model_b": path})
 
 

@@ -121,8 +121,9 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
     connection.execute(
         insert(measurement).values(
             job=job.id,
-            model=str(job.spec.get("model", "")),
-            name=str(job.spec.get("name", "")),
+            # Of a package, the model inside.
+            model=str(certificate.get("model_sha256") or job.spec.get("model", "")),
+            name=str(certificate.get("model") or job.spec.get("name", "")),
             device=ended.device,
             epoch=str(certificate.get("epoch", "")),
             kernel=str(reference.get("kernel", "")),

@@ -92,6 +92,7 @@ def measured(tries: Sequence[Try], reported: Try, nominal: Nominal | None, raw: 
 def about_build(built: Build, task: ModelTask) -> dict[str, Any]:
     """What exactly was measured."""
     return {
+        "model": built.name,
         "model_sha256": built.sha256,
         "library_sha256": built.compiled.sha256,
         "target": task.target_name,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.cli import compare, history
+from farm.cli import bench, compare, history
 from farm.cli.history import PLOT_COLUMNS, drawn, lines_of
 
 NONE = "900 would show that there is none"
@@ -119,6 +119,17 @@ def test_a_comparison_that_cannot_tell_says_what_it_would_take(capsys):
         f"  pixel: 300 pairs taken in turns would find a difference of 3% with 95 % power, {NONE}",
         "  pixel: a virtual phone",
     ]
+
+
+def test_a_profile_has_its_operators_and_what_it_cannot_see(capsys):
+    operator = {"name": "conv", "calls": 2, "each_ms": 0.5, "total_ms": 1.0, "share": 0.25, "shapes": []}
+    bench.print_profile({"device": "pixel", "profile": {"operators": [operator], "notes": ["each ran alone"]}})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "pixel: each operator timed by itself"
+    assert lines[2].split() == ["conv", "2", "0.5000", "1.0000", "25.0%"]
+    assert lines[3] == "  pixel: each ran alone"
+    bench.print_profile({"device": "pixel", "profile": {"operators": [], "notes": ["it is a package"]}})
+    assert capsys.readouterr().out == "  pixel: it is a package\n"
 
 
 def test_an_answer_in_words():

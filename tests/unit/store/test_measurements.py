@@ -26,7 +26,7 @@ def bench(store):
 
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, verdict="trusted",
-        kind="bench", state=AttemptState.DONE, certificate=True,
+        kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
     ):  # fmt: skip
         nonlocal count
         count += 1
@@ -38,6 +38,8 @@ def bench(store):
             "epoch": epoch, "verdict": verdict, "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
             "reference": {"kernel": kernel, "median_s": reference_s}, "tvm": "0.27",
         }  # fmt: skip
+        if inside:
+            told |= {"model": "net", "model_sha256": inside}
         becomes = ended(replace(one, attempts=1), JobState.DONE if state is AttemptState.DONE else JobState.FAILED)
         result = {"certificate": told} if certificate else {"latency": {}}
         assert await store.jobs.finish(over(tried, state), becomes, result=result)
@@ -72,6 +74,13 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     assert (one.name, one.epoch, one.kernel, one.reference_s) == ("net", "x/y:14", "k", 0.001)
     assert one.at > NOW
     assert one.summary == {"verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
+
+
+async def test_a_package_counts_as_the_model_inside(store, bench):
+    package = await bench(B, "net.farm.tar", inside=A)
+    model = await bench(A, "net")
+    assert [each.job for each in store.measurements.page(A)] == [model, package]
+    assert [(each.model, each.count) for each in store.measurements.models("net")] == [(A, 2)]
 
 
 async def test_only_benches_that_measured_are_kept(store, bench):
