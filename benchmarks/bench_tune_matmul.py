@@ -37,11 +37,11 @@ def run(context: Context) -> list[Figure]:
     }
     with virtual_farm(phones_of([PROFILE])) as farm:
         farm.wait_ready(1)
+        context.say("farm")
+        ours = _script(order | {"socket": str(farm.socket), "on": "android"})
         context.say("stock")
         with stock_phones(farm, serials(farm)) as config:
             stock = _script(order | {"tracker": config.tracker_port})
-        context.say("farm")
-        ours = _script(order | {"socket": str(farm.socket), "on": "android"})
     context.say(f"stock {stock}")
     context.say(f"farm  {ours}")
     factor = stock["whole_s"] / ours["whole_s"]

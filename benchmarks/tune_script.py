@@ -64,7 +64,8 @@ def _stock(order: dict[str, Any], stack: contextlib.ExitStack, ms: Any, work: Pa
 
     config = ms.runner.RPCConfig("127.0.0.1", order["tracker"], KEY, session_timeout_sec=10)
     runner = ms.runner.RPCRunner(config, max_workers=order["devices"])
-    return runner, ms.builder.LocalBuilder(f_export=export_so)
+    # Its limit counts the worker's imports, which are begun anew after a timeout: on a busy host 30 s would never do.
+    return runner, ms.builder.LocalBuilder(f_export=export_so, timeout_sec=300.0)
 
 
 if __name__ == "__main__":

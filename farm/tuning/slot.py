@@ -151,7 +151,7 @@ class Slot:
         while not self.leaving:
             if self._session is not None and not self._session.worn:
                 return True
-            if self._begin() and self._judged():
+            if self.seen and self._begin() and self._judged():
                 return not self.out
             self._desk.pause(self, wait_s)
             wait_s = min(2 * wait_s, BACK_OFF_S[1])
