@@ -1,0 +1,159 @@
+"""Tuning survives its worker, the daemon and damaged records, with the exact count of trials; two phones; this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from farm.cli.virtual_farm import VirtualFarm
+from farm.client import Client, Submitted
+from farm.compiler.record_files import ASIDE, read_records
+from farm.compiler.records import MEASURED_BY, RECORDS
+from tests.support.tunable import dense_onnx
+from tests.support.whole_farm import POLL_S, running_farm
+
+TRIALS = 48
+CACHE = "state/work/cache/default"  # of the default toolchain, in a virtual farm's folder
+END_S = 240.0
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "dense.onnx"
+    path.write_bytes(dense_onnx(layers=2))
+    return path
+
+
+@pytest.fixture
+def farm() -> Iterator[VirtualFarm]:
+    with running_farm("oneplus-12") as running:
+        yield running
+
+
+def begun(farm: VirtualFarm, client: Client, model: Path, **options: Any) -> tuple[Submitted, Path]:
+    """A tuning run that has measured some of its trials, and the folder of its records."""
+    spec = client.tune_spec(model, on="android", trials=TRIALS, cost_model="random", **options)
+    submitted = client.submit(spec)
+
+    def some() -> Path | None:
+        found = list((farm.folder / CACHE).glob(f"tuning/*/{submitted.ids[0]}/{RECORDS}"))
+        return found[0].parent if found and found[0].read_bytes().count(b"\n") >= 5 else None
+
+    return submitted, until(some, timeout_s=END_S)
+
+
+def ended(client: Client, submitted: Submitted) -> dict[str, Any]:
+    [outcome] = client.wait(submitted, timeout_s=END_S)
+    return dict(outcome.raise_for_error().result)
+
+
+def until(condition: Callable[[], T], timeout_s: float) -> T:
+    """What `condition` comes to once it is true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s"
+        time.sleep(POLL_S)
+    return found
+
+
+def workers(folder: Path) -> list[int]:
+    """Processes that have the folder's lock open."""
+    wanted = os.fspath(folder / "lock")
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == wanted:  # noqa: PTH115
+                found.append(int(link.parts[2]))
+        except OSError:
+            continue
+    return found
+
+
+def exact(folder: Path, result: dict[str, Any]) -> None:
+    found = read_records(folder)
+    assert not found.damage
+    assert result["trials"] == TRIALS == len(found.set.records) == len({each.key for each in found.set.records})
+    assert sum(task["trials"] for task in result["tasks"]) == TRIALS
+
+
+def test_a_killed_worker_costs_no_trial(farm: VirtualFarm, model: Path) -> None:
+    with Client(farm.socket) as client:
+        submitted, folder = begun(farm, client, model)
+        [worker] = workers(folder)
+        os.kill(worker, signal.SIGKILL)
+        result = ended(client, submitted)
+    assert 5 <= result["earlier_trials"] < TRIALS
+    exact(folder, result)
+
+
+def test_a_killed_daemon_costs_no_trial(farm: VirtualFarm, model: Path) -> None:
+    with Client(farm.socket) as client:
+        submitted, folder = begun(farm, client, model)
+        farm.daemon.kill()
+        farm.daemon.start().close()
+        result = ended(client, submitted)
+    assert 5 <= result["earlier_trials"] < TRIALS
+    exact(folder, result)
+
+
+def test_damaged_records_are_put_aside_told_and_measured_anew(farm: VirtualFarm, model: Path) -> None:
+    with Client(farm.socket) as client:
+        submitted, folder = begun(farm, client, model)
+        farm.daemon.kill()
+        until(lambda: not workers(folder), timeout_s=30)
+        lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
+        lines[1] = lines[1][: len(lines[1]) // 2] + b"\x00\xff\n"
+        (folder / RECORDS).write_bytes(b"".join(lines) + lines[0][:30])
+        farm.daemon.start().close()
+        result = ended(client, submitted)
+    assert result["earlier_trials"] == len(lines) - 1
+    assert any(f"{RECORDS} line 2" in note for note in result["notes"])
+    aside = [json.loads(line) for line in (folder / ASIDE).read_text().splitlines()]
+    assert [(each["file"], each["line"]) for each in aside] == [(RECORDS, 2)]
+    exact(folder, result)
+
+
+def test_two_phones_share_the_trials_and_each_record_says_whose_it_is(model: Path) -> None:
+    with running_farm("oneplus-12", "oneplus-12") as farm, Client(farm.socket) as client:
+        submitted, folder = begun(farm, client, model, devices=2)
+        result = ended(client, submitted)
+        origins = read_records(folder).set.origins
+    assert len(origins) == TRIALS
+    shares = {phone["device"]: phone["trials"] for phone in result["phones"]}
+    measured = [each.device for each in origins.values() if each.device]
+    assert shares == {device: measured.count(device) for device in shares}
+    assert result["trials"] == TRIALS
+    assert sorted(result["devices"]) == sorted(shares)
+
+
+def test_on_this_host_without_a_daemon_and_on_from_there(model: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "FARM_SOCKET": str(tmp_path / "none.sock")}
+
+    def tune(trials: int) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "farm", "tune", str(model), "--on", "host", "--trials", str(trials),
+             "--cost-model", "xgb", "--json"],
+            env=environment, capture_output=True, text=True, timeout=END_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    first = tune(12)
+    assert (first["trials"], first["earlier_trials"]) == (12, 0)
+    more = tune(20)
+    assert (more["trials"], more["earlier_trials"]) == (20, 12)
+    where = Path(more["records"]["where"])
+    assert len(read_records(where).set.records) == 20
+    assert (where / MEASURED_BY).exists()
