@@ -30,7 +30,7 @@ SIZE = 64  # three float32 matrices of 16 KiB: they stay in the first cache of e
 ROUNDS = {
     "cpu": 8,
     "opencl": 512,
-}  # products in one run: about 1 ms of a large core (0.7 ms measured) or of a phone's GPU
+}  # products in one run: about 1 ms of a large core (0.9 ms on an x86-64 server) or of a phone's GPU
 READINGS = 3  # the median of so many is one reading: a process that gets in the way once does not count
 READING_S = 0.001  # each lasts at least so long
 MOST_RUNS = 1000  # in one of them
