@@ -157,22 +157,28 @@ class Search:
 
     def run(self) -> str:
         """Search to the end; returns why it ended: `trials`, `early_stop`, `timeout` or `exhausted`."""
-        while not self.reason:
-            self._collect()
-            self.reason = self._ended()
-            if self.reason:
-                break
-            left = self.options.trials - self.done - self.under_way
-            chosen = self._next() if left > 0 and len(self._rounds) < ROUNDS_AT_ONCE else None
-            if chosen is not None:
-                self._begin(chosen, left)
-            elif not self._rounds:
-                self.reason = "exhausted"
-            else:
-                self._news(self)
-                time.sleep(LOOK_S)
-        self._finish()
+        try:
+            while not self.reason:
+                self._step()
+            self._finish()
+        finally:
+            self._closed = True  # what is answered from now on was cut off, and is no trial
         return self.reason
+
+    def _step(self) -> None:
+        self._collect()
+        self.reason = self._ended()
+        if self.reason:
+            return
+        left = self.options.trials - self.done - self.under_way
+        chosen = self._next() if left > 0 and len(self._rounds) < ROUNDS_AT_ONCE else None
+        if chosen is not None:
+            self._begin(chosen, left)
+        elif not self._rounds:
+            self.reason = "exhausted"
+        else:
+            self._news(self)
+            time.sleep(LOOK_S)
 
     def _ended(self) -> str:
         if self.done >= self.options.trials:
@@ -287,7 +293,6 @@ class Search:
             self._collect()
             self._news(self)
             time.sleep(LOOK_S)
-        self._closed = True
         for task in self.tasks:
             task.context.search_strategy.post_tuning()
 

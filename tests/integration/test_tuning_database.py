@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,11 @@ from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS, Origin, merge, pruned
+from farm.jobs.executor import YieldedError
+from farm.tuning import intrinsics
+from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.database import TuningDatabase
+from farm.tuning.search import Search, SearchOptions
 
 TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 OTHER = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 4})
@@ -27,6 +32,16 @@ def task(size: int) -> Any:
     a = te.placeholder((size,), name="a")
     function = te.create_prim_func([a, te.compute((size,), lambda i: a[i] + 1.0, name="b")])
     return SimpleNamespace(task_name=f"add{size}", weight=3, dispatched=[tvm.IRModule({"main": function})])
+
+
+def matmul() -> Any:
+    """One with many schedules."""
+    a, b = te.placeholder((64, 64), name="a"), te.placeholder((64, 64), name="b")
+    k = te.reduce_axis((0, 64), name="k")
+    function = te.create_prim_func(
+        [a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")]
+    )
+    return SimpleNamespace(task_name="matmul", weight=1, dispatched=[tvm.IRModule({"main": function})])
 
 
 def candidate(module: Any, factor: int) -> Any:
@@ -109,3 +124,33 @@ def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_pa
     assert len(kept.records) == 4
     assert kept.tasks.keys() == kept.workloads.keys() == {tunable.task.workload}
     assert kept.origins.keys() == {each.key for each in kept.records}
+
+
+def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> None:
+    intrinsics.load()
+    asked: list[Future[Measured]] = []
+
+    class Phones:
+        def submit(self, given: Any) -> Future[Measured]:
+            asked.append(Future())
+            if len(asked) == 1:
+                asked[0].set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0, 0.1))
+            return asked[-1]
+
+    def build(inputs: Sequence[Any]) -> list[Any]:
+        return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
+
+    def news(search: Search) -> None:
+        if search.done:
+            raise YieldedError
+
+    with TuningDatabase(tmp_path, TARGET) as database:
+        database.add_tasks([matmul()])
+        options = SearchOptions(trials=8, cost_model="random")
+        search = Search(database, SimpleNamespace(build=build), Phones(), options, news=news)
+        with pytest.raises(YieldedError):
+            search.run()
+        for each in asked[1:]:
+            each.set_exception(CandidateError("the run was closed"))
+    assert len(asked) > 1
+    assert len(read_records(tmp_path).set.records) == 1
