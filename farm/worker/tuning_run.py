@@ -239,6 +239,8 @@ def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple
         return build(plan.data, plan.name, wanted, plan.cache, lambda step: tell.progress(f"{step} {what}"))
 
     untuned = made(None, "without tuning")
+    if not kept.records:
+        tell.log("no schedule was faster than TVM's own: the model is compiled without records", "warning")
     return (made(folder, "with the best schedules") if kept.records else untuned), untuned
 
 

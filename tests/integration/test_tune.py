@@ -43,6 +43,12 @@ def tuned(farm: VirtualFarm, folder: Path) -> dict[str, Any]:
     return result
 
 
+def beats_tvm(tuned: dict[str, Any]) -> bool:
+    """Whether a candidate of the one task was faster than TVM's own schedule, on whatever this host is at."""
+    [task] = tuned["tasks"]
+    return bool(task["best_ms"] < task["default_ms"])
+
+
 def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
     farm: VirtualFarm, folder: Path, tuned: dict[str, Any]
 ) -> None:
@@ -50,7 +56,7 @@ def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
     assert sum(task["trials"] for task in tuned["tasks"]) == TRIALS
     assert tuned["speedup"]["low"] <= tuned["speedup"]["times"] <= tuned["speedup"]["high"]
     assert tuned["numerics"]["against_reference"]["ok"]
-    assert tuned["compile"]["tuned"]
+    assert tuned["compile"]["tuned"] is beats_tvm(tuned)
     assert tuned["curve"] == sorted(tuned["curve"])
     assert [phone["trials"] for phone in tuned["phones"]] == [TRIALS]
     assert "<path" in (folder / "curve.svg").read_text()
@@ -70,7 +76,7 @@ def test_the_records_are_listed_shown_exported_and_a_prior(
 
     assert len(ms.database.JSONDatabase(work_dir=str(folder / "set"))) == TRIALS
     assert farm.farm("records", "best", "dense.onnx", "-o", str(folder / "best.tar")).returncode == 0
-    assert len(read_records(folder / "best.tar").set.records) == 1
+    assert len(read_records(folder / "best.tar").set.records) == int(beats_tvm(tuned))
     merged = farm.farm("records", "merge", str(folder / "set"), str(folder / "best.tar"), "-o", str(folder / "all"))
     assert merged.stdout.startswith(f"{TRIALS} records of 1 tasks")
     assert farm.farm("records", "merge", "dense.onnx", str(row["set"])).stdout.endswith("kept as version 2\n")
