@@ -162,13 +162,13 @@ def opened(which: str) -> tuple[dict[str, Any], Reading]:
     Raises:
         UserError: there is none, or it cannot be read.
     """
-    from farm.compiler.record_files import read_records
+    from farm.compiler.record_files import is_path, read_records
 
     path = Path(which)
-    if path.exists():
+    if is_path(path):
+        if not path.exists():
+            raise UserError(f"{which} does not exist", hint="farm records list shows what the farm keeps")
         return {}, read_records(path)
-    if "/" in which or path.suffix == ".tar":
-        raise UserError(f"{which} does not exist", hint="farm records list shows what the farm keeps")
     with connect() as client:
         about = client.call("records.show", set=which)
         about.pop("best", None)

@@ -192,6 +192,8 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
         f"latency    {gain['tuned_ms']:.3f} ms tuned, {gain['untuned_ms']:.3f} ms without, on {result['device']}"
     )
     doubt = "" if gain["answer"] in ("faster", "slower") else f": {gain['answer']}"
+    if doubt and not gain["low"] <= 1 <= gain["high"]:
+        doubt += f" by only {result['comparison']['pairs']} pairs of samples"
     between = f"{gain['low']:.2f} to {gain['high']:.2f}"
     lines.append(f"speed-up   {gain['times']:.2f} times ({gain['confidence']:.0%} interval {between}){doubt}")
     error = result.get("max_abs_error")

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
@@ -260,7 +260,8 @@ async def _next(items: AsyncGenerator[T, None], end: object) -> T | object:
 
 
 async def _close(items: AsyncGenerator[Any, None]) -> None:
-    await items.aclose()
+    with suppress(RuntimeError):  # a caller interrupted twice left it running: it was cancelled, and ends by itself
+        await items.aclose()
 
 
 async def _leave(held: Any) -> None:

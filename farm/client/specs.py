@@ -204,15 +204,15 @@ def _prior(source: Path | str | None) -> bytes | None:
     Raises:
         UserError: it is a path, and nothing is there; or it is no set of records.
     """
+    from farm.compiler.record_files import is_path
+
     if source is None:
         return None
     path = Path(source)
-    if not path.exists():
-        if len(path.parts) > 1 or path.suffix == ".tar":
-            raise UserError(
-                f"the prior {path} does not exist", hint="a folder, a .tar, or a set of `farm records list`"
-            )
+    if not is_path(path):
         return None
+    if not path.exists():
+        raise UserError(f"the prior {path} does not exist", hint="a folder, a .tar, or a set of `farm records list`")
     return _records(path)
 
 

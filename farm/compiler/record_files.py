@@ -37,6 +37,12 @@ class RecordsBusyError(HostError):
     code = "records_busy"
 
 
+def is_path(which: Path | str) -> bool:
+    """Whether records are meant that lie here, and not the farm's by a model's name, whose file may lie here, too."""
+    path = Path(which)
+    return path.is_dir() or path.suffix == ".tar" or len(path.parts) > 1
+
+
 def read_records(source: Path | bytes, name: str = "") -> Reading:
     """The records in a folder, a .tar (a package too) or the bytes of one.
 

@@ -18,6 +18,7 @@ from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
 from farm.control.server import Caller, ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
+from farm.core.durations import format_duration
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
 from farm.core.job import FINAL, Job, JobState
@@ -274,7 +275,7 @@ class JobVerbs:
             lines += explanation.limits
             lines += [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
             if explanation.estimate_s is not None:
-                lines.append(f"it should have a phone within {explanation.estimate_s:.0f} s")
+                lines.append(f"it should have a phone within {format_duration(explanation.estimate_s)}")
         return {"subject": job.id, "lines": lines}
 
     # --- helpers --------------------------------------------------------------------------------------------------

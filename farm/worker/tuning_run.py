@@ -39,12 +39,12 @@ from farm.tuning.search import Search, SearchOptions
 from farm.tuning.session import Evaluator
 from farm.worker.model_run import first_run
 from farm.worker.session import PhoneSession, opened
-from farm.worker.timing import time_pairs, timer_of
+from farm.worker.timing import MIN_SAMPLE_S, time_pairs, timer_of
 from farm.worker.tuning_report import News, Tell, report
 
 COMPARE_S = (3.0, 60.0)  # for the two builds in turns: at least, at most
 COMPARE_PART = 0.2  # of the time the search took
-COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
+COMPARE_RUNS = 2 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
 PHONE_LOOK_S = 0.5
 UNUSED_S = 7 * 24 * 3600.0  # what a run left behind that nobody went on with
 TUNING = "tuning"  # folder in the cache
@@ -133,7 +133,10 @@ def prepared(plan: Plan, tell: Tell) -> Prepared:
         module = lowered(model, Recipe(plan.target, plan.precision))
         tasks = list(ms.relax_integration.extract_tasks(module, target))
     if not tasks:
-        raise NothingToTuneError(f"{model.name} has no operator that could be tuned for {plan.target_name}")
+        raise NothingToTuneError(
+            f"{model.name} has no operator that could be tuned for {plan.target_name}",
+            hint="it runs as it is: farm run, farm bench",
+        )
     folder = plan.cache / TUNING / f"{model.key[:16]}-{target_key(plan.target)}" / plan.job
     return Prepared(model, target, tasks, folder)
 
@@ -189,7 +192,8 @@ def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float,
         after = first_run(tuned, session, tell, side="-tuned")
         numerics = tuned.judged(after.outputs)
         tell.progress("timing the tuned build and the untuned one in turns")
-        measure_s = compare_s(search_s, before.timings["run_s"] + after.timings["run_s"])
+        both_s = before.timings["run_s"] + after.timings["run_s"] + 2 * MIN_SAMPLE_S
+        measure_s = compare_s(search_s, both_s)
         pairs = time_pairs(
             timer_of(before.machine, before.device), timer_of(after.machine, after.device), measure_s=measure_s
         )
@@ -212,7 +216,7 @@ def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float,
 
 
 def compare_s(search_s: float, both_s: float) -> float:
-    """How long two builds may be timed after a search of so many seconds, when one run of each takes `both_s`."""
+    """How long two builds may be timed after a search of so many seconds, when a sample of each takes `both_s`."""
     return min(COMPARE_S[1], max(COMPARE_S[0], COMPARE_PART * search_s, COMPARE_RUNS * both_s))
 
 

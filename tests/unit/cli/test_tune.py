@@ -55,8 +55,10 @@ def test_the_end_says_what_it_took_and_what_it_brought() -> None:
         "speed-up   2.50 times (99% interval 2.40 to 2.60)",
         "numbers    right: off by 1.0e-06 at most",
     ]
-    doubtful = {**RESULT, "speedup": {**RESULT["speedup"], "answer": "cannot tell"}}
-    assert summary_lines(doubtful)[-2].endswith(": cannot tell")
+    doubtful = {**RESULT["speedup"], "answer": "cannot tell"}
+    by_few = {**RESULT, "speedup": doubtful, "comparison": {"pairs": 32}}
+    assert summary_lines(by_few)[-2].endswith("(99% interval 2.40 to 2.60): cannot tell by only 32 pairs of samples")
+    assert summary_lines({**by_few, "speedup": {**doubtful, "low": 0.9}})[-2].endswith(": cannot tell")
 
 
 def test_the_next_command_is_one_to_type() -> None:
