@@ -67,6 +67,8 @@ def test_a_dict_of_a_cpu_is_completed_and_must_be_for_the_phones_architecture():
 def test_any_text_is_a_target_or_refused_in_words(text):
     for find in (named_target, lambda text: target_on(text, PHONE, "p")):
         try:
-            assert isinstance(find(text), dict)
+            found = find(text)
         except UserError as error:
-            assert error.message
+            found = {"said": error.message}
+        assert isinstance(found, dict)
+        assert found.get("said", "words")
