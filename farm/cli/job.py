@@ -109,12 +109,12 @@ def output(
     to: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
     json: JsonFlag = False,
 ) -> None:
-    """Write a run's outputs (.npz), or what a shell's line wrote to its stdout (of much, the end)."""
+    """Write a run's outputs (.npz), a tuning's package, or what a shell's line wrote (of much, the end)."""
     from farm.client.outcomes import outputs_of
 
     with work.client() as farm:
         outcome = farm.job(job, fetch_outputs=False)
-        outputs = outputs_of(outcome.result)
+        outputs = outputs_of(outcome.result) or outcome.result.get("package")
         if outputs:
             farm.get_file(outputs, to)
         elif "stdout" in outcome.result:

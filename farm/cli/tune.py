@@ -85,7 +85,9 @@ def tune(
     if plot is not None and plot.suffix != ".svg":
         raise UserError(f"the plot {plot} is no .svg", hint="--plot curve.svg")
     if (detach or hold) and (plot is not None or output is not None):
-        raise UserError("--detach does not wait for what --plot and -o write", hint="later: farm records show --plot")
+        raise UserError(
+            "--detach does not wait for what --plot and -o write", hint="later: farm job output, farm records show"
+        )
     chosen: dict[str, Any] = {
         "trials": trials,
         "early_stop": early_stop,

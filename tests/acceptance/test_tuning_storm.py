@@ -21,6 +21,7 @@ import pytest
 
 from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
+from farm.compiler.package import read_package
 from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS
 from tests.support.tunable import dense_onnx
@@ -135,13 +136,16 @@ def test_a_storm_costs_no_trial_and_no_healthy_candidate(seed: int, bad: Path, t
         storm = Storm(farm, submitted.ids[0], random.Random(seed))
         storm.rage()
         [outcome] = client.wait(submitted, timeout_s=300)
+        package = tmp_path / "tuned.farm.tar"
+        assert farm.farm("job", "output", storm.job, "-o", str(package)).returncode == 0
+        assert read_package(package).tuned
         assert storm.folder is not None
         judged(outcome.raise_for_error().result, storm.folder, bad, answer(farm.farm("poison", "list", "--json")))
         until_ready(farm)
         until(lambda: all(len(phone.programs()) == 1 for phone in phones(farm)))
         for phone, files in zip(phones(farm), before, strict=True):
             assert kinds(phone.ours()) == files
-        assert list(farm.folder.glob("**/candidates/building/*/*")) == []
+        assert list(farm.folder.glob("**/building/*")) == []
 
 
 def kinds(files: list[str]) -> set[str]:
