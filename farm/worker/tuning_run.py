@@ -44,7 +44,7 @@ from farm.worker.tuning_report import News, Tell, report
 
 COMPARE_S = (3.0, 60.0)  # for the two builds in turns: at least, at most
 COMPARE_PART = 0.2  # of the time the search took
-COMPARE_RUNS = 2 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
+COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
 PHONE_LOOK_S = 0.5
 UNUSED_S = 7 * 24 * 3600.0  # what a run left behind that nobody went on with
 TUNING = "tuning"  # folder in the cache
