@@ -117,5 +117,6 @@ def test_the_demo_ends_by_itself_and_leaves_nothing():
         assert demo.returncode == 0, demo.stderr
         assert "query_rpc_tracker" in demo.stdout
         assert "adreno-630" in demo.stdout
+        assert "speed-up" in demo.stdout
         assert leftovers(Path(folder)) == []
         assert list(Path(folder).iterdir()) == []
