@@ -1,0 +1,85 @@
+"""docs/tutorials.md: the commands of each tutorial, in order, on one farm of virtual phones.
+
+What differs from the document (`adapted`): virtual phones have no GPU, so `--target adreno` becomes `--target cpu`, in
+float32, as half precision takes this host's processor a minute a run. Searches are of a few trials that the random cost
+model chooses. An untuned ResNet takes seconds a run: the small network stands in for the one that is tuned, and the
+other is timed twice on one phone (test_real_networks.py has ResNet-18 in full size). The rest runs as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tvm import environment
+from tests.support.whole_farm import running_farm
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "tutorials.md").read_text()
+SECTION = re.compile(r"^## (.*?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TUTORIALS = {title: CONSOLE.findall(text) for title, text in SECTION.findall(GUIDE)}
+CUT = {"--trials": "4", "--repeat": "2"}
+STAND_INS = {"resnet18": "small_cnn"}
+SAYS = {  # what only a command that worked prints
+    "bench": "ms",
+    "compare": "pairs",
+    "compile": "compiled in",
+    "history": "bench",
+    "model": "",
+    "records": "",
+    "run": "",
+    "tune": "speed-up",
+}
+
+
+def adapted(command: str) -> list[str]:
+    """A line of the document as it runs here."""
+    words = [STAND_INS.get(word, word) for word in shlex.split(command)]
+    for option, value in CUT.items():
+        if option in words:
+            words[words.index(option) + 1] = value
+    if "adreno" in words:
+        words[words.index("adreno")] = "cpu"
+        words += ["--precision", "float32"]  # the last one counts
+    if words[1] == "tune":
+        words += ["--cost-model", "random"]
+    if words[1] == "bench":
+        words += ["--devices", "1"]
+    return words
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("oneplus-12", "oneplus-12") as farm:
+        yield farm
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where people would type it all: later tutorials use files of earlier ones."""
+    return tmp_path_factory.mktemp("tutorials")
+
+
+def test_every_tutorial_has_commands():
+    assert [len(blocks) for blocks in TUTORIALS.values()] == [1] * 5
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("title", TUTORIALS)
+def test_the_commands_of(farm, folder, title):
+    for line in TUTORIALS[title][0].splitlines():
+        program, *words = adapted(line.removeprefix("$ "))
+        assert program == "farm"
+        done = subprocess.run(
+            [sys.executable, "-m", "farm", *words],
+            env=environment() | {"FARM_SOCKET": str(farm.socket), "XDG_CACHE_HOME": str(folder / "cache")},
+            cwd=folder, capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        print(f"$ {line}\n{done.stdout}{done.stderr}")  # what people see, when it fails
+        assert done.returncode == 0, line
+        assert SAYS[words[0]] in done.stdout + done.stderr, line
