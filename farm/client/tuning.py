@@ -18,6 +18,7 @@ from farm.client.asynchronous import AsyncClient
 from farm.client.lease import AsyncLease
 from farm.core.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
 from farm.core.selector import Selector
+from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.candidate import Measured
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
@@ -70,6 +71,7 @@ class FarmRunner(PoolRunner):
             on_notice: hears sentences for people, from other threads.
         """
         self._phones = FarmPhones(on, devices, socket, on_notice)
+        intrinsics.load()  # else the search imports those of CUDA too, which no phone has: most of ten seconds
         super().__init__(self._phones, evaluator=evaluator, timeout_s=timeout_s, measured=measured, tell=on_notice)
         # Not at garbage collection alone: a script may just end. Giving phones back takes a thread pool, which the
         # interpreter closes before it calls `atexit`; the later one registers here, the earlier one is called.

@@ -55,7 +55,7 @@ class Server:
     link: socket.socket
     pid: int  # and process group
     wait: Callable[[], object]  # until the process has ended
-    again: Callable[[], Server] | None = None  # starts another one, where that is possible
+    again: Callable[[], Server]  # starts another one
 
 
 def forked_server() -> Server:
@@ -66,7 +66,7 @@ def forked_server() -> Server:
     pid = os.fork()
     if pid:
         theirs.close()
-        return Server(ours, pid, functools.partial(os.waitpid, pid, 0))
+        return Server(ours, pid, functools.partial(os.waitpid, pid, 0), started_server)
     try:
         os.setsid()
         ours.close()

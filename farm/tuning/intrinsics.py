@@ -8,12 +8,22 @@ and x86's dot products, take 1 s. So nothing of it needs to be imported ahead, i
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 PACKAGE = "tvm.s_tir.tensor_intrin"
 NEEDED = ("arm_cpu", "x86", "riscv_cpu")
+
+
+class _Package(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        """The other parts, when somebody asks for them: `tvm.s_tir.tensor_intrin.cuda`."""
+        if name.startswith("_") or importlib.util.find_spec(f"{PACKAGE}.{name}") is None:
+            raise AttributeError(f"module {PACKAGE!r} has no attribute {name!r}")
+        return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 def load() -> None:
@@ -22,7 +32,7 @@ def load() -> None:
         return
     import tvm
 
-    package = ModuleType(PACKAGE, "The CPUs' part of it: farm.tuning.intrinsics.")
+    package = _Package(PACKAGE, "The CPUs' part of it: farm.tuning.intrinsics.")
     package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
     sys.modules[PACKAGE] = package
     try:

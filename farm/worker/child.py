@@ -1,4 +1,8 @@
-"""What a zygote's child does: greet the daemon, run its task's `main`, report the result or the error."""
+"""What a zygote's child does: greet the daemon, run its task's `main`, report the result or the error.
+
+A task's `early`, where it has one, is called before anything else: this process has a single thread until then, and may
+fork.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ class WorkerBugError(FarmError):
 
 def run(order: Spawn) -> None:
     """Carry out one spawn order in this process."""
+    early(order.task)
     with Daemon(order) as daemon:
         daemon.hello(pid=os.getpid())
         try:
@@ -42,3 +47,11 @@ def run(order: Spawn) -> None:
                     f"{order.task} failed: {type(error).__name__}: {first_line(error)}", evidence=traceback.format_exc()
                 )
             )
+
+
+def early(task: str) -> None:
+    """What the task must do before there are threads. A task that cannot be imported is told of by `run`."""
+    try:
+        getattr(importlib.import_module(task), "early", lambda: None)()
+    except Exception:  # noqa: BLE001 - the task does without; the trace goes into the attempt's log
+        traceback.print_exc()

@@ -16,6 +16,7 @@ from farm.compiler.record_files import BadRecordsError, packed, read_records
 from farm.compiler.records import RecordSet
 from farm.jobs.executor import YieldedError
 from farm.jobs.tasks import TuneTask
+from farm.tuning.builder import Server, forked_server
 from farm.tuning.search import SearchOptions
 from farm.worker.daemon import Daemon
 from farm.worker.daemon_phones import DaemonPhones
@@ -23,6 +24,18 @@ from farm.worker.tuning_report import summary
 from farm.worker.tuning_run import Plan, builds, compared, prepared, searched
 
 ASK_S = 10.0  # between two questions whether others lack this worker's place
+
+_forked: list[Server] = []
+
+
+def early() -> None:
+    """Fork what builds candidates: TVM is imported already, and there are no threads yet."""
+    _forked.append(forked_server())
+
+
+def forked() -> Server | None:
+    """What `early` forked; once."""
+    return _forked.pop() if _forked else None
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
@@ -57,7 +70,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     )
     phones = DaemonPhones(daemon)
     ready = prepared(plan, daemon)
-    found = searched(plan, ready, phones, daemon, yielding(daemon))
+    found = searched(plan, ready, phones, daemon, yielding(daemon), server=forked())
     daemon.progress("keeping the records")
     artifact = daemon.put_artifact(packed(found.records))
     count, best = len(found.records.records), summary(found.records)

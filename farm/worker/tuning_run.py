@@ -29,7 +29,7 @@ from farm.core.errors import FarmError, ModelError, PhoneError, UserError
 from farm.core.target_key import target_key
 from farm.measure.comparison import FIRST_PAIRS
 from farm.tuning import intrinsics
-from farm.tuning.builder import FarmBuilder
+from farm.tuning.builder import FarmBuilder, Server
 from farm.tuning.database import TuningDatabase
 from farm.tuning.defaults import measure_defaults
 from farm.tuning.identical import LIMIT, Judge
@@ -142,11 +142,18 @@ def prepared(plan: Plan, tell: Tell) -> Prepared:
 
 
 def searched(
-    plan: Plan, ready: Prepared, phones: PhoneSource, tell: Tell, look: Callable[[], None] = lambda: None
+    plan: Plan,
+    ready: Prepared,
+    phones: PhoneSource,
+    tell: Tell,
+    look: Callable[[], None] = lambda: None,
+    *,
+    server: Server | None = None,
 ) -> Searched:
     """Search, beginning with what an attempt before this one left in the folder.
 
-    `look` is called often; what it raises ends the search, and nothing that was measured is lost.
+    `look` is called often; what it raises ends the search, and nothing that was measured is lost. `server`, where one
+    runs already, builds.
 
     Raises:
         RecordsBusyError: another process tunes there.
@@ -165,7 +172,7 @@ def searched(
             PoolRunner(
                 phones, evaluator=Evaluator(), timeout_s=plan.candidate_timeout_s, tell=tell.log, judge=judge
             ) as runner,
-            FarmBuilder(runner, cache=plan.cache) as builder,
+            FarmBuilder(runner, cache=plan.cache, server=server) as builder,
         ):
             news = News(tell, runner, look)
             search = Search(database, builder, runner, plan.options, news=news.heard)

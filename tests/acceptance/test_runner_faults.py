@@ -15,10 +15,11 @@ from tests.support.whole_farm import running_farm, until
 pytest.importorskip("tvm")
 
 from farm import FarmBuilder, FarmRunner
+from farm.tuning import intrinsics
 from farm.tuning.session import Evaluator
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 360  # TVM's tensor intrinsics alone take 10 s to import, on a busy host a minute
+LIMIT_S = 360  # a script imports TVM twice, for itself and for its builder: on a busy host a minute
 ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
 PROGRAMS = [text for text in BLOCKS if "FarmRunner" in text]  # the others are farm.Client's
@@ -109,6 +110,8 @@ def tensorized():
     """A schedule that MetaSchedule makes for phones with dot products."""
     import tvm
     from tvm import s_tir, te
+
+    intrinsics.load()
     from tvm.s_tir.tensor_intrin.arm_cpu import ARM_DOT_4x4_i8_SDOT_INTRIN
 
     a = te.placeholder((64, 64), name="a", dtype="int8")

@@ -1,0 +1,46 @@
+"""The tune worker's build server: a fork of the worker, which builds, and of which nothing survives the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("tvm")
+
+from farm.jobs.attempt import Task, WorkerDiedError
+from tests.integration.test_workers import Host, gone, lab_in
+
+
+async def built(lab: Any, kind: str, host: Host) -> Any:
+    task = Task(f"try-{lab.count}", 1, "tests.integration.building", {"kind": kind}, 60.0)
+    return await lab.supervisor.run("default", task, host)
+
+
+async def test_it_is_a_fork_of_the_worker_and_builds(tmp_path: Path) -> None:
+    async with lab_in(tmp_path) as lab:
+        found = await built(lab, "add", Host())
+    assert found["parent"] == found["worker"]
+    assert found["same_program"]  # executed no other one: TVM is not imported a second time
+    assert found["threads"] == [1]
+    assert found["built"]
+
+
+async def test_nothing_survives_a_worker_that_is_killed_while_it_builds(tmp_path: Path) -> None:
+    async with lab_in(tmp_path) as lab:
+        host = Host()
+        running = asyncio.create_task(built(lab, "endless build", host))
+        step, told = await host.heard.get()
+        assert step == "building"
+        assert len(told["family"]) >= 2  # the server and the build
+        os.kill(told["worker"], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError):
+            await running
+        for pid in told["family"]:
+            await gone(pid)
+        assert not any(psutil.pid_exists(pid) for pid in told["family"])
