@@ -19,14 +19,14 @@ from farm.measure.series import FloatArray, series
 from farm.measure.steps import find_step
 
 CONFIDENCE = 0.99
-LOOKS = 3  # comparisons of the same pairs and more (`more_pairs`); the confidence is that of all of them
+LOOKS = 6  # comparisons of the same pairs and more (`more_pairs`); the confidence is that of all of them
 POWER = 0.95
 MIN_EFFECT = 0.01
 FIND_EFFECT = 0.03
 FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
-SCATTER_MARGIN = 1.3  # the scatter is only estimated: by so many of its own standard errors it is taken higher
-MOST_GROWTH = 2.0  # pairs taken between two looks, relative to those there are
+SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
+LEAST_GROWTH, MOST_GROWTH = 0.25, 2.0  # pairs taken between two looks, relative to those there are
 
 
 class Answer(StrEnum):
@@ -82,7 +82,7 @@ def compare(
     """
     _check_effects(min_effect, find_effect)
     rounds = _rounds(a_s, b_s)
-    found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE))
+    found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE), rounds)
     answer = _answer(found, min_effect) if rounds.size >= FEWEST_ROUNDS else Answer.CANNOT_TELL
     scatter = _scatter(found, rounds)
     return Comparison(
@@ -128,14 +128,17 @@ def more_pairs(found: Comparison, *, most: int = 2000) -> int:
     First `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter alone, so that
     looking early gives chance no second try. Without an answer then, `needed_same`: so many make an interval so narrow
     that differences found by chance stay below the minimum effect. No more than twice as many as there are at once, as
-    the scatter is only estimated.
+    the scatter is only estimated, and no less than a quarter: many looks at nearly the same pairs are many chances.
     """
     if found.pairs == 0:
         return 0
     aim = found.needed_pairs
     if aim <= found.pairs and found.answer is Answer.CANNOT_TELL:
         aim = found.needed_same
-    more = min(aim - found.pairs, int(MOST_GROWTH * found.pairs), most - found.pairs)
+    if aim <= found.pairs:
+        return 0
+    more = min(max(aim - found.pairs, int(LEAST_GROWTH * found.pairs)), int(MOST_GROWTH * found.pairs))
+    more = min(more, most - found.pairs)
     return max(0, more + more % 2)
 
 
@@ -234,22 +237,28 @@ def _unsteady(rounds: FloatArray) -> list[Reason]:
     return reasons
 
 
-def _for_all_looks(found: Estimate) -> Estimate:
-    """An interval so much wider that its confidence is that of all looks together (Bonferroni)."""
-    low, high = found.low_s / found.median_s, found.high_s / found.median_s
+def _for_all_looks(found: Estimate, rounds: FloatArray) -> Estimate:
+    """An interval so much wider that its confidence is that of all looks together (Bonferroni).
+
+    On either side it reaches as far as the bootstrap's, and as the standard deviation says if that is further: of few
+    rounds the bootstrap's width scatters, and what is narrow by chance would be what tells a difference.
+    """
     wider = _z() / NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    return replace(found, low_s=found.median_s * low**wider, high_s=found.median_s * high**wider)
+    middle, normal = math.log(found.median_s), _normal(rounds) / math.sqrt(rounds.size)
+    below = max(wider * (middle - math.log(found.low_s)), normal)
+    above = max(wider * (math.log(found.high_s) - middle), normal)
+    return replace(found, low_s=math.exp(middle - below), high_s=math.exp(middle + above))
+
+
+def _normal(rounds: FloatArray) -> float:
+    """The half width, on the log scale, that one round's interval would have if rounds were normal."""
+    return _z() * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
 
 
 def _scatter(found: Estimate, rounds: FloatArray) -> float:
-    """The half width that one round's interval would have, on the log scale.
-
-    The larger of what the interval says, which knows heavy tails but not well, and of what the standard deviation says;
-    and of that an upper bound, as few rounds tell either badly.
-    """
+    """The half width that one round's interval would have, on the log scale; an upper bound, as few tell it badly."""
     half = (math.log(found.high_s) - math.log(found.low_s)) / 2
-    normal = _z() * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
-    return max(half * math.sqrt(rounds.size), normal) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
+    return max(half * math.sqrt(rounds.size), _normal(rounds)) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
 
 
 def _pairs(scatter: float, half: float) -> int:

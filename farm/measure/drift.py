@@ -86,11 +86,11 @@ def running_median(values: FloatArray, half: int = 4) -> FloatArray:
     """The median of each value and `half` neighbours on either side; fewer at the ends."""
     if values.size <= 2 * half + 1:
         return np.full(values.size, np.median(values))
-    windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
-    middle = np.median(windows, axis=1)
-    first = [np.median(values[: place + half + 1]) for place in range(half)]
-    last = [np.median(values[values.size - half - 1 - place :]) for place in range(half - 1, -1, -1)]
-    return np.concatenate([first, middle, last])
+    padded = np.concatenate([np.full(half, np.nan), values, np.full(half, np.nan)])
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)  # nan last
+    places = np.arange(values.size)
+    there = np.minimum(places, half) + np.minimum(places[::-1], half) + 1
+    return np.asarray((windows[places, (there - 1) // 2] + windows[places, there // 2]) / 2, dtype=np.float64)
 
 
 def pulled_in(values: FloatArray, sigmas: float = CLIP) -> FloatArray:

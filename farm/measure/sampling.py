@@ -20,14 +20,15 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
     """How many more to take before looking again; 0: enough, or `most` are taken.
 
     The width of an interval falls with the square root of the samples. Never fewer than a quarter more, never more than
-    as many again. Samples that resemble their neighbours need so many that they say as much as 12 independent ones.
+    as many again. Samples that resemble their neighbours need so many that they say as much as 12 independent ones,
+    counted cautiously: a likeness found too small would both narrow the interval and end the run.
     """
     used = max(found.used, 1)
     needed = float(FEWEST_TRUSTED)
     if found.estimate.half_width > half_width:
         needed = max(needed, MARGIN * used * (found.estimate.half_width / half_width) ** 2)
-    if found.estimate.effective_count < FEWEST_EFFECTIVE:
-        needed = max(needed, MARGIN * used * FEWEST_EFFECTIVE / found.estimate.effective_count)
+    if found.estimate.cautious_count < FEWEST_EFFECTIVE:
+        needed = max(needed, MARGIN * used * FEWEST_EFFECTIVE / found.estimate.cautious_count)
     if any(reason.code in UNSETTLED for reason in found.reasons):
         needed = max(needed, 1.5 * used)
     if needed <= used:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,20 @@ def test_how_long_to_go_on_does_not_depend_on_the_answer():
     even, uneven = (compare(*pairs(FIRST_PAIRS, effect, scale=0.03)) for effect in (0.0, 0.3))
     assert uneven.answer is Answer.SLOWER
     assert more_pairs(even) == more_pairs(uneven) > 0
+
+
+def test_looks_are_not_close_together():
+    found = replace(compare(*pairs(200, 0.0, scale=0.03)), needed_pairs=202)
+    assert more_pairs(found) == 50
+    assert more_pairs(replace(found, needed_pairs=200, needed_same=200)) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_interval_is_no_narrower_than_the_standard_deviation_says(seed):
+    rounds = 0.02 * noise(20, seed)
+    found = compare(np.full(40, TRUE_S), TRUE_S * np.exp(np.repeat(rounds, 2)))
+    of_one_look = 2.576 * math.sqrt(math.pi / 2) * np.std(rounds) / math.sqrt(20)
+    assert min(math.log(found.high / found.ratio), math.log(found.ratio / found.low)) > of_one_look
 
 
 def test_a_ratio_that_changes_within_is_told():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from farm.measure.drift import correct, detrended, filled
-from farm.measure.interval import block_length, likeness, median_interval, student, variance_inflation
+from farm.measure.drift import correct, detrended, filled, running_median
+from farm.measure.interval import _row_medians, block_length, likeness, median_interval, student, variance_inflation
 from farm.measure.series import series
 from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise
 
@@ -49,6 +50,35 @@ def test_variance_inflation_tends_to_what_is_known_of_ar1():
 @given(st.floats(0, 0.95), st.integers(1, 5000))
 def test_blocks_fit(rho, count):
     assert 1 <= block_length(rho, count) <= max(1, count // 5)
+
+
+@given(st.integers(2, 300), st.floats(0, 0.95))
+@settings(deadline=None)
+def test_the_cautious_count_is_no_larger(count, rho):
+    found = replace(median_interval(noise(count)), effective_count=count / variance_inflation(rho, count))
+    assert 0 < found.cautious_count <= found.effective_count
+
+
+def test_the_cautious_count_of_many_samples_is_what_it_seems():
+    found = median_interval(ar(20_000, 0.7))
+    assert found.cautious_count == pytest.approx(found.effective_count, rel=0.05)
+
+
+@pytest.mark.parametrize("count", [4, 5, 40, 41])
+@pytest.mark.parametrize("block", [1, 3])
+def test_medians_of_draws_are_numpys(count, block):
+    values = np.round(noise(count), 1)
+    taken = np.random.default_rng(1).integers(0, count, (50, count)) + np.arange(count) % block
+    assert _row_medians(values, taken) == pytest.approx(np.median(values[taken % count], axis=1), abs=1e-12)
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=40))
+@settings(deadline=None)
+def test_running_medians_are_those_of_each_window(values):
+    array = np.array(values)
+    whole = array.size <= 9
+    windows = [array if whole else array[max(0, place - 4) : place + 5] for place in range(array.size)]
+    assert running_median(array) == pytest.approx(np.array([np.median(each) for each in windows]))
 
 
 def test_the_same_samples_give_the_same_interval():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,13 @@ def test_the_first_batch_alone_is_enough_for_independent_samples():
 
 def test_samples_like_their_neighbours_need_more():
     assert more_samples(assess(a_run(ar(FIRST_SAMPLES, 0.9, seed=3)), NOMINAL_S), 0.5) > 0
+
+
+def test_a_likeness_that_may_be_larger_than_it_seems_needs_more():
+    found = assess(a_run(ar(FIRST_SAMPLES, 0.7, seed=3)), NOMINAL_S)
+    seems = replace(found, estimate=replace(found.estimate, effective_count=13.0))
+    assert more_samples(seems, 0.5) > 0
+    assert more_samples(replace(found, estimate=replace(found.estimate, effective_count=30.0)), 0.5) == 0
 
 
 def test_what_warm_up_took_is_taken_anew():
