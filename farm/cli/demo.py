@@ -36,7 +36,7 @@ def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
     phones: Annotated[str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.")] = ",".join(PHONES),
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
-    trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none.")] = TRIALS,
+    trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
     arm64: Annotated[bool, typer.Option("--arm64", help="Phones that run AArch64 code, under qemu.")] = False,
 ) -> None:
@@ -58,7 +58,7 @@ def demo(
         model = _network(farm, NETWORK)
         _typed(farm, "bench", model, "--on", "android", "--repeat", str(repeat))
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
-        if trials:
+        if trials and not arm64:  # under qemu it would take minutes
             on, devices = _twins(farm)
             options = ("--on", on, "--devices", str(devices), "--trials", str(trials), "--cost-model", "random")
             _typed(farm, "tune", _network(farm, TUNED), *options)
