@@ -24,12 +24,17 @@ SECTION = re.compile(r"^## (.*?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TUTORIALS = {title: CONSOLE.findall(text) for title, text in SECTION.findall(GUIDE)}
 CUT = {"--trials": "4", "--repeat": "2"}
+MORE = {
+    "bench": ["--devices", "1", "--measure", "5"],
+    "compare": ["--measure", "5"],
+    "tune": ["--cost-model", "random"],
+}
 STAND_INS = {"resnet18": "small_cnn"}
 SAYS = {  # what only a command that worked prints
     "bench": "ms",
-    "compare": "pairs",
+    "compare": "PAIRS",
     "compile": "compiled in",
-    "history": "bench",
+    "history": "MEDIAN",
     "model": "",
     "records": "",
     "run": "",
@@ -46,11 +51,7 @@ def adapted(command: str) -> list[str]:
     if "adreno" in words:
         words[words.index("adreno")] = "cpu"
         words += ["--precision", "float32"]  # the last one counts
-    if words[1] == "tune":
-        words += ["--cost-model", "random"]
-    if words[1] == "bench":
-        words += ["--devices", "1"]
-    return words
+    return words + MORE.get(words[1], [])
 
 
 @pytest.fixture(scope="module")
