@@ -146,8 +146,12 @@ def linkers(
     return tuple(linker for linker in found if linker is not None)
 
 
-def link_shared(linker: Linker, output: Path, objects: Sequence[Path], *, needed: Sequence[str] = ()) -> None:
+def link_shared(
+    linker: Linker, output: Path, objects: Sequence[Path], *, needed: Sequence[str] = (), stubs: Path | None = None
+) -> None:
     """Link object files into the shared library `output`, which will name `needed` as its DT_NEEDED.
+
+    `stubs`: a folder that keeps what stands in for those, for libraries of the same ABI: a linker's start for each.
 
     Raises:
         LinkError: the linker failed; evidence is what it said.
@@ -155,14 +159,14 @@ def link_shared(linker: Linker, output: Path, objects: Sequence[Path], *, needed
     if not objects:
         raise LinkError("there is nothing to link", hint="the compiled module has no code of its own")
     with tempfile.TemporaryDirectory(prefix="farm-link-") as place:
-        stubs = [_stub(linker, name, objects[0], Path(place)) for name in needed]
+        stand_ins = [_stub(linker, name, objects[0], Path(place), stubs or Path(place)) for name in needed]
         _run(
             linker,
             [
                 *linker.option("--as-needed"),
                 *map(str, objects),
                 *linker.option("--no-as-needed"),
-                *map(str, stubs),
+                *map(str, stand_ins),
                 *linker.option("--as-needed"),
                 # gcc and clang, unlike g++, take libm only when told to.
                 *(["-lm"] if linker.has_system_libraries else _without_system_libraries(linker)),
@@ -179,8 +183,10 @@ def needed_libraries(platform: Platform, linker: Linker) -> tuple[str, ...]:
     return ffi if linker.has_system_libraries else (*ffi, *_ANDROID_NEEDED)
 
 
-def exporter(abi: Abi, platform: Platform, linker: Linker | None = None) -> Callable[..., None]:
-    """The `fcompile` for TVM's `export_library` that links for a target.
+def exporter(
+    abi: Abi, platform: Platform, linker: Linker | None = None, stubs: Path | None = None
+) -> Callable[..., None]:
+    """The `fcompile` for TVM's `export_library` that links for a target; `stubs` as in `link_shared`.
 
     Raises:
         NoLinkerError: the host has no linker for it (now, not at export).
@@ -190,20 +196,23 @@ def exporter(abi: Abi, platform: Platform, linker: Linker | None = None) -> Call
 
     def fcompile(output: str, objects: Sequence[str], options: object = None, **_others: object) -> None:
         del options
-        link_shared(chosen, Path(output), [Path(name) for name in objects], needed=needed)
+        link_shared(chosen, Path(output), [Path(name) for name in objects], needed=needed, stubs=stubs)
 
     fcompile.output_format = "so"  # type: ignore[attr-defined]  # how export_library learns the suffix
     fcompile.linker = chosen  # type: ignore[attr-defined]
     return fcompile
 
 
-def _stub(linker: Linker, name: str, content: Path, place: Path) -> Path:
+def _stub(linker: Linker, name: str, content: Path, place: Path, kept: Path) -> Path:
     """A stand-in for a library that is on the phone only: all a linker takes from it is its name.
 
     Any object file serves as its content (GNU ld refuses an empty one); the real objects come first and win.
     """
-    stub = place / name
-    _run(linker, [*linker.option("-soname", name), str(content), *_without_system_libraries(linker)], stub)
+    stub = kept / name
+    if not stub.exists():
+        made = place / f"{name}.made"
+        _run(linker, [*linker.option("-soname", name), str(content), *_without_system_libraries(linker)], made)
+        made.rename(stub)  # whole from the first moment: others may link beside us
     return stub
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import json
 import os
@@ -179,13 +178,14 @@ def build(fields: Mapping[str, Any], module: bytes, place: Path) -> None:
     scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(module.decode()))
     library = tvm.tirx.build(scheduled, target=tvm.target.Target(fields["target"]))
     made = place / "candidate.so"
-    library.export_library(str(made), fcompile=_exporter(fields["abi"], fields["platform"]))
+    library.export_library(str(made), fcompile=_exporter(fields["abi"], fields["platform"], fields["folder"]))
     made.rename(fields["output"])
 
 
-@functools.cache
-def _exporter(abi: str, platform: str) -> Any:
-    return exporter(Abi(abi), Platform(platform))
+def _exporter(abi: str, platform: str, folder: str) -> Any:
+    stubs = Path(folder) / f"{abi}-{platform}"
+    stubs.mkdir(exist_ok=True)
+    return exporter(Abi(abi), Platform(platform), stubs=stubs)
 
 
 def die_with(parent: int) -> None:

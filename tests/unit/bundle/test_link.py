@@ -134,3 +134,18 @@ def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path: Pat
     assert final[final.index("-Wl,--no-as-needed") + 1].endswith("/libtvm_ffi.so")
     assert "-Wl,-z,max-page-size=16384" in final
     assert (tmp_path / "out.so").exists()
+
+
+def test_stand_ins_that_are_kept_are_made_once(tmp_path: Path) -> None:
+    program = tmp_path / "ld"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
+    program.chmod(0o755)
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    for name in ("one.so", "two.so"):
+        linker = Linker("ld", (str(program),), is_driver=False)
+        link_shared(linker, tmp_path / name, [tmp_path / "code.o"], needed=["libm.so", "libc.so"], stubs=stubs)
+    told = (tmp_path / "told").read_text().splitlines()
+    assert [line.count("-soname") for line in told] == [1, 1, 0, 0]
+    assert all(str(stubs / "libc.so") in line for line in told[2:])
+    assert sorted(path.name for path in stubs.iterdir()) == ["libc.so", "libm.so"]
