@@ -1,6 +1,10 @@
 """A user's tuning script, stock or farm: `python -m benchmarks.tune_script ORDER`, ORDER is JSON.
 
-It prints one JSON line: seconds of the call of `tune_tir`, seconds since the process began, trials, the best seconds.
+It prints one JSON line: trials, the best seconds, and where the time went, in seconds: before `tune_tir` (`begin_s`:
+imports, making runner and builder), thinking of candidates (`think_s`), in the builder (`build_s`), in the runner
+(`run_s`), training (`train_s`), and what else is in `tune_tir` (`rest_s`: with stock, importing tensor intrinsics).
+`cpu_s` is processor time of this process and of its children that have ended: not the phone's, nor the daemon's.
+
 Both sides are the same script with the same target, cost model, seed and number of trials; runner and builder differ.
 """
 
@@ -8,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import sys
 import tempfile
 import time
@@ -29,25 +34,48 @@ def main(order: dict[str, Any]) -> None:
     c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     module = tvm.IRModule({"main": te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")})
     target = tvm.target.Target(order["target"])
+    profiler = ms.Profiler()
     with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
         runner, builder = (_farm if "socket" in order else _stock)(order, stack, ms, Path(work))
-        begun_s = time.monotonic()
-        database = ms.tune_tir(
-            module,
-            target,
-            work,
-            max_trials_global=order["trials"],
-            num_trials_per_iter=order["per_iter"],
-            builder=builder,
-            runner=runner,
-            cost_model=order["cost_model"],
-            seed=order["seed"],
-        )
-        call_s = time.monotonic() - begun_s
+        begin_s = _age_s()
+        with profiler:
+            database = ms.tune_tir(
+                module,
+                target,
+                work,
+                max_trials_global=order["trials"],
+                num_trials_per_iter=order["per_iter"],
+                builder=builder,
+                runner=runner,
+                cost_model=order["cost_model"],
+                seed=order["seed"],
+            )
+        called_s = _age_s()
         records = database.get_all_tuning_records()
         best_s = min(float(seconds) for record in records for seconds in record.run_secs)
-    whole_s = time.time() - psutil.Process().create_time()
-    print(json.dumps({"call_s": call_s, "whole_s": whole_s, "trials": len(records), "best_s": best_s}), flush=True)
+    parts = _parts({str(name): float(seconds) for name, seconds in profiler.get().items()})
+    times = {"begin_s": begin_s, **parts, "rest_s": called_s - begin_s - sum(parts.values())}
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    times["cpu_s"] = sum(each.ru_utime + each.ru_stime for each in used)
+    print(json.dumps({**times, "trials": len(records), "best_s": best_s}), flush=True)
+
+
+def _age_s() -> float:
+    """Seconds since this process began."""
+    return float(time.time() - psutil.Process().create_time())
+
+
+def _parts(spent_s: dict[str, float]) -> dict[str, float]:
+    """MetaSchedule's own account of a tuning run, in fewer words."""
+    words: dict[str, str | tuple[str, ...]] = {
+        "think_s": "EvoSearch/",
+        "build_s": "SendToBuilder",
+        "run_s": ("SendToRunner", "JoinRunnerFutures"),
+        "train_s": "MeasureCallback/UpdateCostModel",
+    }
+    # The one left out is part of another one.
+    own_s = {name: seconds for name, seconds in spent_s.items() if not name.endswith("/CopyMeasuredWorkloads")}
+    return {part: sum(own_s[name] for name in own_s if name.startswith(begins)) for part, begins in words.items()}
 
 
 def _farm(order: dict[str, Any], stack: contextlib.ExitStack, ms: Any, work: Path) -> tuple[Any, Any]:
