@@ -34,7 +34,7 @@ FIND_EFFECT = 0.03
 PROCESSES = 2
 # With these, a rate that holds by a small margin has an interval inside its goal (0 of 385 shows "under 1 %").
 SAMPLED_RUNS = 2000
-COVERAGE_RUNS = 1000
+COVERAGE_RUNS = 1500
 DETECTION_RUNS = 400
 ALARM_RUNS = 600
 POWER_RUNS = 800
@@ -170,7 +170,7 @@ def _coverage() -> list[Case]:
                 Case(f"coverage, {count} samples: drift, {name}", COVERAGE_RUNS, _fixed(shape, count, _covers), goal)
             )
     four = _fixed(runs.shape(runs.normal, runs.drift), FIRST_SAMPLES, _covers, 4)
-    cases.append(Case(f"coverage, {FIRST_SAMPLES} samples, 4 to a reading: drift, iid", COVERAGE_RUNS, four))
+    cases.append(Case(f"coverage, {FIRST_SAMPLES} samples, 4 to a reading: drift, iid", COVERAGE_RUNS, four, goal))
     return cases
 
 

@@ -113,9 +113,10 @@ def median_interval(
     block = block_length(likeness_of, count)
     inflation = variance_inflation(likeness_of, count)
     tail = (1 - confidence) / 2
-    drawn = _medians(log_values - middle, residual, max(block, min(beside, max(count // FEWEST_BLOCKS, 1))), seed)
+    together = max(block, min(beside, max(count // FEWEST_BLOCKS, 1)))
+    drawn = _medians(log_values - middle, residual, together, seed)
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    wider = _widening(likeness_of, block, count, confidence)
+    wider = _widening(likeness_of, block, together, count, confidence)
     return Estimate(
         median_s=math.exp(middle),
         low_s=math.exp(middle + min(wider * float(low), 0.0)),
@@ -167,8 +168,8 @@ def _row_medians(values: FloatArray, taken: npt.NDArray[np.intp]) -> FloatArray:
     return np.asarray((ordered[drawn[:, (width - 1) // 2]] + ordered[drawn[:, width // 2]]) / 2, dtype=np.float64)
 
 
-def _widening(likeness_of: float, block: int, count: int, confidence: float) -> float:
-    """By how much the bootstrap's interval is too narrow."""
+def _widening(likeness_of: float, block: int, together: int, count: int, confidence: float) -> float:
+    """By how much the bootstrap's interval is too narrow. `together`: samples that are drawn together."""
     if count < 2:
         return 1.0
     truth = _inflation(likeness_of, count, count)
@@ -180,7 +181,10 @@ def _widening(likeness_of: float, block: int, count: int, confidence: float) -> 
     elif confidence > TAILS_HOLD:
         freedom = count - 1
     else:
-        return missed * SINGLE_DRAWS
+        missed *= SINGLE_DRAWS
+        if together == 1:
+            return missed
+        freedom = count / together - 1  # the readings of the reference, which are few
     return missed * student(quantile, freedom) / NormalDist().inv_cdf(quantile)
 
 
