@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from farm.measure.interval import Estimate
 
 MIN_EFFECT = 0.01  # DESIGN D8
+IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +41,8 @@ def compare(
     target_b: Annotated[str | None, typer.Option(help="Of B, if not as A.")] = None,
     precision_b: Annotated[m.Precision | None, typer.Option(help="Of B, if not as A.")] = None,
     records_b: Annotated[Path | None, typer.Option(help="Of B; without, B is not tuned.")] = None,
+    bundle: Annotated[str | None, typer.Option(help="Runtime bundle of A; with --bundle-b: A under both.")] = None,
+    bundle_b: Annotated[str | None, typer.Option(help="Runtime bundle to compare it with.")] = None,
     shape: m.Shapes = None,
     dtype: m.Dtypes = None,
     inputs: Annotated[
@@ -54,10 +58,10 @@ def compare(
     detach: work.Detach = False,
     json: JsonFlag = False,
 ) -> None:
-    """Time two builds in turns on the same phones, or compare two benches that are stored. Ctrl-C cancels.
+    """Time two builds in turns on the same phones, or one under two runtime bundles, or compare two stored benches.
 
-    The answer is what B is, seen from A: faster, slower, same, or cannot tell. Exit code 0 whatever it is; 1 when a
-    phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
+    Ctrl-C cancels. The answer is what B is, seen from A: faster, slower, same, or cannot tell. Exit code 0 whatever it
+    is; 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
     """
     files = [Path(each) for each in (a, b or a) if Path(each).exists()]
     with work.client() as farm:
@@ -71,7 +75,7 @@ def compare(
         options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
         options |= m.model_options(target, precision, shape, dtype, records)
         options |= {"target_b": target_b, "precision_b": precision_b and precision_b.value, "records_b": records_b}
-        options |= {"min_effect": min_effect, "measure_s": measure_s}
+        options |= {"min_effect": min_effect, "measure_s": measure_s, "bundle": bundle, "bundle_b": bundle_b}
         spec = farm.compare_spec(a, b or a, inputs=inputs, **options)
         submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
         outcomes = farm.wait(submitted)
@@ -108,7 +112,7 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
         ],
     )  # fmt: skip
     for each in results:
-        for line in (*_remarks(each["comparison"]), *each["certificate"]["notes"]):
+        for line in (*_bundles(each), *_remarks(each["comparison"]), *each["certificate"]["notes"]):
             tell(f"  {each['device']}: {line}")
 
 
@@ -117,6 +121,13 @@ def sentence(compared: Mapping[str, Any]) -> str:
     interval = f"99 % interval {compared['low']:.3f} to {compared['high']:.3f}"
     said = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
     return f"{said.get(compared['answer'], 'cannot tell')}: B / A is {compared['ratio']:.3f}, {interval}"
+
+
+def _bundles(result: Mapping[str, Any]) -> list[str]:
+    if "bundle" not in result["a"]:
+        return []
+    a, b = (result[side]["bundle"] for side in ("a", "b"))
+    return [f"A is bundle {a['name']} ({a['hash'][:12]}), B is bundle {b['name']} ({b['hash'][:12]}), TVM {a['tvm']}"]
 
 
 def _remarks(compared: Mapping[str, Any]) -> list[str]:
@@ -135,19 +146,9 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool) -> N
     Raises:
         UserError: they are no benches that may be compared.
     """
-    from farm.measure.comparison import compare_results
-
     outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
     first, second = (_certificate(each) for each in outcomes)
-    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
-        if first[name] != second[name]:
-            raise UserError(
-                f"the two were measured on different {what}: {first[name]} and {second[name]}",
-                hint="compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR",
-            )
-    found = compare_results(
-        _estimate(first), _estimate(second), min_effect=min_effect, find_effect=3 * min_effect or 0.03
-    )
+    found = compare_stored(first, second, min_effect)
     compared = found.to_wire()
     verdicts = [each["verdict"] for each in (first, second)]
     if json:
@@ -161,6 +162,48 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool) -> N
     for name, verdict in zip("AB", verdicts, strict=True):
         if verdict != "trusted":
             tell(f"  the result of {name} is {verdict}")
+
+
+def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
+    """Compare two benches by their certificates, both at the nominal speed of B.
+
+    Raises:
+        UserError: they may not be compared, or one of them is no measurement.
+    """
+    from farm.measure.comparison import compare_results
+    from farm.measure.effects import find_effect_of
+
+    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
+        if a[name] != b[name]:
+            raise UserError(f"the two were measured on different {what}: {a[name]} and {b[name]}", hint=IN_TURNS)
+    kernels = [(each.get("reference") or {}).get("kernel", "") for each in (a, b)]
+    if kernels[0] != kernels[1]:
+        raise UserError(
+            f"cannot tell: the two were measured beside different reference kernels, {kernels[0] or 'none'} and "
+            f"{kernels[1] or 'none'}",
+            hint=IN_TURNS,
+        )
+    for name, each in (("A", a), ("B", b)):
+        if each["verdict"] == "rejected":
+            why = "; ".join(reason["sentence"] for reason in each["reasons"])
+            raise UserError(f"cannot tell: the result of {name} is rejected: {why}", hint=IN_TURNS)
+    try:
+        return compare_results(
+            at_speed_of(b, a), _estimate(b), min_effect=min_effect, find_effect=find_effect_of(min_effect)
+        )
+    except ValueError as error:
+        raise UserError(f"the two cannot be compared: {error}", hint=IN_TURNS) from error
+
+
+def at_speed_of(of: Mapping[str, Any], certificate: Mapping[str, Any]) -> Estimate:
+    """A certificate's estimate at the nominal speed of another one with the same reference kernel."""
+    given, wanted = (each.get("reference") for each in (certificate, of))
+    estimate = _estimate(certificate)
+    if not given or not wanted:
+        return estimate
+    factor = wanted["nominal_s"] / given["nominal_s"]
+    times = {name: getattr(estimate, name) * factor for name in ("median_s", "low_s", "high_s")}
+    return replace(estimate, **times)
 
 
 def _certificate(outcome: Outcome) -> Mapping[str, Any]:

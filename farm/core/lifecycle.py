@@ -25,6 +25,7 @@ from farm.core.lifecycle_messages import (
     BackOff,
     BugFound,
     BundlesChanged,
+    BundleWanted,
     Check,
     CheckFailed,
     CheckPassed,
@@ -92,7 +93,7 @@ TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
         Life.IDENTIFYING: frozenset({Life.NEW, Life.PROVISIONING, Life.RECOVERING}) | LINK_DOWN,
         Life.NEW: frozenset({Life.PROVISIONING}) | LINK_DOWN,
         Life.PROVISIONING: frozenset({Life.STARTING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}) | LINK_DOWN,
-        Life.STARTING: frozenset({Life.CHECKING, Life.RECOVERING, Life.NEW}) | LINK_DOWN,
+        Life.STARTING: frozenset({Life.CHECKING, Life.PROVISIONING, Life.RECOVERING, Life.NEW}) | LINK_DOWN,
         Life.CHECKING: frozenset(
             {Life.READY, Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}
         )
@@ -109,6 +110,8 @@ TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
 WORKING = frozenset(
     {Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING}
 )  # lives in which exactly one answer is awaited
+# Lives in which another bundle may be wanted: its server runs, or is about to.
+CHANGING = frozenset({Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.READY, Life.RECOVERING})
 SERVED = frozenset({Life.CHECKING, Life.READY, Life.RECOVERING})  # lives in which a server may be followed
 
 
@@ -128,6 +131,8 @@ class DeviceState:
     suspect: bool = False
     untidy: bool = False  # a person had it; it is not READY again before what they left is removed
     bundle: str = ""  # hash of the bundle verified on it
+    lent: str = ""  # hash of the bundle that it runs for whoever has it; "": its own
+    refusal: str = ""  # why it did not take the bundle that was last wanted
     trouble: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
     hint: str = ""  # what a person can do about it
     ready_at: float = 0.0  # monotonic seconds; meaningful while READY
@@ -189,6 +194,8 @@ def decide(state: DeviceState, event: Event, now: float) -> Decision:
             return _link_changed(state, event)
         case Adopted() | Unadopted() | ServiceChanged() | Released() | BundlesChanged():
             return _operator_spoke(state, event)
+        case BundleWanted(bundle=bundle):
+            return _bundle_wanted(state, bundle)
         case ServerDied() | LinkLost() | SessionBroke():
             return _server_in_doubt(state, event, now)
         case LeftByPerson(reason=reason):
@@ -251,11 +258,23 @@ def _server_in_doubt(state: DeviceState, event: ServerDied | LinkLost | SessionB
         case ServerDied(follow=follow, reason=reason):
             if follow != state.follow or not follow:
                 return state, ()
+            if state.lent and state.life is Life.CHECKING:
+                return _unlent(state, reason)
             return _retry(replace(state, follow=0), Life.STARTING, reason)
         case LinkLost(follow=follow, reason=reason):
             if follow != state.follow or not follow:
                 return state, ()
             return _retry(replace(state, follow=0), Life.PROVISIONING, reason)
+
+
+def _bundle_wanted(state: DeviceState, bundle: str) -> Decision:
+    """Provision anew, whatever was under way; a device that is not on its way to ready takes only its own."""
+    if bundle == state.lent:
+        return state, ()
+    wanted = replace(state, lent=bundle, refusal="")
+    if state.life in CHANGING and state.identified:
+        return _work(replace(wanted, trouble="its runtime bundle is changed"), Life.PROVISIONING)
+    return (replace(state, refusal=state.reason), ()) if bundle else (wanted, ())
 
 
 def _left_by_person(state: DeviceState, reason: str) -> Decision:
@@ -274,6 +293,8 @@ def _reap(state: DeviceState) -> Decision:
 
 
 def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
+    if state.lent and isinstance(event, ProvisionFailed | StartFailed | CheckFailed):
+        return _unlent(state, event.reason)
     match event:
         case Identified(adopted=adopted):
             known = replace(state, identified=True, adopted=adopted)
@@ -291,7 +312,8 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
             return followed, (FollowServer(followed.follow), *work)
         case CheckPassed():
             ready = replace(state, life=Life.READY, trouble="", hint="", wrong=0, ready_at=now)
-            return replace(ready, generation=ready.generation + 1), (DropOldBundles(),)
+            # Who has borrowed it may want another bundle again.
+            return replace(ready, generation=ready.generation + 1), () if ready.lent else (DropOldBundles(),)
         case CheckFailed(wrong=True, reason=reason, hint=hint):
             return _wrong_result(state, reason, hint)
         case CheckFailed(reason=reason, hint=hint):
@@ -313,6 +335,12 @@ def _work_answered(state: DeviceState, event: Answer, now: float) -> Decision:
             | RecoveryFailed(reason=reason, hint=hint)
         ):
             return _back_off(replace(state, follow=0, failures=state.failures + 1), reason, hint)
+
+
+def _unlent(state: DeviceState, reason: str) -> Decision:
+    """A lent bundle does not work: that says nothing about the device, whose own bundle decides as ever."""
+    own = replace(state, lent="", refusal=reason, suspect=True, trouble=f"it did not take another bundle: {reason}")
+    return _work(own, Life.PROVISIONING)
 
 
 def _wrong_result(state: DeviceState, reason: str, hint: str) -> Decision:
@@ -364,5 +392,6 @@ def _work(
 
 
 def _rest(state: DeviceState, life: Life, trouble: str = "", hint: str = "") -> DeviceState:
-    """Enter a life in which nothing is awaited: outstanding work and following are over."""
-    return replace(state, life=life, generation=state.generation + 1, follow=0, trouble=trouble, hint=hint)
+    """Enter a life in which nothing is awaited: outstanding work and following are over, and nobody borrows it."""
+    rest = replace(state, life=life, generation=state.generation + 1, follow=0, trouble=trouble, hint=hint)
+    return replace(rest, lent="", refusal=rest.reason) if rest.lent else rest

@@ -178,6 +178,13 @@ class BundlesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BundleWanted:
+    """Whoever has the device wants this bundle (a hash) on it; "": nobody does any more, it gets its own back."""
+
+    bundle: str
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """An operator says that a quarantined device is fine again."""
 
@@ -221,6 +228,7 @@ Event = (
     | SessionBroke
     | LeftByPerson
     | BundlesChanged
+    | BundleWanted
     | Released
     | BugFound
     | ServiceChanged

@@ -18,9 +18,10 @@ from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
 from farm.fleet.conditions import read_conditions
+from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.lease import LeaseExecutor
-from farm.jobs.measuring import BenchExecutor, CompareExecutor
+from farm.jobs.measuring import BenchExecutor
 from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.poison import PoisonLedger
@@ -112,7 +113,7 @@ async def open_sharing(
         devices=phones.fleet,
         executors={
             BenchSpec.kind: BenchExecutor(work, look, store.measurements.nominal_s),
-            CompareSpec.kind: CompareExecutor(work, look),
+            CompareSpec.kind: CompareExecutor(work, look, Bundles(workers.bundles.get, leasing, phones.fleet.lending)),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
             TuneSpec.kind: TuneExecutor(work, store.record_sets),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),

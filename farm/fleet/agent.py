@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -22,11 +22,9 @@ from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.errors import FarmError, Fault, NoSuchDeviceError, PhoneError, UserError
+from farm.core.errors import FarmError, Fault, PhoneError
 from farm.core.identity import DeviceIdentity
-from farm.core.labels import normalise
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
-from farm.core.selector import nearest
 from farm.fleet import traces
 from farm.fleet.back_off import back_off_s
 from farm.fleet.checker import Checker
@@ -111,6 +109,7 @@ class Agent:
         self._lifecycle = Lifecycle(state)
         self._rpc = RpcServer(means.client, serial)
         self._bundle: Bundle | None = None
+        self._wanted: Bundle | None = None  # by whoever has it; meant while its state says that it is lent
         self._others: tuple[str, ...] = ()  # folders of bundles that are no longer wanted
         self._sessions_left = 0  # processes of orphaned sessions, as the last probe saw them
         self._work: asyncio.Task[None] | None = None
@@ -161,6 +160,11 @@ class Agent:
             self.installing = ""
         for instruction in instructions:
             self._perform(instruction)
+
+    def lend(self, bundle: Bundle) -> None:
+        """Whoever has the device wants another bundle on it; one of its ABI and platform."""
+        self._wanted = bundle
+        self.tell(m.BundleWanted(bundle.hash))
 
     async def dial(self, timeout_s: float) -> tuple[socket.socket, str]:
         """A stream to the RPC server and its secret.
@@ -263,7 +267,10 @@ class Agent:
         identity = self.identity
         assert identity is not None, "the life cycle identifies before it provisions"
         platform = Platform.LINUX if identity.virtual else Platform.ANDROID
-        bundle = await asyncio.to_thread(self._means.bundles.for_abi, identity.abi, platform)
+        if self.state.lent:
+            bundle = self._wanted
+        else:
+            bundle = await asyncio.to_thread(self._means.bundles.for_abi, identity.abi, platform)
         if bundle is None:
             return m.ProvisionFailed(
                 number,
@@ -337,42 +344,6 @@ class Agent:
 
     def _task(self, what: Coroutine[object, object, None], kind: str) -> asyncio.Task[None]:
         return asyncio.create_task(what, name=f"{kind} {self.name}")
-
-
-def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
-    """One of `agents` (by serial) by its name or serial.
-
-    Raises:
-        NoSuchDeviceError: there is none; the hint names the nearest.
-    """
-    by_name = {agent.name: agent for agent in agents.values()}
-    found = by_name.get(name) or agents.get(name) or by_name.get(normalise(name))
-    if found is None:
-        close = nearest(name, by_name)
-        hint = f"did you mean {close[0]}?" if close else "see `farm device list`"
-        raise NoSuchDeviceError(f"there is no device {name!r}", hint=hint)
-    return found
-
-
-async def part(agent: Agent, *, clean: bool) -> None:
-    """Wait until the phone's server ended; only who wants it clean must hear that this did not work."""
-    try:
-        await agent.farewell()
-    except FarmError as error:
-        if clean:
-            raise
-        log.info("%s was forgotten, but its server may still run: %s", agent.name, error)
-
-
-def require_adopted(agent: Agent) -> Agent:
-    """The device, unless it is not farm's to touch.
-
-    Raises:
-        UserError: it is not adopted.
-    """
-    if not agent.state.adopted:
-        raise UserError(f"{agent.name} is not adopted: farm leaves it alone", hint=f"farm device adopt {agent.name}")
-    return agent
 
 
 def _failed(work: m.Work, reason: str, hint: str) -> m.Event:

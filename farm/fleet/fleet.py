@@ -7,7 +7,6 @@ remembers and how it calls a device is the registry's.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,14 +17,16 @@ from farm.adb.devices import AdbDevice
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
 from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import NoSuchDeviceError, PhoneError
+from farm.core.errors import NoSuchDeviceError
 from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import LINK_DOWN, DeviceState
+from farm.core.lifecycle import DeviceState
 from farm.core.selector import Selector
-from farm.fleet.agent import Agent, BundleSource, Means, find_agent, part, require_adopted
+from farm.fleet.agent import Agent, BundleSource, Means
+from farm.fleet.agents import find_agent, log_failure, part, require_adopted, require_reachable
 from farm.fleet.board import Board
 from farm.fleet.checker import Checker
+from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed, part_from_network
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.traces import note
@@ -33,8 +34,6 @@ from farm.fleet.vitals import READ_TIMEOUT_S
 from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.changes import to_its_end
 from farm.store.records import DeviceRecord
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,7 @@ class Fleet:
             timeout_s=config.vitals_timeout_s,
         )
         self._means = Means(client, bundles, checker, self, self._board)
+        self.lending = Lending(self._find, self._board.subscribe)
         self._agents: dict[str, Agent] = {}  # by serial
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_hands: set[str] = set()  # names of devices that people have
@@ -175,6 +175,10 @@ class Fleet:
         with suppress(NoSuchDeviceError):
             self._find(name).tell(m.LeftByPerson(reason))
 
+    def own_bundle(self, name: str) -> None:
+        """Whoever had the device is done with it: a lent bundle is exchanged for its own before anybody gets it."""
+        self.lending.give_back(name)
+
     def bundles_changed(self) -> None:
         """The library changed: devices that had no bundle try again; the others change at their next provisioning."""
         for agent in tuple(self._agents.values()):
@@ -255,11 +259,8 @@ class Fleet:
             await self._give_back(agent, clean=clean)
 
     async def _give_back(self, agent: Agent, *, clean: bool) -> None:
-        if clean and (agent.state.life in LINK_DOWN or not agent.state.identified):
-            raise PhoneError(
-                f"{agent.name} cannot be cleaned: it is {agent.state.life}",
-                hint="connect it and wait until it is identified, or forget it without --clean",
-            )
+        if clean:
+            require_reachable(agent)
         agent.tell(m.Unadopted(clean))
         agent.server = None
         try:
@@ -372,6 +373,8 @@ class Fleet:
         def believe() -> None:
             known = self._registry.get(agent.serial)
             agent.name = known.name if known else former
+            if agent.name != former:
+                agent.tell(m.BundleWanted(""))  # nobody who borrowed it knows it by its new name
             self.changed(agent)
 
         await self._registry.save(record, believe)
@@ -391,9 +394,5 @@ class Fleet:
     def _spawn(self, what: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(what, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed: %r", task.get_name(), error, exc_info=error)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_failure)

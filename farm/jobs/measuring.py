@@ -11,8 +11,8 @@ from farm.core.device import DeviceView
 from farm.core.errors import FarmError
 from farm.jobs.executor import Running
 from farm.jobs.phone_work import LeaseHost, PhoneWork
-from farm.jobs.specs import BenchSpec, CompareSpec
-from farm.jobs.tasks import BenchTask, CompareTask
+from farm.jobs.specs import BenchSpec
+from farm.jobs.tasks import BenchTask
 
 
 class ReadConditions(Protocol):
@@ -69,35 +69,10 @@ class BenchExecutor:
             work.target(running, spec.target),
             work.cache(running),
             nominals=nominals,
-            virtual=_is_virtual(running.view),
+            virtual=is_virtual(running.view),
         )
-        return await _measured(work, running, "farm.worker.bench", task.to_wire(), self._look)
-
-
-class CompareExecutor:
-    """Runs attempts of kind compare."""
-
-    def __init__(self, work: PhoneWork, look: ReadConditions) -> None:
-        self._work = work
-        self._look = look
-
-    async def run(self, running: Running) -> Mapping[str, Any]:
-        """The worker's report: which of the two is faster on this phone.
-
-        Raises:
-            FarmError: as of a bench; a message says which of the two it is about.
-        """
-        spec, work = running.spec, self._work
-        assert isinstance(spec, CompareSpec)
-        task = CompareTask.of(
-            spec,
-            work.target(running, spec.target),
-            work.cache(running),
-            target_b=work.target(running, spec.target_b or spec.target),
-            target_b_name=spec.target_b or spec.target,
-            virtual=_is_virtual(running.view),
-        )
-        return await _measured(work, running, "farm.worker.compare", task.to_wire(), self._look)
+        host = MeasuringHost(**work.host_fields(running), look=self._look)
+        return await measured(work, running, "farm.worker.bench", task.to_wire(), host)
 
 
 def epoch_of(view: DeviceView) -> str:
@@ -105,10 +80,14 @@ def epoch_of(view: DeviceView) -> str:
     return view.identity.fingerprint if view.identity else ""
 
 
-async def _measured(
-    work: PhoneWork, running: Running, worker: str, payload: Mapping[str, Any], look: ReadConditions
+async def measured(
+    work: PhoneWork, running: Running, worker: str, payload: Mapping[str, Any], host: MeasuringHost
 ) -> Mapping[str, Any]:
-    host = MeasuringHost(**work.host_fields(running), look=look)
+    """The report of a worker that measures, with the phone in its certificate.
+
+    Raises:
+        FarmError: as `PhoneWork.run`.
+    """
     report = {**await work.run(running, worker, payload, host), "target": payload["target_name"]}
     phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
     tvm = report["versions"].get("apache-tvm", "")
@@ -116,5 +95,6 @@ async def _measured(
     return {**report, "certificate": certificate}
 
 
-def _is_virtual(view: DeviceView) -> bool:
+def is_virtual(view: DeviceView) -> bool:
+    """Whether the phone is one."""
     return view.identity is not None and view.identity.virtual

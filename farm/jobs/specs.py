@@ -152,6 +152,19 @@ class CompareSpec(ModelSpec):
     min_effect: Annotated[Seconds, Field(ge=0, le=0.5)] = 0.01  # smaller differences are none: DESIGN D8
     measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 60.0
     inputs: Sha256 | None = None
+    bundle: Name | None = None  # runtime bundle of A, by name or hash; with `bundle_b`, one model is run under both
+    bundle_b: Name | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be told apart, or told at all."""
+        if (self.bundle is None) != (self.bundle_b is None):
+            raise BadSpecError("bundles are compared two at a time", hint="give both: --bundle NAME --bundle-b NAME")
+        a = (self.model, self.target, self.precision, self.records)
+        b = (self.target_b or self.target, self.precision_b or self.precision, self.records_b or self.records)
+        if self.bundle is not None and a != (self.model_b, *b):
+            raise BadSpecError(
+                "two bundles are compared with one build of one model", hint="leave out B and all that is said of it"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

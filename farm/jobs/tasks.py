@@ -59,6 +59,15 @@ class BenchTask(ModelTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BundleUse:
+    """A runtime bundle that a worker may have on its phone (verb `bundle.use`)."""
+
+    name: str
+    hash: str
+    tvm: str  # version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareTask(ModelTask):
     """Time it and another build of it, or another model, in turns."""
 
@@ -71,6 +80,7 @@ class CompareTask(ModelTask):
     min_effect: float
     measure_s: float
     inputs: str | None
+    bundles: tuple[BundleUse, BundleUse] | None = None  # of A and B, which are one build then
     virtual: bool
 
 

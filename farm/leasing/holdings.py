@@ -14,10 +14,11 @@ from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.events import Event, EventLog
 from farm.core.requests import Lease
+from farm.core.sessions import MatchKeyBusyError
 from farm.leasing.book import Entry, LeaseBook, told
 from farm.leasing.fate import Fate, fate
 from farm.leasing.model import Devices, Holder, LeaseKeeper, LeasePolicy, NoSuchLeaseError, PhoneLostError
-from farm.leasing.sessions import Held, Sessions
+from farm.leasing.sessions import TURN_S, Held, Sessions
 
 
 class Holdings:
@@ -130,6 +131,18 @@ class Holdings:
         self._book.add(lease.device, Entry(write, event, done, lambda: kept(False)))
         return expires_at
 
+    async def lend(self, lease_id: str) -> str:
+        """See `Leasing.lend`."""
+        if (session := self.current(lease_id).session) is not None:
+            try:
+                async with asyncio.timeout(TURN_S):
+                    await session.over.wait()
+            except TimeoutError as error:
+                raise MatchKeyBusyError(f"session {session.id} is open under this lease") from error
+        held = self.current(lease_id)
+        held.lent = True
+        return held.lease.device
+
     def clock_jumped(self) -> None:
         """The wall clock was set: what is written of ends that are planned by the other clock follows it."""
         for held in tuple(self.leases.values()):
@@ -204,8 +217,10 @@ class Holdings:
                 del self._checks[device]
             return
         del self.leases[lease.id], self.by_device[device]
+        # Before the device is free: the next holder must not get it as it is.
+        if held.lent:
+            self._devices.own_bundle(device)
         if held.dirty or lease.request.traces:
-            # Before the device is free: the next holder must not get it as it is.
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
         self._book.end(self._keeper, lease, held.granted_at, self._clock(), reason)
         self._apply(LeaseEnded(device))

@@ -186,6 +186,15 @@ class Leasing:
             held.dirty = held.dirty or dirty
             self._holdings.release(held, reason)
 
+    async def lend(self, lease_id: str) -> str:
+        """Let the holder have another bundle on the device (its name); it gets its own back when the lease ends.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended.
+            MatchKeyBusyError: a session is open under it, and stays so.
+        """
+        return await self._holdings.lend(lease_id)
+
     def keep_place(self, lease_id: str) -> None:
         """Let the worker place that came with a current lease outlast it, until `free_place` (NoSuchLeaseError)."""
         self._grants.apply(PlaceKept(self._holdings.current(lease_id).lease.device, lease_id))

@@ -67,6 +67,9 @@ class Devices(Protocol):
     def clean_and_check(self, name: str, reason: str) -> None:
         """Somebody had the phone in hands and has left it; it leaves READY at once."""
 
+    def own_bundle(self, name: str) -> None:
+        """Its holder, who may have had another bundle on it, has left it; if it has one, it leaves READY at once."""
+
 
 class LeaseKeeper(Protocol):
     """What leasing needs of the store (farm.store.leases.LeaseTable). Each returns after the commit.

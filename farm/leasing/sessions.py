@@ -57,6 +57,7 @@ class Held:
     session: Session | None = None
     ends_with_session: bool = False
     ending: str = ""  # why it ends as soon as its session is over
+    lent: bool = False  # its holder may have another bundle on the phone than its own
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     awaited: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import tvm
+
 from farm.compiler.build import Build
+from farm.compiler.reference_kernel import LoadedKernel, load_kernel, reference_kernel
 from farm.core.errors import FarmError
-from farm.jobs.tasks import CompareTask, ModelTask
+from farm.jobs.tasks import BundleUse, CompareTask, ModelTask
 from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
 from farm.measure.statistics import summarise
+from farm.worker.bundle_turns import Turns, check_versions
 from farm.worker.certificate import VIRTUAL, about_build, latency_ms, moment_from, plain
 from farm.worker.daemon import Daemon
-from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
-from farm.worker.session import PhoneSession
-from farm.worker.timing import Pairs, find_effect_of, time_pairs, timer_of
+from farm.worker.model_run import FirstRun, Hears, first_run, one_more_session, prepare, session_to_phone
+from farm.worker.session import PhoneSession, on_phone
+from farm.worker.timing import Pairs, Timer, find_effect_of, time_pairs, timer_of
+
+BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
@@ -30,6 +37,10 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         PhoneError: the phone failed, or computed wrong numbers.
     """
     task = CompareTask.from_wire(payload)
+    return _bundles(task, task.bundles, daemon) if task.bundles else _builds(task, daemon)
+
+
+def _builds(task: CompareTask, daemon: Daemon) -> dict[str, Any]:
     sides = sides_of(task)
     with _said("A"):
         a = prepare(sides[0], daemon, inputs=task.inputs, all_or_none=True)
@@ -40,28 +51,88 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
             ran_a, about_a = _checked(a, sides[0], "a", session, daemon)
         with _said("B"):
             ran_b, about_b = _checked(b, sides[1], "b", session, daemon)
-        before = moment_from(daemon.conditions())
         daemon.progress("timing both in turns")
-        started_at = datetime.now(UTC)
         timer_a, timer_b = timer_of(ran_a.machine, ran_a.device), timer_of(ran_b.machine, ran_b.device)
-        pairs = time_pairs(timer_a, timer_b, measure_s=task.measure_s, min_effect=task.min_effect)
-        seconds = (datetime.now(UTC) - started_at).total_seconds()
-        conditions = Conditions(before, (), moment_from(daemon.conditions()))
+        pairs, certificate = _timed(timer_a, timer_b, task, daemon)
+    certificate["raw"] = daemon.put_artifact(json.dumps({"a_s": pairs.a_s, "b_s": pairs.b_s}).encode())
+    return _report(pairs, certificate, (about_a, about_b), (pairs.a_s, pairs.b_s))
+
+
+def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Daemon) -> dict[str, Any]:
+    check_versions(bundles, str(tvm.__version__))
+    side, _ = sides_of(task)
+    built = prepare(side, daemon, inputs=task.inputs, all_or_none=True)
+    kernel = reference_kernel(task.target, Path(task.cache))
+    about: list[dict[str, Any]] = [{}, {}]
+
+    @contextlib.contextmanager
+    def turn(which: int) -> Iterator[_Turn]:
+        with _said(f"under bundle {bundles[which].name}"), one_more_session(daemon) as session:
+            ran, told = _checked(built, side, "", session, _Nobody())
+            about[which] = {**told, "bundle": asdict(bundles[which])}
+            with on_phone("loading the reference kernel"):
+                loaded = load_kernel(session.raw, kernel)
+            yield _Turn(timer_of(ran.machine, ran.device), loaded)
+
+    daemon.progress(f"timing under {bundles[0].name} and {bundles[1].name} in turns")
+    turns = Turns(bundles, daemon.use_bundle, turn)
+    pairs, certificate = _timed(turns.timer(0), turns.timer(1), task, daemon)
+    blocks = [taken[1:] for taken in turns.blocks]  # the first found out how many runs make a sample
+    raw = {name: [block.to_wire() for block in taken] for name, taken in zip("ab", blocks, strict=True)}
+    certificate["raw"] = daemon.put_artifact(json.dumps(raw).encode())
+    certificate["notes"].append(BLOCKS)
+    samples_a, samples_b = ([sample for block in taken for sample in block.samples_s] for taken in blocks)
+    return _report(pairs, certificate, (about[0], about[1]), (samples_a, samples_b))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """See `farm.worker.bundle_turns.Turn`."""
+
+    samples: Timer
+    kernel: LoadedKernel
+
+    def reading(self) -> float:
+        with on_phone("timing the reference kernel"):
+            return self.kernel.seconds()
+
+
+class _Nobody:
+    """Hears the steps that are made in each of many sessions."""
+
+    def progress(self, step: str, **facts: Any) -> None:
+        """Not told."""
+
+
+def _timed(a: Timer, b: Timer, task: CompareTask, daemon: Daemon) -> tuple[Pairs, dict[str, Any]]:
+    """The pairs, and their certificate but for `raw`."""
+    before = moment_from(daemon.conditions())
+    started_at = datetime.now(UTC)
+    pairs = time_pairs(a, b, measure_s=task.measure_s, min_effect=task.min_effect)
+    seconds = (datetime.now(UTC) - started_at).total_seconds()
+    conditions = Conditions(before, (), moment_from(daemon.conditions()))
     effects = {"min_effect": task.min_effect, "find_effect": find_effect_of(task.min_effect)}
-    compared = compare(pairs.a_s, pairs.b_s, **effects, conditions=conditions).to_wire()
-    certificate = {
+    compared = compare(pairs.a_s, pairs.b_s, **effects, conditions=conditions)
+    return replace(pairs, comparison=compared), {
         "conditions": plain({"before": _told(conditions.before), "after": _told(conditions.after)}),
         "unknown": list(conditions.unknown()),
         "notes": [VIRTUAL] if task.virtual else [],
         "started_at": started_at.isoformat(),
         "seconds": seconds,
-        "raw": daemon.put_artifact(_raw(pairs)),
     }
+
+
+def _report(
+    pairs: Pairs,
+    certificate: Mapping[str, Any],
+    about: tuple[Mapping[str, Any], Mapping[str, Any]],
+    samples_s: tuple[Sequence[float], Sequence[float]],
+) -> dict[str, Any]:
     return {
-        "comparison": plain(compared),
-        "a": {**about_a, "latency": latency_ms(summarise(pairs.a_s)), "number": pairs.number_a},
-        "b": {**about_b, "latency": latency_ms(summarise(pairs.b_s)), "number": pairs.number_b},
-        "certificate": certificate,
+        "comparison": plain(pairs.comparison.to_wire()),
+        "a": {**about[0], "latency": latency_ms(summarise(samples_s[0])), "number": pairs.number_a},
+        "b": {**about[1], "latency": latency_ms(summarise(samples_s[1])), "number": pairs.number_b},
+        "certificate": dict(certificate),
     }
 
 
@@ -83,14 +154,10 @@ def sides_of(task: CompareTask) -> tuple[ModelTask, ModelTask]:
 
 
 def _checked(
-    built: Build, task: ModelTask, side: str, session: PhoneSession, daemon: Daemon
+    built: Build, task: ModelTask, side: str, session: PhoneSession, daemon: Hears
 ) -> tuple[FirstRun, dict[str, Any]]:
     ran = first_run(built, session, daemon, side=side)
     return ran, {**built.judged(ran.outputs), **built.about(), **about_build(built, task)}
-
-
-def _raw(pairs: Pairs) -> bytes:
-    return json.dumps({"a_s": pairs.a_s, "b_s": pairs.b_s}).encode()
 
 
 def _told(moment: Any) -> dict[str, Any]:

@@ -100,6 +100,14 @@ class Daemon:
         )
         return int(kept["version"])
 
+    def use_bundle(self, bundle: str) -> None:
+        """Have the phone's RPC server start from that bundle (a hash), with no session open; returns when it is ready.
+
+        Raises:
+            PhoneError: it does not run with it, and gets its own back.
+        """
+        self.call("bundle.use", bundle=bundle)
+
     def conditions(self) -> dict[str, Any]:
         """The phone's condition now, fields of farm.measure.conditions.Moment, in an attempt that measures."""
         return self.call("conditions")

@@ -15,9 +15,10 @@ from farm.compiler.build import Build, Wanted, build
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import Fill
 from farm.compiler.model import Array
-from farm.compiler.record_files import unpack
+from farm.compiler.fitting import unpack
 from farm.compiler.reference import flatten
 from farm.core.errors import ModelError, PhoneError
+from farm.core.target_key import target_key
 from farm.jobs.tasks import ModelTask
 from farm.worker.daemon import Daemon
 from farm.worker.session import PhoneSession, on_phone, opened
@@ -94,6 +95,17 @@ def session_to_phone(daemon: Daemon) -> Iterator[PhoneSession]:
         PhoneError: it did.
     """
     daemon.progress("opening a session")
+    with one_more_session(daemon) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def one_more_session(daemon: Daemon) -> Iterator[PhoneSession]:
+    """As `session_to_phone`, one of many: nobody is told.
+
+    Raises:
+        PhoneError: the phone failed.
+    """
     try:
         with opened(daemon.open_session()) as session:
             yield session
@@ -136,8 +148,7 @@ def first_run(built: Build, session: PhoneSession, daemon: Hears, *, side: str =
 def _records(task: ModelTask, daemon: Daemon) -> Path | None:
     if task.records is None:
         return None
-    folder = RECORDS / task.records[:16]
-    found = unpack(daemon.artifact(task.records), folder)
-    for damage in found.damage:
-        daemon.log(f"tuning records: {damage}", "warning")
+    folder = RECORDS / f"{task.records[:16]}-{target_key(task.target)}"  # two sides may be for two targets
+    for line in unpack(daemon.artifact(task.records), task.target, folder, "the tuning records"):
+        daemon.log(f"tuning records: {line}", "warning")
     return folder

@@ -29,9 +29,10 @@ from farm.core.requests import Door, Lease, LeaseRequest
 from farm.core.selector import Selector
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.checker import CheckTimeoutError, FarmChecker
+from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.executor import Running
 from farm.jobs.logs import AttemptLogs
-from farm.jobs.measuring import BenchExecutor, CompareExecutor
+from farm.jobs.measuring import BenchExecutor
 from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.specs import spec_from_wire
@@ -50,6 +51,9 @@ PHONE = DeviceView(
     name="a", serial="a", life=Life.READY, adopted=True, aliases=("android", "a"), identity=IDENTITY, bundle="b" * 64,
     temperature_c=30.0,
 )  # fmt: skip
+
+
+NO_BUNDLES = Bundles(get=lambda name: None, lender=None, changer=None)
 
 
 class OneKey:
@@ -118,7 +122,7 @@ class Lab:
         )
         executor = {
             "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals),
-            "compare": CompareExecutor(work, self.look),
+            "compare": CompareExecutor(work, self.look, NO_BUNDLES),
             "run": ModelExecutor(work, "farm.worker.run", RunTask),
         }[kind]
         return await executor.run(running)

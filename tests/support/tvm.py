@@ -126,6 +126,9 @@ def stock_tracker() -> Iterator[int]:
         yield port
 
 
+OWN_BUNDLE = "it gets its own bundle back"
+
+
 class FakeDevices:
     """The Devices protocol over plain TCP ports."""
 
@@ -185,6 +188,9 @@ class FakeDevices:
             loop.call_soon(self.become, name, Life.READY)
 
     clean_and_check = report_broken_session
+
+    def own_bundle(self, name: str) -> None:
+        self.report_broken_session(name, OWN_BUNDLE)
 
 
 class DoorProcess:

@@ -367,6 +367,11 @@ class RandomLife(RuleBasedStateMachine):
         self.tell(m.LeftByPerson(reason))
         assert self.machine.state.life is not Life.READY or not self.machine.state.adopted
 
+    @rule(bundle=st.sampled_from(["", "b1", "b2"]))
+    def bundle_wanted(self, bundle: str) -> None:
+        self.tell(m.BundleWanted(bundle))
+        assert self.machine.state.lent in ("", bundle)
+
     @rule(reason=reasons)
     def session_broke(self, reason: str) -> None:
         self.tell(m.SessionBroke(reason))
@@ -418,6 +423,11 @@ class RandomLife(RuleBasedStateMachine):
             assert state.identified
 
     @invariant()
+    def only_what_is_or_will_be_ready_is_lent(self) -> None:
+        state = self.machine.state
+        assert not state.lent or state.life in {*WORKING, Life.READY}
+
+    @invariant()
     def whoever_is_not_ready_says_why(self) -> None:
         state = self.machine.state
         assert state.life in {Life.READY, Life.GONE} or state.reason
@@ -429,6 +439,78 @@ class RandomLife(RuleBasedStateMachine):
 
 RandomLife.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestRandomLife = RandomLife.TestCase
+
+
+def borrowed() -> Story:
+    """Ready with the bundle "b2", which somebody wanted."""
+    story = Story().until_ready()
+    assert story.tell(m.BundleWanted("b2")) == (m.Provision(story.number),)
+    assert (story.state.life, story.state.lent) == (Life.PROVISIONING, "b2")
+    assert story.state.reason == "its runtime bundle is changed"
+    assert story.tell(m.Provisioned(story.number, "b2")) == (m.StartServer(story.number),)
+    story.tell(m.ServerStarted(story.number))
+    assert story.tell(m.CheckPassed(story.number)) == ()  # its own bundle stays where it is
+    assert (story.state.life, story.state.bundle) == (Life.READY, "b2")
+    return story
+
+
+def test_a_lent_bundle_is_exchanged_for_its_own_before_it_is_ready_again() -> None:
+    story = borrowed()
+    assert story.tell(m.BundleWanted("b2")) == ()
+    assert story.tell(m.BundleWanted("")) == (m.Provision(story.number),)
+    assert (story.state.life, story.state.lent) == (Life.PROVISIONING, "")
+    story.tell(m.Provisioned(story.number, "b"))
+    story.tell(m.ServerStarted(story.number))
+    assert story.tell(m.CheckPassed(story.number)) == (m.DropOldBundles(),)
+    assert story.tell(m.BundleWanted("")) == ()
+
+
+@pytest.mark.parametrize("life", [Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING])
+def test_its_own_bundle_comes_back_whatever_was_under_way(life: Life) -> None:
+    story = borrowed()
+    story.tell(m.SessionBroke("cut"))
+    for event in (
+        m.RecoveryFinished(story.number, server_alive=False),
+        m.ServerStarted(story.number + 1),
+        m.SessionBroke("cut"),
+        m.RecoveryFailed(story.number + 3, "stuck"),
+        m.BackedOff(story.number + 4),
+    ):
+        if story.state.life is life:
+            break
+        story.tell(event)
+    assert story.state.life is life
+    assert story.state.lent == "b2"
+    assert story.tell(m.BundleWanted("")) == (m.Provision(story.number),)
+    assert story.state.lent == ""
+
+
+@pytest.mark.parametrize("kind", ["provision", "start", "check", "wrong", "death"])
+def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(kind: str) -> None:
+    story = Story().until_ready()
+    story.tell(m.BundleWanted("b2"))
+    if kind != "provision":
+        story.tell(m.Provisioned(story.number, "b2"))
+    if kind in ("check", "wrong", "death"):
+        story.tell(m.ServerStarted(story.number))
+    failed: dict[str, m.Event] = {
+        "provision": m.ProvisionFailed(story.number, "no room"),
+        "start": m.StartFailed(story.number, "no room"),
+        "check": m.CheckFailed(story.number, "no room"),
+        "wrong": m.CheckFailed(story.number, "no room", wrong=True),
+        "death": m.ServerDied(story.state.follow, "no room"),
+    }
+    assert story.tell(failed[kind]) == (m.Provision(story.number, deep=True),)
+    assert (story.state.lent, story.state.refusal, story.state.wrong) == ("", "no room", 0)
+    assert "no room" in story.state.reason
+
+
+def test_a_phone_that_goes_away_is_lent_no_more_and_takes_only_what_is_its_own() -> None:
+    story = borrowed()
+    story.tell(m.Unlisted())
+    assert (story.state.lent, bool(story.state.refusal)) == ("", True)
+    assert story.tell(m.BundleWanted("b2")) == ()
+    assert (story.state.lent, story.state.refusal) == ("", MEANING[Life.GONE])
 
 
 def test_deciding_changes_nothing_it_was_given() -> None:

@@ -17,6 +17,7 @@ def sides(**fields):
             "/cache",
             target_b={"kind": target_b_name},
             target_b_name=target_b_name,
+            bundles=None,
             virtual=False,
         )
     )

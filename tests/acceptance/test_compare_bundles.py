@@ -1,0 +1,154 @@
+"""One model on one phone under two runtime bundles in turns, and the phone's own bundle back however that ends."""
+
+import json
+import os
+import shutil
+import signal
+
+import psutil
+import pytest
+
+from farm.core.errors import ExitCode
+from farm.zoo.small_cnn import build
+from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
+
+RUNS = f"grep ^bundle= {ON_PHONE}/farm/run/state"  # of the server on the phone
+UNDER_BOTH = ("--bundle", "virtual", "--bundle-b", "other")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    with running_farm("oneplus-12") as farm:
+        folder = tmp_path_factory.mktemp("bundles")
+        for name, file, text in (
+            ("other", "build.txt", "another build of the same TVM\n"),
+            ("newer", "bundle.toml", 'tvm_version = "0.99.0"\n'),
+        ):
+            shutil.copytree(farm.folder / "bundle", folder / name)
+            (folder / name / file).write_text(text)
+            if name == "newer":
+                (folder / name / "build.txt").write_text("a build of another TVM\n")
+            answer(farm.farm("bundle", "add", str(folder / name), "--name", name, "--json"))
+        # The bundle of a phone is the one that was named last.
+        answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual", "--json"))
+        yield farm
+
+
+@pytest.fixture
+def farm(whole):
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def phone(farm):
+    return phones(farm)[0]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def hashes(whole):
+    return {bundle["name"]: bundle["hash"] for bundle in answer(whole.farm("bundle", "list", "--json"))}
+
+
+def own_again(farm, phone, hashes):
+    """The phone is ready, runs its own bundle and has no other."""
+    until_ready(farm)
+    assert phone.row["bundle"] == hashes["virtual"]
+    assert len(phone.programs()) == 1
+    assert phone.shell(RUNS).strip() == f"bundle={hashes['virtual']}"
+    until(lambda: phone.shell(f"ls -A {ON_PHONE}/farm/bundles").split() == [hashes["virtual"]])
+
+
+@pytest.mark.timeout(300)
+def test_a_model_is_timed_under_both_and_the_phone_gets_its_own_back(farm, phone, hashes, model):
+    story = Story(farm)
+    done = farm.farm(
+        "compare", str(model), "--on", "android", *UNDER_BOTH, "--measure", "4", "--min-effect", "0.2", "--json",
+        timeout_s=170,
+    )  # fmt: skip
+    (result,) = answer(done)["results"]
+    for side, name in (("a", "virtual"), ("b", "other")):
+        assert result[side]["bundle"] == {"name": name, "hash": hashes[name], "tvm": result["versions"]["apache-tvm"]}
+        assert result[side]["max_abs_error"] < 1e-4
+        assert result[side]["library_sha256"] == result["a"]["library_sha256"]
+    assert result["comparison"]["pairs"] >= 2
+    assert result["comparison"]["answer"] in ("same", "cannot tell")
+    own_again(farm, phone, hashes)
+    story.until("attempt.ended")
+    story.until("device.ready")
+    # Back on its own before the lease is over, and no file was sent twice.
+    story.order("attempt.ended", "device.provisioning", "lease.released", "device.ready", device=phone.name)
+    pushed = [event["data"] for event in story.events if event["kind"] == "device.pushing"]
+    assert len([each for each in pushed if each["sent_bytes"] == each["total_bytes"]]) == 1
+
+
+@pytest.fixture
+def under_other(farm, phone, hashes, model):
+    """The id of a comparison whose phone runs the bundle that is not its own, and the story from before it."""
+    story = Story(farm)
+    done = farm.farm("compare", str(model), "--on", "android", *UNDER_BOTH, "--measure", "600", "--detach", "--json")
+    (job,) = (each["id"] for each in answer(done)["jobs"])
+    until(lambda: phone.row["bundle"] == hashes["other"])
+    yield job, story
+    farm.farm("job", "cancel", job)
+
+
+@pytest.mark.parametrize("end", ["cancel", "kick"])
+def test_whoever_waits_for_the_phone_gets_it_with_its_own_bundle(farm, phone, hashes, under_other, end):
+    job, _ = under_other
+    if end == "cancel":
+        assert farm.farm("job", "cancel", job).returncode == ExitCode.OK
+    else:
+        assert farm.farm("lease", "kick", phone.name).returncode == ExitCode.OK
+    assert farm.farm("shell", "--on", "android", "--", RUNS).stdout.strip() == f"bundle={hashes['virtual']}"
+    own_again(farm, phone, hashes)
+
+
+def test_a_killed_worker_leaves_nothing_of_the_other_bundle(farm, phone, hashes, under_other):
+    job, story = under_other
+    attempts = f"{os.sep}attempts{os.sep}"
+    (worker,) = [each for each in psutil.Process().children(recursive=True) if attempts in _cwd(each)]
+    worker.send_signal(signal.SIGKILL)
+    ended = story.until("attempt.ended")
+    assert (ended["data"]["job"], ended["data"]["state"]) == (job, "failed")
+    assert farm.farm("job", "cancel", job).returncode == ExitCode.OK  # it would be tried again
+    own_again(farm, phone, hashes)
+
+
+def test_a_killed_daemon_leaves_it_to_the_next_one(farm, phone, hashes, under_other):
+    job, _ = under_other
+    farm.daemon.kill()
+    farm.daemon.start().close()
+    farm.farm("job", "cancel", job)
+    own_again(farm, phone, hashes)
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (("virtual", "virtual"), "virtual and virtual are the same bundle"),
+        (("virtual", "newer"), "bundle newer of TVM 0.99.0: no library runs under both"),
+        (("virtual", "nosuch"), "there is no bundle nosuch"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_both_named(farm, phone, hashes, model, pair, said):
+    a, b = pair
+    done = farm.farm("compare", str(model), "--on", "android", "--bundle", a, "--bundle-b", b, "--json")
+    assert done.returncode == ExitCode.USAGE, done
+    (outcome,) = json.loads(done.stdout)["results"]
+    assert said in outcome["error"]["message"]
+    own_again(farm, phone, hashes)
+
+
+def _cwd(process):
+    try:
+        return process.cwd()
+    except psutil.Error:
+        return ""

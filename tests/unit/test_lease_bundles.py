@@ -1,0 +1,62 @@
+"""A lease whose holder had another bundle on the phone: the next holder gets the phone with its own."""
+
+import asyncio
+
+import pytest
+
+from farm.core.device import Life
+from farm.core.sessions import MatchKeyBusyError, Peer, SessionEnd, SessionOutcome
+from farm.leasing import NoSuchLeaseError
+from tests.support.leasing_lab import Lab, settle
+from tests.support.tvm import OWN_BUNDLE
+
+PEER = Peer("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize("how", ["released", "kicked", "lost"])
+async def test_the_phone_leaves_ready_before_anybody_else_gets_it(how):
+    lab = Lab("a")
+    lab.devices.recover = False
+    lease = await lab.lease()
+    assert await lab.leasing.lend(lease.id) == "a"
+    lab.devices.become("a", Life.PROVISIONING)
+    lab.devices.become("a", Life.READY)
+    lab.ask()
+    if how == "released":
+        lab.leasing.release(lease.id)
+    elif how == "kicked":
+        await lab.leasing.revoke("a", "needed elsewhere")
+    else:
+        lab.devices.become("a", Life.GONE)
+    await settle()
+    assert lab.devices.broken == [("a", OWN_BUNDLE)]
+    assert lab.got == []
+    lab.devices.become("a", Life.READY)
+    await settle()
+    assert [each.device for each in lab.got] == ["a"]
+
+
+async def test_a_lease_that_lent_nothing_changes_nothing():
+    lab = Lab("a")
+    lease = await lab.lease()
+    lab.leasing.release(lease.id)
+    await settle()
+    assert lab.devices.broken == []
+    with pytest.raises(NoSuchLeaseError):
+        await lab.leasing.lend(lease.id)
+
+
+async def test_a_bundle_is_lent_when_the_session_before_has_ended(monkeypatch):
+    monkeypatch.setattr("farm.leasing.holdings.TURN_S", 0.01)
+    lab = Lab("a")
+    lease = await lab.lease()
+    leg = await lab.leasing.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
+    leg.opened()
+    with pytest.raises(MatchKeyBusyError):
+        await lab.leasing.lend(lease.id)
+    monkeypatch.setattr("farm.leasing.holdings.TURN_S", 10.0)
+    lending = asyncio.create_task(lab.leasing.lend(lease.id))
+    await settle()
+    assert not lending.done()
+    leg.ended(SessionEnd(SessionOutcome.CLOSED))
+    assert await lending == "a"
