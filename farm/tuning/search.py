@@ -283,7 +283,8 @@ class Search:
     def _learn(self, task: TaskProgress, candidates: Sequence[_Candidate]) -> None:
         given = [each.given for each in candidates]
         results = [each.result for each in candidates]
-        self._model.update(task.context, given, results)
+        if self.done + self.under_way < self.options.trials:  # else no round is thought of any more: seconds saved
+            self._model.update(task.context, given, results)
         task.context.search_strategy.notify_runner_results(given, results)
 
     def _finish(self) -> None:

@@ -115,8 +115,8 @@ def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_pa
         [tunable] = database.add_tasks([task(64)])
         assert (database.trials, len(database.prior())) == (0, 3)
         assert database.left_out == [
+            "the prior: 1 of 5 records are left out: 1 for llvm aarch64-linux-gnu",
             "1 of the prior's 5 records are of operators that this model does not have",
-            "1 of the prior's 5 records are for another target",
         ]
         assert database.known(database.key_of(tunable, candidate(tunable.module, 2))) is not None
         measured(database, (32,))
@@ -154,3 +154,26 @@ def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> 
             each.set_exception(CandidateError("the run was closed"))
     assert len(asked) > 1
     assert len(read_records(tmp_path).set.records) == 1
+
+
+def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path: Path) -> None:
+    intrinsics.load()
+    learned: list[int] = []
+
+    class Phones:
+        def submit(self, given: Any) -> Future[Measured]:
+            answer: Future[Measured] = Future()
+            answer.set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0, 0.1))
+            return answer
+
+    def build(inputs: Sequence[Any]) -> list[Any]:
+        return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
+
+    with TuningDatabase(tmp_path, TARGET) as database:
+        database.add_tasks([matmul()])
+        search = Search(database, SimpleNamespace(build=build), Phones(), SearchOptions(trials=24, cost_model="random"))
+        search._model = SimpleNamespace(update=lambda context, given, results: learned.append(search.done))
+        assert search.run() == "trials"
+    assert search.done == 24
+    assert learned
+    assert max(learned) < 24
