@@ -159,18 +159,18 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool) -> N
     tell(sentence(compared))
     for line in _remarks(compared):
         tell(f"  {line}")
-    for name, verdict in zip("AB", verdicts, strict=True):
-        if verdict != "trusted":
-            tell(f"  the result of {name} is {verdict}")
 
 
 def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
     """Compare two benches by their certificates, both at the nominal speed of B.
 
+    Results that are not trusted give an interval, and `cannot tell`.
+
     Raises:
         UserError: they may not be compared, or one of them is no measurement.
     """
-    from farm.measure.comparison import compare_results
+    from farm.measure.comparison import Answer, compare_results
+    from farm.measure.conditions import Reason, Verdict
     from farm.measure.effects import find_effect_of
 
     for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
@@ -185,14 +185,23 @@ def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float
         )
     for name, each in (("A", a), ("B", b)):
         if each["verdict"] == "rejected":
-            why = "; ".join(reason["sentence"] for reason in each["reasons"])
-            raise UserError(f"cannot tell: the result of {name} is rejected: {why}", hint=IN_TURNS)
+            raise UserError(f"cannot tell: the result of {name} is rejected: {_why(each)}", hint=IN_TURNS)
     try:
-        return compare_results(
+        found = compare_results(
             at_speed_of(b, a), _estimate(b), min_effect=min_effect, find_effect=find_effect_of(min_effect)
         )
     except ValueError as error:
         raise UserError(f"the two cannot be compared: {error}", hint=IN_TURNS) from error
+    doubts = tuple(
+        Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}: {_why(each)}")
+        for name, each in (("A", a), ("B", b))
+        if each["verdict"] != "trusted"
+    )
+    return replace(found, answer=Answer.CANNOT_TELL, reasons=(*found.reasons, *doubts)) if doubts else found
+
+
+def _why(certificate: Mapping[str, Any]) -> str:
+    return "; ".join(reason["sentence"] for reason in certificate["reasons"])
 
 
 def at_speed_of(of: Mapping[str, Any], certificate: Mapping[str, Any]) -> Estimate:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 PAGE = 500
 SHORT_HASH = 12
 PLOT_COLUMNS = 40
-# Results of one line of history: all else that shapes a number is what its changes are blamed on.
-SAME = ("model", "device", "epoch", "target", "precision", "tuned")
+# Results of one line of history: all else that shapes a number is what its changes are blamed on. Times of different
+# reference kernels have nothing in common to compare them by.
+SAME = ("model", "device", "epoch", "target", "precision", "tuned", "kernel")
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +39,8 @@ def history(
     json: JsonFlag = False,
 ) -> None:
     """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
+
+    All results of a line are given at one nominal speed of the phone, the latest that is known.
 
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
     """
@@ -63,18 +66,35 @@ class Line:
     """Results that may be compared, oldest first, and the changes in them."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.rows = rows
-        self.changes = _changes(rows)
+        """`rows`: as stored, oldest first."""
+        self.rows = at_one_speed(rows)
+        self.changes = _changes(self.rows)
 
 
 def lines_of(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
-    """Rows apart by model, phone, system version and kind of build; each line oldest first."""
+    """Rows apart by model, phone, system version, kind of build and reference kernel; each line oldest first."""
+    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows)
 
     def key(row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(row.get(name, "")) for name in SAME)
 
-    ordered = sorted(rows, key=lambda row: (key(row), row["seq"]))
+    ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
     return [Line(list(some)) for _, some in groupby(ordered, key)]
+
+
+def at_one_speed(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of a line with every estimate at the newest row's nominal speed: each was stored at that of its day."""
+    known = [row.get("reference", {}).get("nominal_s") for row in rows]
+    if None in known:  # no reference kernel ran: the line has none
+        return list(rows)
+    return [_at_speed(row, known[-1]) for row in rows]
+
+
+def _at_speed(row: Mapping[str, Any], nominal_s: float) -> dict[str, Any]:
+    factor = nominal_s / row["reference"]["nominal_s"]
+    times = {name: row["estimate"][name] * factor for name in ("median_s", "low_s", "high_s")}
+    reference = {**row["reference"], "nominal_s": nominal_s}
+    return {**row, "estimate": {**row["estimate"], **times}, "reference": reference}
 
 
 def drawn(row: Mapping[str, Any], low_s: float, high_s: float) -> str:
@@ -136,7 +156,8 @@ def _print_line(line: Line, *, plot: bool) -> None:
     first = line.rows[0]
     build = ", ".join(filter(None, (first["target"], first["precision"], "tuned" if first.get("tuned") else "")))
     tell(f"{first['name']} ({first['model'][:SHORT_HASH]}) on {first['device']}: {build}")
-    tell(f"  system {first['epoch'] or 'unknown'}")
+    kernel = f", reference kernel {first['kernel']}" if first["kernel"] else ""
+    tell(f"  system {first['epoch'] or 'unknown'}{kernel}")
     low_s = min(row["estimate"]["low_s"] for row in line.rows)
     high_s = max(row["estimate"]["high_s"] for row in line.rows)
     scale = f"{low_s * 1000:.3f} .. {high_s * 1000:.3f} ms"

@@ -71,6 +71,6 @@ def _row(each: Measurement) -> dict[str, Any]:
         "device": each.device,
         "epoch": each.epoch,
         "at": each.at.isoformat(),
-        "reference": {"kernel": each.kernel, "median_s": each.reference_s},
+        "reference": {"kernel": each.kernel, "median_s": each.reference_s, "nominal_s": each.nominal_s},
         **each.summary,
     }

@@ -12,10 +12,10 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from farm.core.job import Attempt, AttemptState, Job
 from farm.store.database import Database
-from farm.store.schema import measurement
+from farm.store.schema import measurement, nominal
 
 KIND = "bench"
-NOMINAL_OF = 5  # measurements: the first so many of an identity epoch say what a phone's nominal speed is
+NOMINAL_OF = 5  # measurements: the first so many of an identity epoch fix what a phone's nominal speed is
 MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
 # What a history shows of a result, besides where it was measured.
 _SUMMARY = (
@@ -36,6 +36,7 @@ class Measurement:
     epoch: str  # the phone's build fingerprint
     kernel: str  # key of the reference kernel; "" when there was none
     reference_s: float | None
+    nominal_s: float | None  # of the kernel: the estimate was given at it; None without a kernel
     at: datetime
     summary: Mapping[str, Any]  # of its certificate
 
@@ -78,26 +79,26 @@ class MeasurementTable:
             return tuple(Measurement(**row) for row in connection.execute(wanted).mappings())
 
     def nominal_s(self, device: str, epoch: str) -> dict[str, float]:
-        """The nominal time of each reference kernel on a phone, seconds: the median of its first measurements there."""
-        mine = (measurement.c.device == device, measurement.c.epoch == epoch)
-        found: dict[str, float] = {}
+        """The nominal time of each reference kernel on a phone, seconds.
+
+        It is the median of the kernel's first measurements there. Fewer give one for now, which may still move.
+        """
         with self._database.reading() as connection:
+            there = (nominal.c.device == device, nominal.c.epoch == epoch)
+            kernels = connection.execute(select(nominal.c.kernel, nominal.c.reference_s).where(*there))
+            fixed = {str(kernel): float(seconds) for kernel, seconds in kernels}
+            found: dict[str, float] = {}
             newer = ""  # kernels one after the other, each by its place in the index
             for _ in range(MOST_KERNELS):
+                mine = (measurement.c.device == device, measurement.c.epoch == epoch)
                 next_one = select(func.min(measurement.c.kernel)).where(*mine, measurement.c.kernel > newer)
                 kernel = connection.execute(next_one).scalar()
                 if kernel is None:
                     break
-                first = (
-                    select(measurement.c.reference_s)
-                    .where(*mine, measurement.c.kernel == kernel, measurement.c.reference_s.is_not(None))
-                    .order_by(measurement.c.seq)
-                    .limit(NOMINAL_OF)
-                )
-                if readings := connection.execute(first).scalars().all():
+                if kernel not in fixed and (readings := _first_readings(connection, device, epoch, kernel)):
                     found[kernel] = float(median(readings))
                 newer = kernel
-        return found
+        return found | fixed
 
     def _models(self, where: ColumnElement[bool], limit: int) -> Sequence[MeasuredModel]:
         latest = func.max(measurement.c.seq)
@@ -113,11 +114,12 @@ class MeasurementTable:
 
 
 def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:
-    """Note what a bench measured, with its result."""
+    """Note what a bench measured, with its result; enough benches fix the phone's nominal speed."""
     certificate = (result or {}).get("certificate")
     if job.kind != KIND or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
         return
     reference = certificate.get("reference") or {}
+    epoch, kernel = str(certificate.get("epoch", "")), str(reference.get("kernel", ""))
     connection.execute(
         insert(measurement).values(
             job=job.id,
@@ -125,11 +127,31 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
             model=str(certificate.get("model_sha256") or job.spec.get("model", "")),
             name=str(certificate.get("model") or job.spec.get("name", "")),
             device=ended.device,
-            epoch=str(certificate.get("epoch", "")),
-            kernel=str(reference.get("kernel", "")),
+            epoch=epoch,
+            kernel=kernel,
             # What was no measurement says nothing of the phone's nominal speed either.
             reference_s=None if certificate.get("verdict") == "rejected" else reference.get("median_s"),
+            nominal_s=reference.get("nominal_s"),
             at=ended.ended_at,
             summary={name: certificate[name] for name in _SUMMARY if name in certificate},
         )
     )
+    if kernel:
+        _fix_nominal(connection, ended, epoch, kernel)
+
+
+def _fix_nominal(connection: Connection, ended: Attempt, epoch: str, kernel: str) -> None:
+    """Write the nominal speed down, once."""
+    key = {"device": ended.device, "epoch": epoch, "kernel": kernel}
+    there = (nominal.c[name] == value for name, value in key.items())
+    if connection.execute(select(nominal.c.kernel).where(*there)).first() is not None:
+        return
+    readings = _first_readings(connection, ended.device, epoch, kernel)
+    if len(readings) == NOMINAL_OF:
+        connection.execute(insert(nominal).values(**key, reference_s=float(median(readings)), at=ended.ended_at))
+
+
+def _first_readings(connection: Connection, device: str, epoch: str, kernel: str) -> Sequence[float]:
+    mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel == kernel)
+    known = select(measurement.c.reference_s).where(*mine, measurement.c.reference_s.is_not(None))
+    return connection.execute(known.order_by(measurement.c.seq).limit(NOMINAL_OF)).scalars().all()

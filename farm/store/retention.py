@@ -1,5 +1,7 @@
 """What is kept how long: ended jobs with attempts, results and logs, ended leases, past reservations, events.
 
+What benches measured is kept far longer than their jobs: a history is worth its years, and a row is about 1 kB.
+
 The oldest go first, in small batches through the one writer, so that nothing else waits long for its commit.
 """
 
@@ -19,11 +21,12 @@ from sqlalchemy import ColumnElement, Connection, Double, Text, delete, exists, 
 from farm.core.errors import FarmError
 from farm.store.check import size_of
 from farm.store.database import Database
-from farm.store.schema import attempt, event, job, lease, reservation, submission
+from farm.store.schema import attempt, event, job, lease, measurement, reservation, submission
 
 BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
 PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
 EVERY_S = 24 * 3600.0
+HISTORY = timedelta(days=10 * 365)  # of measurements
 FIRST_AFTER_S = 300.0  # not while everybody comes back after a start
 MB = 1_000_000
 
@@ -116,6 +119,9 @@ class Retention:
                 jobs, leases, events = jobs + more[0], leases + more[1], events + more[2]
                 if not any(more):
                     break
+            measured = self._clock() - HISTORY
+            while await self._database.write(lambda connection: _remove_measurements(connection, measured)):
+                pass
             freed = before - await asyncio.to_thread(self._size)
             await self._shrink()
         return Pruned(jobs, leases, events, max(0, freed))
@@ -223,6 +229,13 @@ def _remove_events(connection: Connection, ended: datetime) -> int:
     oldest = select(event.c.seq, event.c.at).order_by(event.c.seq).limit(BATCH)
     old = [row.seq for row in connection.execute(oldest) if row.at < ended]
     return _delete_some(connection, event.c.seq, old)
+
+
+def _remove_measurements(connection: Connection, measured: datetime) -> int:
+    """A batch of the oldest measurements, as far as they are older than a time."""
+    oldest = select(measurement.c.seq, measurement.c.at).order_by(measurement.c.seq).limit(BATCH)
+    old = [row.seq for row in connection.execute(oldest) if row.at < measured]
+    return _delete_some(connection, measurement.c.seq, old)
 
 
 def _delete_some(connection: Connection, key: Any, values: Any) -> int:

@@ -265,18 +265,20 @@ poison = Table(
 )
 Index("poison_last", poison.c.last_at)
 
-# What each finished bench measured, found by its model, and the reference kernel's time by its phone.
+# What each finished bench measured, found by its model, and the reference kernel's time by its phone. It outlives its
+# job, which goes much sooner: all that a history shows is here.
 measurement = Table(
     "measurement",
     metadata,
     Column("seq", serial_number(), primary_key=True),  # order of the results
-    Column("job", ForeignKey("job.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("job", Word, nullable=False, unique=True),  # its id; it may be forgotten
     Column("model", Word, nullable=False),  # SHA-256 of its file
     Column("name", Word, nullable=False),  # what people call it
     Column("device", Word, nullable=False),
     Column("epoch", Word, nullable=False),  # the phone's build fingerprint: an update begins a new one
     Column("kernel", Word, nullable=False),  # key of the reference kernel; '' when there was none
     Column("reference_s", Double),  # its median time in that bench, seconds; NULL when the bench was rejected
+    Column("nominal_s", Double),  # of the kernel, which the estimate in `summary` was given at; NULL without a kernel
     Column("at", UtcTime, nullable=False),
     Column(
         "summary", StrictJson, nullable=False
@@ -288,3 +290,14 @@ Index(
     "measurement_of_reference",
     measurement.c.device, measurement.c.epoch, measurement.c.kernel, measurement.c.seq,
 )  # fmt: skip
+
+# A phone's nominal speed: written once, when there were enough benches, and never changed.
+nominal = Table(
+    "nominal",
+    metadata,
+    Column("device", Word, primary_key=True),
+    Column("epoch", Word, primary_key=True),
+    Column("kernel", Word, primary_key=True),
+    Column("reference_s", Double, nullable=False),
+    Column("at", UtcTime, nullable=False),
+)

@@ -14,8 +14,9 @@ from functools import cache
 from typing import Any, Protocol
 
 from farm.measure.assess import Assessment, assess
-from farm.measure.comparison import FIND_EFFECT, FIRST_PAIRS, Comparison, compare, more_pairs
+from farm.measure.comparison import FIRST_PAIRS, Comparison, compare, more_pairs
 from farm.measure.conditions import Conditions
+from farm.measure.effects import find_effect_of
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
 from farm.measure.series import Series, series
 from farm.worker.session import on_phone
@@ -109,11 +110,6 @@ def runs_per_sample(run_s: float, min_sample_s: float) -> int:
 def block_size(number: int) -> int:
     """How many samples to take at once, so that the untimed run before them costs little."""
     return min(MOST_IN_BLOCK, max(1, math.ceil(RUNS_PER_UNTIMED / number)))
-
-
-def find_effect_of(min_effect: float) -> float:
-    """The difference that a comparison takes pairs enough to find: 3 %, or three times the least that counts."""
-    return min(0.9, max(FIND_EFFECT, 3 * min_effect))
 
 
 def measure(

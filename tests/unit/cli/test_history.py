@@ -79,6 +79,40 @@ def test_what_may_not_be_compared_stands_apart(told):
     assert len([line for line in told(rows, device="galaxy") if line.startswith("net (")]) == 1
 
 
+def by(kernel, nominal_s):
+    return {"reference": {"kernel": kernel, "median_s": 0.001, "nominal_s": nominal_s}}
+
+
+def test_a_nominal_that_moved_is_no_change_of_the_model(told):
+    """A flat model; its phone's first bench was 8 % hot, so the nominal settled later. Then a system like before."""
+    moved = [1.08, 1.08, 1.04, 1.0, 1.0, 1.0, 1.0]
+    rows = [row(number, 0.010 * nominal, **by("k", 0.001 * nominal)) for number, nominal in enumerate(moved, 1)]
+    lines = told(rows)
+    assert [line.split()[2] for line in lines[3:]] == ["10.000"] * 7
+    assert lines[1] == "  system x/y:14, reference kernel k"
+    [line] = lines_of(rows)
+    assert line.rows[0]["estimate"]["high_s"] == pytest.approx(0.010 * 1.001)
+    assert line.rows[0]["reference"]["nominal_s"] == line.rows[-1]["reference"]["nominal_s"] == 0.001
+
+
+def test_another_reference_kernel_begins_another_line(told):
+    """Its nominal was found on a warm day: all later results would look 6 % slower."""
+    rows = [row(number, **by("old", 0.001)) for number in range(1, 7)]
+    rows += [row(number, 0.0106, **by("new", 0.00106)) for number in range(7, 13)]
+    assert not [line for line in told(rows) if "regression" in line]
+    assert [line.rows[0]["kernel"] for line in lines_of(rows)] == ["new", "old"]
+
+
+def test_a_regression_is_found_though_the_nominal_moved():
+    moved = [1.08, 1.08, 1.04, 1.0, 1.0, 1.0, 1.0, 1.0]
+    rows = [
+        row(number, 0.010 * nominal * (1.1 if number > 4 else 1), **by("k", 0.001 * nominal))
+        for number, nominal in enumerate(moved, 1)
+    ]
+    [line] = lines_of(rows)
+    assert [round(change.ratio, 3) for change in line.changes] == [1.1]
+
+
 def test_results_that_are_not_trusted_are_shown_and_left_out(told):
     rows = [row(number) for number in range(1, 5)]
     rows += [row(number, 0.02, verdict="rejected") for number in range(5, 9)]

@@ -1,11 +1,13 @@
 """What a bench measured is kept with its result, found by model, and says what a phone's nominal speed is."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from farm.core.job import AttemptState, JobState
 from farm.store.measurements import NOMINAL_OF
+from farm.store.retention import HISTORY, Retention
 from farm.store.store import Store
 from tests.unit.store.values import NOW, attempt, begin, ended, job, over
 
@@ -25,8 +27,8 @@ def bench(store):
     count = 0
 
     async def bench(
-        model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, verdict="trusted",
-        kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
+        model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
+        verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
     ):  # fmt: skip
         nonlocal count
         count += 1
@@ -36,7 +38,7 @@ def bench(store):
         assert await begin(store, tried)
         told = {
             "epoch": epoch, "verdict": verdict, "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
-            "reference": {"kernel": kernel, "median_s": reference_s}, "tvm": "0.27",
+            "reference": {"kernel": kernel, "median_s": reference_s, "nominal_s": nominal_s}, "tvm": "0.27",
         }  # fmt: skip
         if inside:
             told |= {"model": "net", "model_sha256": inside}
@@ -71,7 +73,7 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     assert found == jobs[::-1]
     assert [each.job for each in store.measurements.page(A, device="pixel")] == [jobs[5], jobs[3], jobs[1]]
     one = store.measurements.page(A, limit=1)[0]
-    assert (one.name, one.epoch, one.kernel, one.reference_s) == ("net", "x/y:14", "k", 0.001)
+    assert (one.name, one.epoch, one.kernel, one.reference_s, one.nominal_s) == ("net", "x/y:14", "k", 0.001, 0.001)
     assert one.at > NOW
     assert one.summary == {"verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
 
@@ -101,3 +103,22 @@ async def test_nominal_speeds_are_of_the_first_benches_in_an_epoch(store, bench)
     assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003, "gpu": 0.5}
     assert store.measurements.nominal_s("pixel", "x/y:15") == {"k": 0.7}
     assert store.measurements.nominal_s("galaxy", "x/y:14") == {}
+
+
+async def test_the_job_goes_and_what_it_measured_stays(store, bench):
+    for reference_s in [0.001, 0.002, 0.003, 0.004, 0.005]:
+        job_id = await bench(reference_s=reference_s)
+    await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: NOW + timedelta(days=100)).prune()
+    assert store.jobs.get(job_id) is None
+    page = store.measurements.page(A)
+    assert [each.reference_s for each in page] == [0.005, 0.004, 0.003, 0.002, 0.001]
+    assert page[0].job == job_id
+    assert page[0].summary["estimate"] == {"median_s": 0.002}
+    long_after = NOW + HISTORY + timedelta(days=1)
+    await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: long_after).prune()
+    assert store.measurements.page(A) == ()
+    # Written down when it was known; it does not move, not even when what it was made of is gone.
+    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003}
+    for _ in range(5):
+        await bench(reference_s=0.1)
+    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003}

@@ -34,7 +34,7 @@ def upgrade() -> None:
     connection.execute(sql(f"CREATE TEMPORARY TABLE attempt_before AS SELECT {KEPT} FROM attempt"))  # noqa: S608 (names of ours)
     op.drop_table("attempt")
     # What the new tables refer to is there already; they are named here only.
-    metadata.create_all(connection, tables=[attempt, record_set, poison, measurement])
+    metadata.create_all(connection, tables=[attempt, record_set, poison, measurement, nominal])
     connection.execute(sql(f"INSERT INTO attempt ({KEPT}, pooled) SELECT {KEPT}, 0 FROM attempt_before"))  # noqa: S608 (names of ours)
     connection.execute(sql("DROP TABLE attempt_before"))
 
@@ -114,13 +114,14 @@ measurement = Table(
     "measurement",
     metadata,
     Column("seq", SERIAL, primary_key=True),
-    Column("job", ForeignKey("job.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("job", Word, nullable=False, unique=True),
     Column("model", Word, nullable=False),
     Column("name", Word, nullable=False),
     Column("device", Word, nullable=False),
     Column("epoch", Word, nullable=False),
     Column("kernel", Word, nullable=False),
     Column("reference_s", Double),
+    Column("nominal_s", Double),
     Column("at", Double, nullable=False),
     Column("summary", Text, nullable=False),
 )
@@ -130,3 +131,13 @@ Index(
     "measurement_of_reference",
     measurement.c.device, measurement.c.epoch, measurement.c.kernel, measurement.c.seq,
 )  # fmt: skip
+
+nominal = Table(
+    "nominal",
+    metadata,
+    Column("device", Word, primary_key=True),
+    Column("epoch", Word, primary_key=True),
+    Column("kernel", Word, primary_key=True),
+    Column("reference_s", Double, nullable=False),
+    Column("at", Double, nullable=False),
+)

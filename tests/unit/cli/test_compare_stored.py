@@ -1,0 +1,63 @@
+"""`farm compare JOB JOB`: two benches that are stored."""
+
+import pytest
+
+from farm.cli.compare import compare_stored
+from farm.core.errors import UserError
+
+
+def certificate(median_s=0.010, nominal_s=0.001, **fields):
+    estimate = {
+        "median_s": median_s, "low_s": median_s * 0.999, "high_s": median_s * 1.001, "confidence": 0.95, "count": 100,
+        "effective_count": 100.0, "block": 1, "half_width": 0.001,
+    }  # fmt: skip
+    return {
+        "device": "pixel", "epoch": "x/y:14", "verdict": "trusted", "reasons": [], "estimate": estimate,
+        "reference": {"kernel": "k", "nominal_s": nominal_s, "median_s": nominal_s, "nominal_of": "history"}, **fields,
+    }  # fmt: skip
+
+
+def test_both_are_taken_at_one_nominal_speed():
+    """The same model, once when the phone was known by a bench that was 8 % hot."""
+    hot, later = certificate(0.0108, 0.00108), certificate(0.010, 0.001)
+    for a, b in ((hot, later), (later, hot)):
+        found = compare_stored(a, b, 0.01)
+        assert found.ratio == pytest.approx(1)
+        assert found.answer == "same"
+    slower = compare_stored(hot, certificate(0.011, 0.001), 0.01)
+    assert (slower.answer, slower.ratio) == ("slower", pytest.approx(1.1))
+
+
+@pytest.mark.parametrize("min_effect", [0, 0.002, 0.01, 0.3, 0.4, 0.5])
+def test_every_minimum_effect_that_the_command_takes_will_do(min_effect):
+    found = compare_stored(certificate(), certificate(0.005), min_effect)
+    assert found.answer == "faster"
+    assert found.find_effect > min_effect
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"reference": {"kernel": "other", "nominal_s": 0.001}}, "different reference kernels, k and other"),
+        ({"reference": None}, "different reference kernels, k and none"),
+        ({"verdict": "rejected", "reasons": [{"sentence": "it stepped"}]}, "result of B is rejected: it stepped"),
+        ({"device": "galaxy"}, "different phones: pixel and galaxy"),
+        ({"epoch": "x/y:15"}, "different system versions"),
+    ],
+)
+def test_what_may_not_be_compared_is_refused_in_words(fields, said):
+    with pytest.raises(UserError, match=said) as caught:
+        compare_stored(certificate(), certificate(0.005) | fields, 0.01)
+    assert "--on" in caught.value.hint
+
+
+def test_results_that_are_not_trusted_tell_nothing():
+    doubtful = certificate(0.005, verdict="suspect", reasons=[{"sentence": "few samples"}])
+    found = compare_stored(certificate(), doubtful, 0.01)
+    assert (found.answer, found.ratio) == ("cannot tell", pytest.approx(0.5))
+    assert found.reasons[-1].sentence == "the result of B is suspect: few samples"
+
+
+def test_without_a_reference_kernel_they_are_taken_as_measured():
+    found = compare_stored(certificate(reference=None), certificate(0.005, reference=None), 0.01)
+    assert (found.answer, found.ratio) == ("faster", pytest.approx(0.5))
