@@ -73,6 +73,8 @@ def compile_(
         print_json(made)
     else:
         say(f"compiled in {made['seconds']:.1f} s by TVM {made['tvm']} for {made['target']}")
+        for note in made["notes"]:
+            say(f"tuning records: {note}")
         tell(str(path))
 
 

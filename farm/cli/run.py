@@ -132,6 +132,8 @@ def _run_here(model: Path, options: dict[str, Any], files: Mapping[str, Path | N
     error = result["max_abs_error"]
     by = result["numerics"]["reference"]
     say(f"numbers checked against {by}, max error {error:.1e}" if error is not None else result["numerics"]["note"])
+    for note in result["notes"]:
+        say(f"tuning records: {note}")
     if wanted is not None:
         say(f"wrote {wanted}")
 

@@ -25,6 +25,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.batch_norm import fold_batch_norm
+from farm.compiler.fitting import foreign_records, same_target, words
 from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
@@ -141,6 +142,7 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
         TargetError: TVM does not know the target.
         TargetRefusedError: it has no code generator for it, or records do not apply to it.
         UnusableRecordsError: the records cannot be read.
+        ForeignRecordsError: they are all for other targets (farm.compiler.fitting says what counts as the same).
         CompileError: TVM fails.
     """
     target = target_from(recipe.target)
@@ -171,7 +173,7 @@ def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
 def _scheduled(model: ImportedModel, recipe: Recipe) -> Any:
     target = target_from(recipe.target)
     module = lowered(model, recipe)
-    database = _database(recipe.records) if recipe.records is not None else None
+    database = _database(recipe.records, target) if recipe.records is not None else None
     with _told(model, target), target:
         if database is not None:
             with database:
@@ -237,15 +239,25 @@ def default_schedules(target: Any) -> list[Any]:
     ]
 
 
-def _database(records: Path) -> Any:
+def _database(records: Path, target: Any) -> Any:
+    """Those of the records that are for the target."""
     try:
-        return ms.database.JSONDatabase(str(records / WORKLOADS), str(records / RECORDS), allow_missing=False)
+        found = ms.database.JSONDatabase(str(records / WORKLOADS), str(records / RECORDS), allow_missing=False)
+        every = list(found.get_all_tuning_records())
+        mine = [each for each in every if same_target(each.target, target)]
+        database = ms.database.MemoryDatabase()
+        for each in mine:
+            database.commit_workload(each.workload.mod)
+            database.commit_tuning_record(each)
     except Exception as error:
         raise UnusableRecordsError(
             f"the tuning records cannot be used: {first_line(error)}",
             hint="`farm records` keeps, merges and mends them",
             evidence=str(error)[-2000:],
         ) from error
+    if every and not mine:
+        raise foreign_records("the tuning records", target, f"they are for {words(every[0].target)}")
+    return database
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, pruned, read
+from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, read
 from farm.core.errors import FarmError, HostError, UserError
 
 ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
@@ -88,17 +88,6 @@ def packed(found: RecordSet) -> bytes:
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
     return made.getvalue()
-
-
-def unpack(data: bytes, folder: Path, name: str = "") -> Reading:
-    """Write what compiling needs of a .tar into a folder, as `Recipe.records` takes it; returns all that it holds.
-
-    Raises:
-        BadRecordsError: it holds no records.
-    """
-    found = read_records(data, name)
-    write_records(pruned(found.set), folder)
-    return found
 
 
 class RecordFolder:

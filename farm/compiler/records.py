@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+from farm.core.target_key import target_key
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -47,7 +49,7 @@ class Record:
     run_s: tuple[float, ...]  # seconds of each timed run
     target: Any
     args: Any
-    key: str  # what tells it from others: workload and trace
+    key: str  # what tells it from others: workload, trace and target
 
     @property
     def seconds(self) -> float:
@@ -83,6 +85,7 @@ class Task:
     weight: int = 1  # so often it runs in the model
     flop: float = 0.0  # floating-point operations of one run; 0: unknown
     default_s: float = 0.0  # of a run as TVM schedules it by itself, measured on the same phones; 0: unknown
+    default_for: str = ""  # target_key of what that was measured for; "": of all records
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ def read(files: Mapping[str, bytes]) -> Reading:
 
 
 def merge(sets: Iterable[RecordSet]) -> RecordSet:
-    """One set of several. Of records with the same workload and trace the fastest stays, the first of equal ones."""
+    """One set of several: of records with the same workload, trace and target the first of the fastest."""
     workloads: dict[str, Workload] = {}
     best: dict[str, Record] = {}
     origins: dict[str, Origin] = {}
@@ -201,7 +204,7 @@ def merge(sets: Iterable[RecordSet]) -> RecordSet:
         for task in each.tasks.values():
             there = tasks.setdefault(task.workload, task)
             if not there.default_s:  # the first that knows it
-                tasks[task.workload] = replace(there, default_s=task.default_s)
+                tasks[task.workload] = replace(there, default_s=task.default_s, default_for=task.default_for)
         for record in each.records:
             known = best.get(record.key)
             if known is not None and known.seconds <= record.seconds:
@@ -215,21 +218,32 @@ def merge(sets: Iterable[RecordSet]) -> RecordSet:
 
 
 def pruned(found: RecordSet) -> RecordSet:
-    """What compiling needs: the fastest record of each workload, if it is faster than what TVM does without one."""
-    limit = {name: each.default_s or math.inf for name, each in found.tasks.items()}
-    fastest: dict[str, Record] = {}
+    """What compiling needs: the fastest record of each workload and target, if it is faster than TVM without one."""
+    fastest: dict[tuple[str, str], Record] = {}
     for record in found.records:
-        if record.seconds < limit.get(record.workload, math.inf):
-            limit[record.workload] = record.seconds
-            fastest[record.workload] = record
-    kept = list(fastest.values())
-    used = {each.workload for each in kept}
+        place = (record.workload, target_key(record.target))
+        task = found.tasks.get(record.workload)
+        known = task is not None and task.default_s and task.default_for in ("", place[1])
+        limit = fastest[place].seconds if place in fastest else task.default_s if task and known else math.inf
+        if record.seconds < limit:
+            fastest[place] = record
+    used = {name for name, _ in fastest}
+    workloads = {name: each for name, each in found.workloads.items() if name in used}
+    return _of_records(replace(found, workloads=workloads), tuple(fastest.values()))
+
+
+def for_target(found: RecordSet, fits: Callable[[Any], bool]) -> RecordSet:
+    """The records whose target `fits` says yes to, with all that belongs to them."""
+    return _of_records(found, tuple(each for each in found.records if fits(each.target)))
+
+
+def _of_records(found: RecordSet, kept: tuple[Record, ...]) -> RecordSet:
     keys = {each.key for each in kept}
     return RecordSet(
-        {name: each for name, each in found.workloads.items() if name in used},
-        tuple(kept),
+        found.workloads,
+        kept,
         {key: each for key, each in found.origins.items() if key in keys},
-        {name: each for name, each in found.tasks.items() if name in used},
+        {name: each for name, each in found.tasks.items() if name in found.workloads},
     )
 
 
@@ -265,9 +279,9 @@ def best(found: RecordSet) -> tuple[Best, ...]:
     return tuple(rows)
 
 
-def record_key(workload: str, trace: Any) -> str:
-    """What tells a candidate from others: the hash of its workload and its trace as JSON."""
-    said = json.dumps([workload, trace], separators=(",", ":"), sort_keys=True)
+def record_key(workload: str, trace: Any, target: Any) -> str:
+    """What tells a candidate from others: the hash of its workload, its trace and its target as JSON."""
+    said = json.dumps([workload, trace, target], separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
@@ -325,7 +339,7 @@ def _record(value: Any, at: Mapping[int, Workload]) -> Record:
             if not isinstance(target, dict | str):
                 raise ValueError("it has no target")  # noqa: TRY004 - all that is wrong with a line is a ValueError
             name, trace = at[index].hash, [steps, decisions]
-            return Record(name, trace, tuple(map(float, run_s)), target, args, record_key(name, trace))
+            return Record(name, trace, tuple(map(float, run_s)), target, args, record_key(name, trace, target))
         case _:
             raise ValueError("it is no record [workload, [trace, run seconds, target, arguments]]")
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from tvm.s_tir import analysis
 from tvm.s_tir import meta_schedule as ms
 
+from farm.compiler.fitting import fitting
 from farm.compiler.record_files import RecordFolder
 from farm.compiler.records import (
     FAILED_S,
@@ -31,6 +32,7 @@ from farm.compiler.records import (
     record_key,
 )
 from farm.compiler.tvm_errors import first_line
+from farm.core.target_key import target_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class TuningDatabase:
                 weight=int(each.weight),
                 flop=_flop(module),
                 default_s=known.default_s if known else 0.0,
+                default_for=known.default_for if known else "",
             )
             self.tunables.append(Tunable(task, module, workload))
             if task.workload not in self._index:
@@ -150,7 +153,8 @@ class TuningDatabase:
     def key_of(self, tunable: Tunable, candidate: Any) -> str:
         """What tells a candidate (ms.MeasureCandidate) from others."""
         tuned = ms.database.TuningRecord(candidate.sch.trace, tunable.workload, [FAILED_S], self.target, [])
-        return record_key(tunable.task.workload, tuned.as_json()[0])
+        trace, _, target, _ = tuned.as_json()
+        return record_key(tunable.task.workload, trace, target)
 
     def write(self, tunable: Tunable, candidate: Any, run_s: Sequence[float] | None, origin: Origin) -> Kept:
         """Make a trial safe from any kill. From any thread; it counts once `commit` has seen it.
@@ -170,7 +174,7 @@ class TuningDatabase:
         )
         trace, run_json, target, args = tuned.as_json()
         name = tunable.task.workload
-        record = Record(name, trace, tuple(map(float, run_json)), target, args, record_key(name, trace))
+        record = Record(name, trace, tuple(map(float, run_json)), target, args, record_key(name, trace, target))
         origin = replace(origin, key=record.key, at=origin.at or datetime.now(UTC).isoformat(timespec="milliseconds"))
         with self._writing:
             self._folder.append(MEASURED_BY, _json(origin))  # first: without its record it says nothing
@@ -188,7 +192,9 @@ class TuningDatabase:
         """How long tasks take, by workload, as TVM schedules them by itself."""
         for number, each in enumerate(self.tunables):
             if each.task.workload in seconds:
-                task = replace(each.task, default_s=seconds[each.task.workload])
+                name = each.task.workload
+                mine = next((target_key(one.target) for one in self._trials.values() if one.workload == name), "")
+                task = replace(each.task, default_s=seconds[name], default_for=mine)
                 self.tunables[number] = replace(each, task=task)
                 self._folder.append(TASKS, _json(task))
 
@@ -227,9 +233,12 @@ class TuningDatabase:
     def _load_prior(self, found: dict[str, Any]) -> None:
         if not self._given.records:
             return
-        foreign = other = unusable = 0
+        fit = fitting(self._given, self.target, "the prior")
+        if fit.left_out:
+            self.left_out.append(f"the prior: {fit.left_out}")
+        foreign = unusable = 0
         kept = []
-        for record in self._given.records:
+        for record in fit.set.records:
             if record.workload not in found:
                 foreign += 1
                 continue
@@ -237,9 +246,6 @@ class TuningDatabase:
                 tuned = _tuning_record(record, found[record.workload])
             except Exception:  # noqa: BLE001 - as above
                 unusable += 1
-                continue
-            if str(tuned.target) != str(self.target):
-                other += 1
                 continue
             kept.append(record)
             if record.key not in self._known:
@@ -253,7 +259,6 @@ class TuningDatabase:
         )
         for count, why in (
             (foreign, "of operators that this model does not have"),
-            (other, "for another target"),
             (unusable, "that this TVM cannot use"),
         ):
             if count:

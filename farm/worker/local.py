@@ -17,11 +17,10 @@ from tvm import relax
 
 from farm.compiler.build import Wanted, build
 from farm.compiler.compile import Recipe
+from farm.compiler.fitting import unpack
 from farm.compiler.load import file_bytes, import_model, load, read
 from farm.compiler.package import is_package
 from farm.compiler.packing import SMALL_BYTES, make_package
-from farm.compiler.record_files import read_records, write_records
-from farm.compiler.records import pruned
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.summary import summarise
@@ -60,12 +59,13 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
             "it did so here",
             hint="farm run MODEL --on SELECTOR --target adreno-texture checks the numbers; or --target adreno",
         )
+    records, notes = _records(request, target)
     started_s = time.monotonic()
     model = import_model(read(data, path.name), request["shapes"], request["dtypes"])
     with_model = request["with_model"] if request["with_model"] is not None else len(data) <= SMALL_BYTES
     package = make_package(
         model,
-        Recipe(target, request["precision"], _records(request)),
+        Recipe(target, request["precision"], records),
         Path(request["cache"]),
         target_name=request["target_name"],
         source=data if with_model else None,
@@ -83,6 +83,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         "device": device_of(target),
         "tvm": tvm.__version__,
         "with_model": with_model,
+        "notes": notes,
     }
 
 
@@ -96,8 +97,9 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     path = Path(request["model"])
     target = host_target() if request["target"] is None else _target(request)
     labels = read_labels(file_bytes(Path(request["labels"]))) if request["labels"] else ()
+    records, notes = _records(request, target)
     wanted = Wanted(
-        recipe=Recipe(target, request["precision"], _records(request)),
+        recipe=Recipe(target, request["precision"], records),
         shapes=request["shapes"],
         dtypes=request["dtypes"],
         npz=file_bytes(Path(request["inputs"])) if request["inputs"] else None,
@@ -128,6 +130,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         "timings": {"load_s": loaded_s - started_s, "run_s": ran_s - loaded_s},
         "target": HOST if request["target"] is None else request["target"],
         "versions": {"tvm": tvm.__version__},
+        "notes": notes,
     }
 
 
@@ -179,12 +182,12 @@ def _target(request: Mapping[str, Any]) -> Any:
     return host_target() if given == HOST else named_target(given)
 
 
-def _records(request: Mapping[str, Any]) -> Path | None:
+def _records(request: Mapping[str, Any], target: object) -> tuple[Path | None, tuple[str, ...]]:
+    """The folder of those that are for the target, and what is to be said of the others."""
     if not request["records"]:
-        return None
+        return None, ()
     folder = Path(request["scratch"]) / "records"
-    write_records(pruned(read_records(Path(request["records"])).set), folder)
-    return folder
+    return folder, unpack(Path(request["records"]), target, folder)
 
 
 if __name__ == "__main__":

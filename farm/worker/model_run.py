@@ -13,9 +13,9 @@ import tvm
 
 from farm.compiler.build import Build, Wanted, build
 from farm.compiler.compile import Recipe
+from farm.compiler.fitting import unpack
 from farm.compiler.inputs import Fill
 from farm.compiler.model import Array
-from farm.compiler.fitting import unpack
 from farm.compiler.reference import flatten
 from farm.core.errors import ModelError, PhoneError
 from farm.core.target_key import target_key

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
 
 from farm.bundle.elf import Machine, parse_elf
 from farm.compiler.build import Wanted, build
@@ -19,6 +21,7 @@ from farm.compiler.compile import (
     compile_model,
     lowered,
 )
+from farm.compiler.fitting import ForeignRecordsError
 from farm.compiler.inputs import all_inputs
 from farm.compiler.isolated import TvmCrashedError, isolated
 from farm.compiler.load import load
@@ -52,6 +55,25 @@ def test_records_that_cannot_be_read_are_refused(small, tmp_path):
     (tmp_path / RECORDS).write_text("")
     with pytest.raises(UnusableRecordsError):
         compile_model(small, Recipe(HOST, records=tmp_path))
+
+
+def test_records_for_another_target_are_refused_and_both_are_named(small, tmp_path):
+    module = next(each.with_attr("global_symbol", "main") for each in functions(lowered(small, Recipe(HOST))))
+    module = tvm.IRModule({"main": module})
+    database = ms.database.JSONDatabase(work_dir=str(tmp_path))
+    workload, trace = database.commit_workload(module), Schedule(module).trace
+    info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    record = ms.database.TuningRecord(trace, workload, [0.001], tvm.target.Target(PHONE), info)
+    database.commit_tuning_record(record)
+    with pytest.raises(
+        ForeignRecordsError, match=r"for llvm x86_64-linux-gnu: they are for llvm aarch64-linux-android"
+    ):
+        compile_model(small, Recipe(HOST, records=tmp_path))
+    assert compile_model(small, Recipe({**PHONE, "num-cores": 8}, records=tmp_path)) is not None
+
+
+def functions(module):
+    return [each for each in module.functions.values() if isinstance(each, tvm.tirx.PrimFunc)]
 
 
 def test_opencl_source_in_half_precision_is_valid(small):

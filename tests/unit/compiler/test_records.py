@@ -21,7 +21,6 @@ from farm.compiler.record_files import (
     RecordsBusyError,
     packed,
     read_records,
-    unpack,
     write_records,
 )
 from farm.compiler.records import (
@@ -36,22 +35,27 @@ from farm.compiler.records import (
     Task,
     Workload,
     best,
+    for_target,
     merge,
     pruned,
     read,
     record_key,
 )
+from farm.core.target_key import target_key
+
+LLVM = {"kind": "llvm"}
+X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}
+ARM = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mcpu": "cortex-a76"}
 
 
-def record(workload: str, tile: int, seconds: float) -> Record:
+def record(workload: str, tile: int, seconds: float, target: dict[str, str] = LLVM) -> Record:
     trace = [[["SamplePerfectTile", ["l2"], [4, 64], ["v5"]]], [[0, [tile, 1]]]]
-    return Record(
-        workload, trace, (seconds,), {"kind": "llvm"}, [["TENSOR", "float32", [8]]], record_key(workload, trace)
-    )
+    key = record_key(workload, trace, target)
+    return Record(workload, trace, (seconds,), target, [["TENSOR", "float32", [8]]], key)
 
 
-def set_of(*rows: tuple[str, int, float], device: str = "emerald-9") -> RecordSet:
-    records = tuple(record(*row) for row in rows)
+def set_of(*rows: tuple[str, int, float], device: str = "emerald-9", target: dict[str, str] = LLVM) -> RecordSet:
+    records = tuple(record(*row, target) for row in rows)
     names = dict.fromkeys(each.workload for each in records)
     return RecordSet(
         {name: Workload(name, "bW9k") for name in names},
@@ -193,6 +197,29 @@ def test_one_process_writes_a_folder(tmp_path: Path) -> None:
         RecordFolder(tmp_path)
 
 
+def test_the_same_candidate_for_two_targets_is_two_records() -> None:
+    fast, slow = set_of(("1", 0, 0.001), target=X86), set_of(("1", 0, 0.004), target=ARM)
+    both = merge([fast, slow])
+    assert {each.seconds for each in both.records} == {0.001, 0.004}
+    assert pruned(both).records == both.records
+    assert read(bytes_of(both)).set == both
+
+
+def test_tvms_own_time_on_one_target_drops_no_record_of_another() -> None:
+    fast = set_of(("1", 0, 0.001), target=X86)
+    known = Task(workload="1", name="conv", default_s=0.002, default_for=target_key(X86))
+    both = merge([replace(fast, tasks={"1": known}), set_of(("1", 0, 0.004), target=ARM)])
+    assert len(pruned(both).records) == 2
+    assert pruned(merge([both, set_of(("2", 0, 0.003), ("1", 1, 0.003), target=X86)])).records[0].seconds == 0.001
+
+
+def test_records_of_one_target_are_taken_with_what_belongs_to_them() -> None:
+    arm = set_of(("1", 0, 0.004), ("2", 0, FAILED_S), target=ARM)
+    both = merge([set_of(("1", 0, 0.001), target=X86), arm])
+    mine = for_target(both, lambda target: target == ARM)
+    assert (mine.records, mine.origins) == (arm.records, arm.origins)
+
+
 def test_what_only_tvm_finds_wrong_is_set_aside(tmp_path: Path) -> None:
     write_records(SMALL, tmp_path)
     with RecordFolder(tmp_path) as folder:
@@ -205,8 +232,7 @@ def test_what_only_tvm_finds_wrong_is_set_aside(tmp_path: Path) -> None:
 def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path: Path) -> None:
     data = packed(SMALL)
     assert data == packed(SMALL)
-    assert unpack(data, tmp_path / "out").set == SMALL
-    assert read_records(tmp_path / "out").set == pruned(SMALL)
+    assert read_records(data).set == SMALL
     write_records(SMALL, tmp_path / "set.tar")
     assert (tmp_path / "set.tar").read_bytes() == data
     with tarfile.open(tmp_path / "set.tar") as tar:
