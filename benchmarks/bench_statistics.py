@@ -33,11 +33,11 @@ MOST_PAIRS = 800
 FIND_EFFECT = 0.03
 PROCESSES = 2
 # With these, a rate that holds by a small margin has an interval inside its goal (0 of 385 shows "under 1 %").
-SAMPLED_RUNS = 2000
+SAMPLED_RUNS = 3000
 COVERAGE_RUNS = 1500
 DETECTION_RUNS = 400
 ALARM_RUNS = 600
-POWER_RUNS = 800
+POWER_RUNS = 1600
 HISTORY_RUNS = 600
 
 
