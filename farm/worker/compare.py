@@ -18,13 +18,14 @@ from farm.core.errors import FarmError
 from farm.jobs.tasks import BundleUse, CompareTask, ModelTask
 from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
+from farm.measure.effects import find_effect_of
 from farm.measure.statistics import summarise
 from farm.worker.bundle_turns import Turns, check_versions
 from farm.worker.certificate import VIRTUAL, about_build, latency_ms, moment_from, plain
 from farm.worker.daemon import Daemon
 from farm.worker.model_run import FirstRun, Hears, first_run, one_more_session, prepare, session_to_phone
 from farm.worker.session import PhoneSession, on_phone
-from farm.worker.timing import Pairs, Timer, find_effect_of, time_pairs, timer_of
+from farm.worker.timing import Pairs, Timer, time_pairs, timer_of
 
 BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
 
