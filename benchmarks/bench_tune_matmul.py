@@ -56,7 +56,7 @@ def run(context: Context) -> list[Figure]:
             stock = _script(order | {"tracker": config.tracker_port})
         context.say("farm")
         after = _script(ours_order)
-        context.say("farm tune")
+        context.say(f"{before['whole_s']:.1f} {stock['whole_s']:.1f} {after['whole_s']:.1f} s; farm tune")
         job = _job(farm, context.folder, target)
     ours = {name: (before[name] + after[name]) / 2 for name in before}
     factor = stock["whole_s"] / ours["whole_s"]
@@ -101,9 +101,11 @@ def _job(farm: VirtualFarm, folder: Path, target: dict[str, Any]) -> Times:
         "--json", timeout_s=LIMIT_S,
     )  # fmt: skip
     whole_s = time.monotonic() - begun_s
-    if done.returncode:
+    if not done.stdout:
         raise HostError(f"farm tune ended with {done.returncode}: {done.stderr[-500:]}")
     [result] = json.loads(done.stdout)["results"]
+    if result["error"]:
+        raise HostError(f"farm tune ended with {done.returncode}: {result['error']['message']}")
     return {"whole_s": whole_s, "search_s": result["search_s"], "best_s": result["tasks"][0]["best_ms"] / 1e3}
 
 
