@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli import work
 from farm.cli.context import JsonFlag, print_table, say, tell
-from farm.core.errors import ExitCode
+from farm.core.errors import ExitCode, UserError
 from farm.core.limits import MAX_NUMBER, MAX_REPEAT
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ _ENOUGH = {
     Require.SUSPECT: ("trusted", "suspect"),
     Require.ANY: ("trusted", "suspect", "rejected"),
 }
+
+
+SMALL_CORRECTION = 0.01  # to nominal speed; the median by the clock is shown only beside a larger one
 
 
 def register(app: typer.Typer) -> None:
@@ -83,6 +86,9 @@ def bench(
     options |= m.model_options(target, precision, shape, dtype, records)
     measuring = {"half_width": half_width, "measure_s": measure_s, "remeasure": remeasure, "profile": profile}
     work.checked(model)
+    given.phones_only(on, "bench")
+    if profile and given.is_package(model):
+        raise UserError(f"{model} is a package, which holds no operators to time", hint="profile the model file")
     with work.client() as farm:
         spec = farm.bench_spec(model, inputs=inputs, repeat=repeat, number=number, **measuring, **options)  # type: ignore[arg-type]
         submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
@@ -108,10 +114,17 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone: the median at its nominal speed, how sure, and whether to rely on it; below, why not."""
     if not results:
         return
+    corrected = [result["device"] for result in results if _is_corrected(result)]
+    seen = ("AS SEEN ms",) if corrected else ()
     print_table(
-        ("DEVICE", "SOC", "TARGET", "MEDIAN ms", "95% INTERVAL", "MIN", "MAX", "SAMPLES", "VERDICT", "MAX ERROR"),
-        [_row(result) for result in results],
+        ("DEVICE", "SOC", "TARGET", "MEDIAN ms", "95% INTERVAL", "SPREAD", *seen, "SAMPLES", "VERDICT", "MAX ERROR"),
+        [_row(result, as_seen=bool(corrected)) for result in results],
     )
+    if corrected:
+        tell(
+            f"  {', '.join(corrected)}: not at nominal speed while measured. Median, interval and spread (smallest to "
+            "largest sample) are given at nominal speed; AS SEEN is the median by the clock"
+        )
     for result in results:
         for line in remarks(result):
             tell(f"  {result['device']}: {line}")
@@ -155,9 +168,10 @@ def print_profile(result: Mapping[str, Any]) -> None:
         tell(f"  {result['device']}: {line}")
 
 
-def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
+def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
     latency = result["latency"]
     estimate = result.get("estimate") or latency  # of an older release
+    factor = _factor(result)
     error = result.get("max_abs_error")
     return (
         result["device"],
@@ -165,9 +179,20 @@ def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
         result["target"],
         f"{estimate['median_ms']:.3f}",
         f"{estimate['low_ms']:.3f} .. {estimate['high_ms']:.3f}",
-        f"{latency['min_ms']:.3f}",
-        f"{latency['max_ms']:.3f}",
+        f"{latency['min_ms'] * factor:.3f} .. {latency['max_ms'] * factor:.3f}",
+        *((f"{latency['median_ms']:.3f}",) if as_seen else ()),
         latency["count"],
         result.get("verdict") or "-",
         "-" if error is None else f"{error:.1e}",
     )
+
+
+def _factor(result: Mapping[str, Any]) -> float:
+    """What times as seen are multiplied with to be at nominal speed."""
+    seen_ms = float(result["latency"]["median_ms"])
+    estimate = result.get("estimate")
+    return estimate["median_ms"] / seen_ms if estimate and seen_ms else 1.0
+
+
+def _is_corrected(result: Mapping[str, Any]) -> bool:
+    return abs(_factor(result) - 1) > SMALL_CORRECTION

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli import work
 from farm.cli.context import JsonFlag, print_json, print_table, tell
 from farm.core.errors import UserError
 
@@ -72,6 +72,7 @@ def compare(
             work.checked(Path(each))
         if not on:
             raise UserError("which phones should compare them?", hint="--on android, or another selector")
+        given.phones_only(on, "compare")
         options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
         options |= m.model_options(target, precision, shape, dtype, records)
         options |= {"target_b": target_b, "precision_b": precision_b and precision_b.value, "records_b": records_b}

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli import work
 from farm.cli.context import JsonFlag, call, print_json, say, tell
 from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.core.errors import NoPhoneError, UserError
@@ -48,11 +48,10 @@ def compile_(
     work.checked(model)
     if target is None and on is None:
         raise UserError("for what shall it be compiled?", hint="--target NAME, or --on SELECTOR")
-    if output is not None and not output.parent.is_dir():
-        raise UserError(f"cannot write {output}: there is no folder {output.parent}", hint="make it first")
-    given: Any = target if on is None else _target_of_phones(on, target or "cpu")
-    options = m.model_options(target or "cpu", precision, shape, dtype, records)
     path = output or Path(f"{model.stem}.farm.tar")
+    given.writable(path)
+    meant: Any = target if on is None else _target_of_phones(on, target or "cpu")
+    options = m.model_options(target or "cpu", precision, shape, dtype, records)
     with scratch_folder() as scratch:
         made = with_tvm(
             "compile",
@@ -61,7 +60,7 @@ def compile_(
                 **options,
                 "records": str(records) if records else None,
                 "model": str(model),
-                "target": given,
+                "target": meant,
                 "target_name": target or "cpu",
                 "with_model": with_model,
                 "output": str(path.resolve()),

@@ -15,8 +15,6 @@ from typing import Any
 
 from farm.core.errors import HostError, ModelError
 
-HOST = "host"  # this machine, as a target and in place of a phone
-
 
 class NoTvmError(HostError):
     """There is no TVM here."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli import work
 from farm.cli.context import JsonFlag, print_json, tell, write_file
 from farm.cli.local import scratch_folder, with_tvm
 
@@ -40,6 +40,7 @@ def import_(
     dtype: m.Dtypes = None,
 ) -> None:
     """Convert a model to Relax and keep it; commands take the file as a model, with this version of TVM only."""
+    given.writable(output)
     made = _with_model("import", "importing", file, shape, dtype, output=str(output.resolve()))
     tell(f"wrote {output}: {made['bytes']:,} bytes for TVM {made['tvm']}")
 
@@ -52,6 +53,7 @@ def make(
     """Write a network of the zoo as ONNX: seeded weights, the same bytes every time."""
     from farm.zoo.catalogue import onnx_bytes
 
+    given.writable(output)
     data = onnx_bytes(name)
     write_file(output, data)
     tell(f"wrote {output}: {len(data):,} bytes")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli import work
 from farm.cli.context import JsonFlag, print_json, print_table, say, tell, write_file
-from farm.cli.local import HOST, cache_folder, scratch_folder, with_tvm
+from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.core.errors import UserError
 from farm.core.limits import MAX_TOP_K
+from farm.core.selector import HOST
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -68,7 +69,9 @@ def run(
     """
     options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
     work.checked(model)
-    if output is not None and not output.parent.is_dir():
+    if devices == "1":
+        given.writable(output)
+    elif output is not None and not output.parent.is_dir():
         raise UserError(f"cannot write {output}: there is no folder {output.parent}", hint="make it first")
     if output is not None and output.suffix != ".npz":
         raise UserError(f"{output}: outputs are written as .npz", hint=f"--output {output.with_suffix('.npz')}")
@@ -78,8 +81,7 @@ def run(
         raise UserError("--labels are for --top-k", hint="add --top-k 5")
     compiled = m.model_options(target, precision, shape, dtype, records)
     if on == HOST:
-        if detach or hold:
-            raise UserError("a run on this machine is no job", hint="leave out --detach and --hold")
+        given.nothing_is_queued(options | {"detach": detach})
         files = {"inputs": inputs, "labels": labels, "records": records, "outputs": output}
         _run_here(model, compiled | {"fill": fill.value, "top_k": top_k}, files, json=json)
         return

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli import work
 from farm.cli.context import JsonFlag, print_table, say, tell
 from farm.cli.records import write_curve
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 from farm.core.limits import MAX_TRIALS
+from farm.core.selector import HOST
 
 if TYPE_CHECKING:
     from farm.client import Client, Event
     from farm.client.outcomes import Outcome
 
-HOST = "host"
 ENDED = {
     "trials": "all trials are done",
     "early_stop": "it did not get better any more",
@@ -88,6 +88,10 @@ def tune(
         raise UserError(
             "--detach does not wait for what --plot and -o write", hint="later: farm job output, farm records show"
         )
+    for written in (output, plot):
+        given.writable(written)
+    if given.is_package(model):
+        raise UserError(f"{model} is a package, compiled already", hint="tune the model file that it was made from")
     chosen: dict[str, Any] = {
         "trials": trials,
         "early_stop": early_stop,
@@ -99,6 +103,8 @@ def tune(
     options |= {key: value for key, value in m.model_options(target, precision, shape, dtype, None).items() if value}
     if on == HOST:
         from farm.cli.tune_host import tune_here
+
+        given.nothing_is_queued({**options, "detach": detach, "timeout_s": None})  # a search ends by its time here, too
 
         tune_here(model, chosen, options, prior, output=output, plot=plot, json=json)
         return
@@ -173,6 +179,8 @@ def print_result(result: Mapping[str, Any], name: str, on: str, output: Path | N
     kept = result["records"]
     where = kept.get("where") or f"version {kept['version']} of {kept['name']}"
     tell(f"records    {where}")
+    if output is not None:
+        tell(f"package    {output}")
     tell(f"next       {next_command(result, name, on, output)}")
 
 

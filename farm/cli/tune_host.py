@@ -14,10 +14,8 @@ from typing import Any
 from farm.cli.context import print_json
 from farm.cli.local import LocalCrashError, cache_folder, python_with_tvm, scratch_folder
 from farm.cli.records import opened, write_curve
-from farm.cli.tune import HOST, Live, print_result
-from farm.core.errors import UserError
-
-NO_MEANING = ("priority", "deadline_s", "max_attempts", "after", "hold")  # without a daemon nothing is queued
+from farm.cli.tune import Live, print_result
+from farm.core.selector import HOST
 
 
 def tune_here(
@@ -33,11 +31,8 @@ def tune_here(
     """Tune on this machine and print what came of it.
 
     Raises:
-        UserError: something is asked that only a farm can do.
         FarmError: as a tune job.
     """
-    if options["devices"] not in (1, "all"):
-        raise UserError("there is one host", hint="--devices is for phones")
     live = Live(tty=sys.stderr.isatty())
     with scratch_folder() as folder:
         scratch = Path(folder)

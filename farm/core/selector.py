@@ -14,6 +14,7 @@ from farm.core.errors import NoPhoneError, UserError
 from farm.core.labels import normalise
 
 MAX_SELECTOR_LENGTH = 1024  # characters; far beyond any sensible selector, small enough to log
+HOST = "host"  # in place of a selector, and as a target: this machine
 NEAREST_SHOWN = 3  # suggestions in an error message
 SIMILAR = 0.6  # difflib ratio from which two words look like one misspelt (difflib's own default cutoff)
 GRAMMAR = "label=value[,label=value...] or an alias, e.g. gpu=adreno-740,pool=lab or android"
@@ -151,4 +152,5 @@ def _nearest(word: str, known: Collection[str]) -> str:
     found = nearest(word, known)
     if found:
         return f"nearest is {' or '.join(found)}"
-    return f"there is {', '.join(sorted(known)[:NEAREST_SHOWN])}" if known else "there is none"
+    shown, more = sorted(known)[:NEAREST_SHOWN], len(known) - NEAREST_SHOWN
+    return f"there is {', '.join(shown)}{f' and {more} more' if more > 0 else ''}" if known else "there is none"

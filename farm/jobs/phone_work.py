@@ -102,16 +102,22 @@ class PhoneWork:
         self._poison = poison
 
     async def run(
-        self, running: Running, worker: str, payload: Mapping[str, Any], host: AttemptHost | None = None
+        self,
+        running: Running,
+        worker: str,
+        payload: Mapping[str, Any],
+        host: AttemptHost | None = None,
+        *,
+        limit_s: float | None = None,
     ) -> dict[str, Any]:
         """The report of a worker (the module whose `main` runs), with what is known of its phone.
 
-        `host`: who answers the worker, if it may ask for more than others.
+        `host`: who answers the worker, if it may ask for more than others. `limit_s`: of the worker; None: its job's.
 
         Raises:
             FarmError: what the worker reported, or what became of it.
         """
-        toolchain, timeout_s = self._toolchain_of(running.view), running.job.timeout_s
+        toolchain, timeout_s = self._toolchain_of(running.view), limit_s or running.job.timeout_s
         task = Task(running.attempt.id, running.attempt.fence, worker, payload, timeout_s)
         report = await self._workers.run(toolchain, task, host or LeaseHost(**self.host_fields(running)))
         return {**report, **self._about(running.view, toolchain)}
@@ -159,7 +165,7 @@ def about_phone(view: DeviceView) -> dict[str, Any]:
     identity = view.identity
     return {
         "device": view.name,
-        "soc": (identity.soc.name or identity.soc.model) if identity else "",
+        "soc": (identity.soc.model or identity.soc.name) if identity else "",  # as `farm status` has it
         "gpu": identity.gpu.model if identity else "",
         "identity": _identity(identity),
     }

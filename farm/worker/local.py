@@ -28,11 +28,10 @@ from farm.compiler.targets import TargetRefusedError, device_of, host_target, is
 from farm.compiler.tvm_errors import first_line
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, ModelError, UserError
+from farm.core.selector import HOST
 from farm.fleet.named_targets import named_target
 from farm.worker.outputs import save_arrays, told
 from farm.worker.ranking import check_labels, read_labels
-
-HOST = "host"  # the name of this machine, as a target and in place of a phone
 
 
 class HostRunError(ModelError):

@@ -17,12 +17,12 @@ from farm.compiler.record_files import read_records, write_records
 from farm.compiler.targets import host_target
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError
+from farm.core.selector import HOST
 from farm.fleet.named_targets import named_target
 from farm.tuning.host_phone import HostPhones
 from farm.tuning.search import SearchOptions
 from farm.worker.tuning_run import Plan, builds, compared, prepared, searched
 
-HOST = "host"
 JOB = "host"  # the name of its folder: a run that was broken off is gone on with by the same command
 
 

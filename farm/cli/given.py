@@ -1,0 +1,76 @@
+"""What commands are given, looked at before the work begins: where to run, which file to write, is it a package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from errno import EACCES, EISDIR
+from os import W_OK, access, strerror
+from pathlib import Path
+from typing import Any
+
+from farm.core.errors import UserError
+from farm.core.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY
+from farm.core.selector import HOST
+
+
+def is_package(path: Path) -> bool:
+    """Whether a file is a package (.farm.tar), by its beginning."""
+    from farm.compiler.package import is_package
+
+    with path.open("rb") as file:
+        return is_package(file.read(512))
+
+
+def phones_only(on: str, command: str) -> None:
+    """Refuse this machine in place of phones.
+
+    Raises:
+        UserError: it is asked for.
+    """
+    if on == HOST:
+        raise UserError(
+            f"farm {command} runs on phones, not on this host",
+            hint="`farm run` and `farm tune` take --on host; `farm demo --stay` starts virtual phones",
+        )
+
+
+QUEUEING = {
+    "devices": (1, "all"), "priority": (DEFAULT_PRIORITY,), "deadline_s": (None,), "after": ((),), "hold": (False,),
+    "max_attempts": (DEFAULT_MAX_ATTEMPTS,), "detach": (False,), "timeout_s": (None,),
+}  # fmt: skip
+_OPTIONS = {"deadline_s": "deadline", "max_attempts": "max-attempts", "timeout_s": "timeout"}
+
+
+def nothing_is_queued(options: Mapping[str, Any]) -> None:
+    """Refuse options of jobs where the work is done here: whatever is not at its default.
+
+    Raises:
+        UserError: some are given.
+    """
+    named = [
+        f"--{_OPTIONS.get(name, name)}" for name, value in options.items() if value not in QUEUEING.get(name, (value,))
+    ]
+    if named:
+        raise UserError(f"{named}: on this host nothing is queued, and there is one of it", hint=f"leave out {named}")
+
+
+def writable(path: Path | None) -> None:
+    """Refuse a file that could not be written at the end of the work, before it begins; leaves nothing behind.
+
+    Raises:
+        UserError: it could not.
+    """
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+        if not path.exists():
+            path.open("xb").close()
+            path.unlink()
+        elif not access(path, W_OK):
+            raise PermissionError(EACCES, strerror(EACCES))
+    except OSError as error:
+        hint = "make it first" if not path.parent.is_dir() else "name a file in a folder that is there and yours"
+        why = f"there is no folder {path.parent}" if not path.parent.is_dir() else error.strerror
+        raise UserError(f"cannot write {path}: {why}", hint=hint) from error
