@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler.model import Array, Evaluated, ImportedModel, IRModule, TensorSpec
+from farm.compiler.relax_nodes import load_nodes
 from farm.compiler.relax_script import parse
 from farm.compiler.symbolic import bound, parameters, sizes_by_name
 from farm.compiler.tvm_errors import first_line
@@ -94,11 +95,7 @@ def read_json(data: bytes, name: str) -> RelaxModel:
             "version that wrote it",
             hint="import the original model again with this toolchain",
         )
-    try:
-        loaded = tvm.ir.load_json(module)
-    except Exception as error:
-        raise ModelError(f"{name} is damaged: TVM cannot read its module", evidence=str(error)[-2000:]) from error
-    return _model(loaded, name, hashlib.sha256(data).hexdigest(), outputs)
+    return _model(load_nodes(module, name), name, hashlib.sha256(data).hexdigest(), outputs)
 
 
 def read_script(data: bytes, name: str) -> RelaxModel:

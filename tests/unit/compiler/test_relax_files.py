@@ -1,6 +1,7 @@
 """TVMScript and Relax JSON: read back what was saved, refuse what is no Relax, and never run what is Python."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, load, read
 from farm.compiler.model import ShapeError
 from farm.compiler.relax_model import saved
+from farm.compiler.relax_nodes import ALLOWED
+from farm.compiler.summary import summarise
 from farm.core.errors import ModelError
 from farm.zoo.catalogue import onnx_bytes
 
@@ -118,7 +121,7 @@ def changed(**fields):
         (b"{" * 100_000, "cut short or damaged"),
         (tvm.ir.save_json(relax.const(1.0)).encode(), "holds no module but a"),
         (tvm.ir.save_json(tvm.IRModule()).encode(), "no Relax function 'main'"),
-        (tvm.ir.save_json(tvm.IRModule()).replace('"ir.IRModule"', '"ir.NoSuch"').encode(), "is damaged"),
+        (tvm.ir.save_json(tvm.IRModule()).replace('"ir.IRModule"', '"ir.NoSuch"').encode(), "of type 'ir.NoSuch'"),
         (b'{"root_index": 0, "nodes": [], "metadata": {}}', "was written by TVM unknown"),
     ],
     ids=[
@@ -153,6 +156,39 @@ EVIL = [
     "class A(print): pass\n",
     "@I.ir_module\nclass M:\n    open('{mark}', 'w')\n",
     "@I.ir_module\nclass M:\n    @I.pyfunc\n    def f(x):\n        open('{mark}', 'w')\n",
+    *(
+        FUNCTION.replace("R.nn.relu(x)", said)
+        for said in (
+            'R.add(x, "{0.__globals__[__file__]}".format(R.nn.relu))',
+            'R.add(x, f"{R.nn.relu}")',
+            'R.const([1.0], "float32").data.numpy().tofile("{mark}")',
+            "[R.nn.relu(v) for v in (x,)][0]",
+            "x.ty",
+            "x.data.numpy()",
+            "x(1)",
+            'R.call_packed("f", x)(1)',
+            "(lambda v: v)(x)",
+            'R.emit_te(R.call_packed, "f")',
+            'R.ExternFunc("f")',
+            'R.Callable(derive_func="runtime.SystemLib")',
+            'R.Callable(**{"derive_func": "runtime.SystemLib"})',
+            'T.target({"kind": "llvm"})',
+            "R.nn.relu.__globals__",
+            "R.nn.relu.func.name",
+            "9 ** 9 ** 9 ** 9",
+            "len.__self__",
+            "open",
+        )
+    ),
+    FUNCTION.replace("(2, 4)", '("tvm.ir.load_json(0)", 4)'),
+    FUNCTION.replace("(2, 4)", '("ran" + "ge(2).sto" + "p", 4)'),
+    FUNCTION.replace("x: R.Tensor", "x: open, z: R.Tensor"),
+    FUNCTION.replace("    y = ", "    R = x\n    y = "),
+    FUNCTION.replace("    y = ", "    len = x\n    y = "),
+    FUNCTION.replace("    y = ", "    main = x\n    y = "),
+    FUNCTION.replace("    y = ", "    x.name = x\n    y = "),
+    FUNCTION.replace("    y = ", "    with R.dataflow() as x.name:\n        pass\n    y = "),
+    FUNCTION.replace('"float32")', '"float32") = open("{mark}", "w")', 1),
 ]
 
 
@@ -165,6 +201,133 @@ def test_python_in_a_script_is_refused_and_never_runs(script, tmp_path):
     assert "\n" not in caught.value.message
 
 
+def native_code(mark):
+    """JSON of `{"m": [program]}`, where the program of TVM's virtual machine writes the file `mark`."""
+    builder = relax.ExecBuilder()
+    with builder.function("main", num_inputs=0):
+        builder.emit_call(NATIVE, args=[builder.convert_constant(str(mark))], dst=builder.r(0))
+        builder.emit_ret(builder.r(0))
+    return tvm.ir.save_json(tvm.runtime.convert({"m": [builder.get().mod]}))
+
+
+NATIVE = "farm.test.native"
+CALLS_IT = (
+    '[(v["vm_initialization"](1, 0, 2), v["main"]()) for v in [metadata["m"][0]["vm_load_executable"]()]] and x',
+    'metadata["m"][0]["vm_load_executable"]()',
+    'R.add(x, metadata["m"][0])',
+    'R.add(x, metadata["m"][len(x)])',
+    "metadata",
+    "R.nn.relu(x)",
+)
+
+
+@pytest.mark.parametrize("call", CALLS_IT)
+def test_compiled_code_in_a_scripts_metadata_is_never_loaded(call, tmp_path):
+    mark = tmp_path / "ran"
+    tvm.register_global_func(NATIVE, lambda path: Path(path).touch(), override=True)
+    script = f"metadata = tvm.ir.load_json({native_code(mark)!r})\n" + FUNCTION.replace("R.nn.relu(x)", call)
+    with pytest.raises(ModelError):
+        read(script.encode(), "evil.py")
+    assert not mark.exists()
+
+
+def test_a_dimension_that_is_a_string_is_arithmetic():
+    function = FUNCTION.replace("(2, 4)", '("n", 4)').replace("float32", "float32")
+    script = function.replace("def main(x", 'def main(z: R.Tensor(("n * 2 + 1", 4), "float32"), x')
+    inputs = read(script.encode(), "shapes.py").inputs
+    assert [spec.shape[1:] for spec in inputs] == [(4,), (4,)]
+    with pytest.raises(ModelError, match=r"dimension 'n\.bit_length' is no arithmetic"):
+        read(function.replace('"n"', '"n.bit_length"').encode(), "shapes.py")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"type": "ffi.Module", "data": ""},
+        {"type": "ir.EnvFunc", "data": "runtime.SystemLib"},
+        {"type": "target.Target", "data": {}},
+        {"type": ["ffi.Array"], "data": []},
+        {"type": None},
+        {},
+        7,
+    ],
+)
+def test_json_with_a_node_that_no_model_has_is_not_given_to_tvm(node, monkeypatch):
+    monkeypatch.setattr(tvm.ir, "load_json", lambda _: pytest.fail("TVM was given it"))
+    document = {"root_index": 0, "nodes": [node], "metadata": {"tvm_version": tvm.__version__}}
+    with pytest.raises(ModelError, match=r"damaged|no model needs"):
+        read(json.dumps(document).encode(), "evil.json")
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "one_conv", "mobilenet_v2"])
+def test_what_is_imported_has_no_node_that_is_refused(name):
+    module = load(onnx_bytes(name), name="net.onnx").module
+    kinds = {node["type"] for node in json.loads(tvm.ir.save_json(module))["nodes"]}
+    assert {kind for kind in kinds - ALLOWED if not kind.startswith("relax.attrs.")} == set()
+
+
+FOLDABLE = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def k(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
+        T.call_packed("{native}", "{mark}")
+        for i in range(4):
+            with T.sblock("b"):
+                v = T.axis.spatial(4, i)
+                b[v] = a[v]
+
+    @R.function
+    def main(x: R.Tensor((4,), dtype="float32")):
+        cls = Module
+        with R.dataflow():
+            y = R.call_tir(cls.k, (R.const([1.0, 2.0, 3.0, 4.0], "float32"),), out_ty=R.Tensor((4,), "float32"))
+            z = R.add(x, y)
+            R.output(z)
+        return z
+"""
+
+
+def test_nothing_of_a_model_is_computed_while_it_is_imported_and_summarised(tmp_path):
+    mark = tmp_path / "ran"
+    tvm.register_global_func(NATIVE, lambda path: Path(path).touch(), override=True)
+    model = load(FOLDABLE.format(native=NATIVE, mark=mark).encode(), name="fold.py")
+    assert summarise(load(saved(model), name="fold")).to_wire()["parameters"] == 4
+    assert not mark.exists()
+    relax.transform.FoldConstant()(model.module)
+    assert mark.exists()  # compiling does: docs/models.md says so
+
+
+PROGRAM = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def k(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
+        for i in range(4):
+            with T.sblock("b"):
+                v = T.axis.spatial(4, i)
+                T.reads(a[v])
+                T.writes(b[v])
+                b[v] = T.if_then_else(v < 2, a[v] * T.Cast("float32", v), T.exp(a.vload([v])))
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((4,), dtype="float32")) -> R.Tensor((4,), dtype="float32"):
+        cls = Module
+        y = R.call_tir(cls.k, (x,), out_ty=R.Tensor((4,), dtype="float32"))
+        z: R.Tensor((4,), dtype="float32") = R.call_packed("f", y, ty_args=(R.Tensor((4,), dtype="float32"),))
+        t = R.layout_transform(z, index_map=T.index_map(lambda i: (i // 2, i % 2)))
+        w: R.Tensor((4,), dtype="float32") = R.reshape(t, R.shape([4]))
+        return w
+"""
+
+
+def test_a_program_with_tensor_ir_and_packed_calls_is_read_from_script_and_json():
+    module = read(PROGRAM.encode(), "program.py").module
+    for how in (tvm.ir.save_json(module), module.script(show_meta=True)):
+        again = read(how.encode(), "program.json" if how[0] == "{" else "program.py").module
+        tvm.ir.assert_structural_equal(again, module, map_free_vars=True)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -173,13 +336,28 @@ def test_python_in_a_script_is_refused_and_never_runs(script, tmp_path):
         ("", "empty"),
         ("# nothing\n", "no module or function"),
         (FUNCTION.replace("nn.relu", "nn.rleu"), "TVMScript has no `R.nn.rleu`"),
-        (FUNCTION.replace("relu(x)", "relu(z)"), "cannot parse it as TVMScript"),
+        (FUNCTION.replace("relu(x)", "relu(z)"), "line 3: `z` is not defined in it"),
+        (FUNCTION.replace("relu(x)", "relu(x, x, x)"), "cannot parse it as TVMScript"),
         (SCRIPT.replace("def main", "def other"), "no Relax function 'main'"),
         ("@R.function\ndef main(x: R.Object):\n    return x\n", "'x' of main is no tensor"),
         ("\0" + FUNCTION, "no valid Python"),
         ("(" * 5000 + FUNCTION, "no valid Python"),
+        (FUNCTION.replace("R.nn.relu(x)", "-" * 3000 + "x"), "nested too deeply|no valid Python"),
     ],
-    ids=["syntax", "statement", "empty", "comment", "typo", "undefined", "name", "object", "nul", "deep"],
+    ids=[
+        "syntax",
+        "statement",
+        "empty",
+        "comment",
+        "typo",
+        "undefined",
+        "shape",
+        "name",
+        "object",
+        "nul",
+        "deep",
+        "minus",
+    ],
 )
 def test_what_is_no_model_in_tvmscript_is_said(text, said):
     with pytest.raises(ModelError, match=said):

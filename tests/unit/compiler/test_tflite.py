@@ -11,6 +11,7 @@ from tvm import relax
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, read
 from farm.compiler.model import ShapeError
+from farm.compiler.relax_model import saved
 from farm.core.errors import ModelError
 from tests.support.tflite_files import convolution_and_dense, unsupported
 
@@ -44,6 +45,14 @@ def test_a_convolution_and_a_dense_layer_compute_what_numpy_does():
     told = source.reference({"image": IMAGE})
     assert told.outputs is None
     assert "TensorFlow Lite" in told.by
+
+
+@pytest.mark.parametrize("how", ["json", "py"])
+def test_what_it_became_is_saved_and_read_back(how):
+    model = import_model(read(FILE, "net.tflite"))
+    data = saved(model) if how == "json" else model.module.script(show_meta=True).encode()
+    again = import_model(read(data, f"net.{how}"))
+    tvm.ir.assert_structural_equal(again.module["main"].body, model.module["main"].body, map_free_vars=True)
 
 
 def test_an_open_dimension_must_be_fixed():
