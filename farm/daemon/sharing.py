@@ -115,7 +115,7 @@ async def open_sharing(
             BenchSpec.kind: BenchExecutor(work, look, store.measurements.nominal_s),
             CompareSpec.kind: CompareExecutor(work, look, Bundles(workers.bundles.get, leasing, phones.fleet.lending)),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
-            TuneSpec.kind: TuneExecutor(work, store.record_sets),
+            TuneSpec.kind: TuneExecutor(work, store.record_sets, store.measurements.nominal_s),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
             LeaseSpec.kind: personal,
         },

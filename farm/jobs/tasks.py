@@ -107,3 +107,4 @@ class TuneTask(ModelTask):
     seed: int
     candidate_timeout_s: float
     search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end
+    nominals: Mapping[str, float]  # the first phone's nominal seconds of reference kernels, by their keys

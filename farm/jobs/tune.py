@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from farm.core.errors import ProtocolError
+from farm.core.errors import FarmError, Fault, ProtocolError
 from farm.jobs.attempt import SessionOffer, text_field
-from farm.jobs.executor import Running
+from farm.jobs.executor import Running, YieldedError
+from farm.jobs.measuring import epoch_of
 from farm.jobs.phone_work import LeaseHost, PhoneWork
 from farm.jobs.pool import Pool, not_in_pool
 from farm.jobs.specs import TuneSpec
@@ -16,6 +18,8 @@ from farm.jobs.tasks import TuneTask
 from farm.leasing import NoSuchLeaseError
 
 WORKER = "farm.worker.tune"
+SALVAGE = "farm.worker.tune_salvage"
+SALVAGE_S = 15.0  # less than a stopped attempt is waited for
 END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
 END_SHARE = 0.25  # of a short attempt
 
@@ -45,6 +49,7 @@ class PoolHost(LeaseHost):
     pool: Pool
     keeper: RecordKeeper
     about: Mapping[str, Any]  # facts of every phone in the pool
+    kept: list[int] = field(default_factory=list)  # versions that this attempt has kept
 
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to one phone of the pool, good for one session.
@@ -73,7 +78,8 @@ class PoolHost(LeaseHost):
                 self.pool.give_back(text_field(fields, "lease"))
                 return {}
             case "records.keep":
-                return {"version": await self.keeper.keep(**_records(fields), job=self.running.job.id)}
+                self.kept.append(await self.keeper.keep(**_records(fields), job=self.running.job.id))
+                return {"version": self.kept[-1]}
         return await LeaseHost.serve(self, verb, fields)
 
     def yield_wanted(self) -> bool:
@@ -84,12 +90,16 @@ class PoolHost(LeaseHost):
 class TuneExecutor:
     """Runs attempts of kind `tune`."""
 
-    def __init__(self, work: PhoneWork, keeper: RecordKeeper) -> None:
+    def __init__(self, work: PhoneWork, keeper: RecordKeeper, nominals: Callable[[str, str], dict[str, float]]) -> None:
+        """`nominals`: nominal seconds of reference kernels, by key, of a device in an identity epoch."""
         self._work = work
         self._keeper = keeper
+        self._nominals = nominals
 
     async def run(self, running: Running) -> Mapping[str, Any]:
         """The worker's report, with what is known of the phones.
+
+        What a search that ends the job had measured by then is kept as its end would have been.
 
         Raises:
             UserError: the model cannot be used, or the phone has no such target.
@@ -99,6 +109,8 @@ class TuneExecutor:
         assert isinstance(spec, TuneSpec)
         assert pool is not None
         target = self._work.target(running, spec.target)
+        view = running.view
+        nominals = await asyncio.to_thread(self._nominals, view.name, epoch_of(view))
         task = TuneTask.of(
             spec,
             target,
@@ -106,11 +118,33 @@ class TuneExecutor:
             job=running.job.id,
             devices=pool.wanted,
             search_s=search_s(spec.timeout_s),
+            nominals=nominals,
         )
         about = {"target": target, "toolchain": self._work.toolchain(running)}
         host = PoolHost(**self._work.host_fields(running), pool=pool, keeper=self._keeper, about=about)
-        report = await self._work.run(running, WORKER, task.to_wire(), host)
+        try:
+            report = await self._work.run(running, WORKER, task.to_wire(), host)
+        except (FarmError, asyncio.CancelledError) as error:
+            if not host.kept and ends_job(running, error):
+                await self._salvage(running, task, host)
+            raise
         return {**report, "target": spec.target, "devices": list(pool.had)}
+
+    async def _salvage(self, running: Running, task: TuneTask, host: PoolHost) -> None:
+        try:
+            await self._work.run(running, SALVAGE, task.to_wire(), host, limit_s=SALVAGE_S)
+        except FarmError as error:
+            running.log(f"what was measured could not be kept: {error.message}", "warning")
+
+
+def ends_job(running: Running, error: BaseException) -> bool:
+    """Whether the job ends with an attempt that ended so; else another one goes on from its records."""
+    if isinstance(error, YieldedError):
+        return False
+    if not isinstance(error, FarmError):  # cancelled
+        return running.over()
+    tries = running.job.attempts + 1 - running.job.uncounted
+    return error.fault is Fault.USER or tries >= running.job.max_attempts
 
 
 def search_s(timeout_s: float) -> float:

@@ -1,22 +1,32 @@
-"""Phones of one pool are alike on paper; here it is measured. The rule is pure; `Judge` reads the reference kernel.
+"""Phones of one pool are alike on paper; here it is measured. The rules are pure; `Judge` reads the reference kernel.
 
-A phone's *factor* is how much slower it runs the reference kernel than the pool's first phone did when it joined. What
-it measures is divided by that, so heat and lesser chips cost no good candidate its place. A phone that is too far off,
-or that became so, is left out: beyond some limit one number cannot stand for another chip's caches and clocks.
+A phone's *factor* is how much slower it runs the reference kernel than the run's *nominal* time. What it measures is
+divided by that, so heat and lesser chips cost no good candidate its place. The nominal is found once and kept with the
+records: an attempt that goes on measures on the same scale.
+
+A phone that is too far from the pool as it is now is left out for a while: beyond some limit one number cannot stand
+for another chip's caches and clocks. Whether it is the nominal's phone, or came first, does not matter for that.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
 from typing import Any
 
-LIMIT = 0.15  # a factor further from 1, or from what it was when the phone joined, is too far
+LIMIT = 0.15  # a phone further from the pool is too far
 EVERY_S = 60.0  # a phone warms up within minutes
+RECENT_S = 5 * EVERY_S  # readings older than this say nothing of the pool as it is now
 READINGS = 5  # about 5 ms each; the least of them counts: whatever gets in the way only adds time
 DOUBTS = 4  # so many times as many before a phone is left out
+SCALE_FILE = "scale.json"  # beside the records
+LEAST_S, MOST_S = 1e-9, 1e3  # of a kernel: all else is damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class Opinion:
 
     Attributes:
         factor: divide its seconds by this.
-        out: why it must not be used in this run any more; empty: it may.
+        out: why it must not be used for some minutes; empty: it may.
     """
 
     factor: float = 1.0
@@ -36,36 +46,66 @@ class Opinion:
 class Scale:
     """What is known of one phone."""
 
-    joined: float  # its factor when it joined
-    now: float
-
-    @property
-    def drift(self) -> float:
-        """How far it is from where it was."""
-        return self.now / self.joined - 1
+    seconds: float  # of the reference kernel, when it was last read
+    now: float  # its factor
+    read_s: float  # when, monotonic
 
 
-def opinion(device: str, scale: Scale, limit: float | None, *, first: bool) -> Opinion:
-    """Whether a phone may stay. The first one is the measure of all others: it stays, its drift is taken out.
+def level(others: Collection[float], own: float, nominal_s: float | None) -> float:
+    """How fast the pool's phones are now: what each is held against, seconds of the reference kernel.
+
+    It is one of the readings, so one phone at least is not too far off. Of three or more phones it is their median. Of
+    two, nobody can say which is wrong: it is the one nearer to the nominal speed that such a phone has had before, or
+    else the faster one, as what goes wrong (heat, other work) makes phones slow.
+
+    Args:
+        others: recent readings of the other phones in use.
+        own: the reading of the phone in question.
+        nominal_s: of the farm's history; None: there is none.
+    """
+    readings = [*others, own]
+    if len(readings) == 2 and nominal_s is not None:
+        return min(readings, key=lambda seconds: abs(math.log(seconds / nominal_s)))
+    return median_low(readings)
+
+
+def opinion(device: str, factor: float, off: float, limit: float | None) -> Opinion:
+    """Whether a phone may be used now.
 
     Args:
         device: its name, for the words.
-        scale: what was measured.
-        limit: how far from 1 is too far; None: nothing is.
-        first: whether it is the pool's first phone.
+        factor: its seconds over the nominal ones.
+        off: its seconds over the pool's.
+        limit: how far `off` may be from 1; None: as far as it likes.
     """
-    if limit is None or first:
-        return Opinion(scale.now)
-    if abs(scale.now - 1) > limit:
-        how = "slower" if scale.now > 1 else "faster"
-        return Opinion(
-            scale.now,
-            f"{device} runs the reference kernel {abs(scale.now - 1):.0%} {how} than the first phone "
-            f"(at most {limit:.0%}): it is not identical",
-        )
-    if abs(scale.drift) > limit:
-        return Opinion(scale.now, f"{device} has drifted by {scale.drift:+.0%} since it joined (at most {limit:.0%})")
-    return Opinion(scale.now)
+    if limit is None or abs(off - 1) <= limit:
+        return Opinion(factor)
+    how = "slower" if off > 1 else "faster"
+    return Opinion(
+        factor,
+        f"{device} runs the reference kernel {abs(off - 1):.0%} {how} than the pool does (at most {limit:.0%})",
+    )
+
+
+def read_nominal(folder: Path, kernel: str) -> float | None:
+    """The nominal seconds of the reference kernel that a folder's records were measured at; None: not known."""
+    try:
+        known = json.loads((folder / SCALE_FILE).read_text())
+        seconds = float(known["nominal_s"]) if known["kernel"] == kernel else math.nan
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return seconds if LEAST_S <= seconds <= MOST_S else None
+
+
+def write_nominal(folder: Path, kernel: str, nominal_s: float) -> None:
+    """Keep it with the records.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    new = folder / f".{SCALE_FILE}"
+    new.write_text(json.dumps({"kernel": kernel, "nominal_s": nominal_s}) + "\n")
+    new.replace(folder / SCALE_FILE)
 
 
 class Judge:
@@ -78,19 +118,32 @@ class Judge:
         limit: float | None = LIMIT,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
+        nominal_s: float | None = None,
+        history_s: float | None = None,
+        found: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`load`: puts the kernel into a raw `tvm.rpc` session; what it returns reads once, in seconds."""
+        """Know nothing of any phone yet.
+
+        Args:
+            load: puts the kernel into a raw `tvm.rpc` session; what it returns reads once, in seconds.
+            limit: how far a phone may be from the pool, relative; None: as far as it likes.
+            every_s: how long a reading is good for.
+            clock: monotonic.
+            nominal_s: the scale that this run's records are on already; None: there are none.
+            history_s: the kernel's nominal time on such a phone, of earlier benches; None: not known.
+            found: hears what the nominal time is once it is found.
+        """
         self._load = load
         self._limit = limit
         self._every_s = every_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._nominal_s: float | None = None
-        self._first = ""
+        self._nominal_s = nominal_s
+        self._history_s = history_s
+        self._found = found
         self._loaded: dict[str, tuple[Any, Callable[[], float]]] = {}
-        self._looked_s: dict[str, float] = {}
         self.scales: dict[str, Scale] = {}
-        self.left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}  # for now
 
     def look(self, device: str, session: Any) -> Opinion:
         """What `device` is worth now; measured when it joins and then from time to time, else remembered.
@@ -102,15 +155,12 @@ class Judge:
         Raises:
             Exception: what TVM raises when the session breaks.
         """
-        now_s = self._clock()
-        if device in self.scales and now_s - self._looked_s[device] < self._every_s:
-            return Opinion(self.scales[device].now, self.left_out.get(device, ""))
+        known = self.scales.get(device)
+        if known is not None and self._clock() - known.read_s < self._every_s:
+            return Opinion(known.now, self.left_out.get(device, ""))
         found = self._judged(device, self._read_s(device, session, READINGS))
         if found.out:
             found = self._judged(device, self._read_s(device, session, READINGS * DOUBTS))
-        self._looked_s[device] = now_s
-        if found.out:
-            self.left_out[device] = found.out
         return found
 
     def _read_s(self, device: str, session: Any, readings: int) -> float:
@@ -122,12 +172,20 @@ class Judge:
         return min(read() for _ in range(readings))
 
     def _judged(self, device: str, seconds: float) -> Opinion:
+        now_s = self._clock()
         with self._lock:
             if self._nominal_s is None:
-                self._nominal_s, self._first = seconds, device
+                self._nominal_s = self._history_s or seconds
+                self._found(self._nominal_s)
+            others = [
+                each.seconds
+                for name, each in self.scales.items()
+                if name not in (device, *self.left_out) and now_s - each.read_s < RECENT_S
+            ]
             factor = seconds / self._nominal_s
-            before = self.scales.get(device)
-            # While a phone is doubted at its joining, the better reading is its joining.
-            joined = before.joined if before and device in self._looked_s else factor
-            self.scales[device] = Scale(joined, factor)
-            return opinion(device, self.scales[device], self._limit, first=device == self._first)
+            self.scales[device] = Scale(seconds, factor, now_s)
+            judged = opinion(device, factor, seconds / level(others, seconds, self._history_s), self._limit)
+            self.left_out.pop(device, None)
+            if judged.out:
+                self.left_out[device] = judged.out
+            return judged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerResult
 
-from farm.core.errors import FarmError
+from farm.core.errors import FarmError, HostError
 from farm.tuning.candidate import CandidateError, End, Measured
 from farm.tuning.desk import Desk, Work
 from farm.tuning.phones import PhoneSource, PooledPhone, PoolState
@@ -24,7 +25,14 @@ from farm.tuning.slot import Judge, Settings, Slot
 
 LOOK_S = 0.2  # between two looks at the source, and so the grain of a candidate's time limit
 LEAVE_S = 10.0
+COOL_S = 300.0  # a phone that was put out is tried again after so long: it may have been hot
 SEND_BACK_S = 5.0  # a source that has nothing else offers the same phone again at once
+
+
+class NoPhonesError(HostError):
+    """There is no phone, and there will be none."""
+
+    code = "no_phones_left"
 
 
 def _ignore(_: Any) -> None:
@@ -99,7 +107,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         return self._pool.status()
 
     def submit(self, given: Any) -> Future[Measured]:
-        """Have one candidate (a RunnerInput) measured; the answer may be a CandidateError."""
+        """Have one candidate (a RunnerInput) measured; the answer may be a CandidateError or NoPhonesError."""
         return self._pool.submit(given)
 
     def expect(self, path: str, built: Future[Path]) -> None:
@@ -123,7 +131,9 @@ class Pool:
         self._slots: dict[str, Slot] = {}
         self._state = PoolState((), 0)
         self._told = ""
-        self._out: dict[str, float] = {}  # devices that are not used any more: when one was last given back
+        self._out: dict[str, float] = {}  # devices that are not used for a while: since when
+        self._sent_back: dict[str, float] = {}  # when one of them was last given back
+        self._why_out = ""  # of the last one
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="tuning: phones", daemon=True)
         self._keeper.start()
@@ -189,7 +199,8 @@ class Pool:
                 if slot.abandoned or not slot.alive:
                     del self._slots[lease]
                     if slot.out:
-                        self._out[slot.phone.device] = asked_s
+                        self._why_out = f"{slot.phone.device}: {slot.out}"
+                        self._out[slot.phone.device] = self._sent_back[slot.phone.device] = asked_s
             self._desk.changed()
             self._closing.wait(LOOK_S)
 
@@ -198,20 +209,31 @@ class Pool:
         for lease, slot in self._slots.items():
             slot.look(shown.get(lease), asked_s)
         for lease, phone in shown.items():
-            if phone.device in self._out:
+            if asked_s - self._out.get(phone.device, -math.inf) < COOL_S:
                 self._send_back(phone, asked_s)
             elif lease not in self._slots and not phone.yield_wanted:
                 self._slots[lease] = slot = Slot(phone, self._source, self._desk, self._settings)
                 slot.start()
-        waits = "" if state.phones or not self._desk.unanswered else state.waits or "there is no phone"
+        if state.over:
+            self._desk.give_up(NoPhonesError(self._because(state.over), hint="the measurements so far are kept"))
+        waits = "" if self._usable(state) or not self._desk.unanswered else state.waits or "there is no phone"
+        waits = self._because(waits) if waits else ""
         if waits != self._told:
             self._tell(f"waiting for phones: {waits}" if waits else "phones are back")
             self._told = waits
 
+    def _usable(self, state: PoolState) -> bool:
+        now_s = time.monotonic()
+        return any(now_s - self._out.get(phone.device, -math.inf) >= COOL_S for phone in state.phones)
+
+    def _because(self, text: str) -> str:
+        """Why there is no phone, with why the last one was put out."""
+        return f"{text} (the last one was put out: {self._why_out})" if self._why_out else text
+
     def _send_back(self, phone: PooledPhone, now_s: float) -> None:
-        """The source offers a phone again that was put out."""
-        if now_s - self._out[phone.device] >= SEND_BACK_S:
-            self._out[phone.device] = now_s
+        """The source offers a phone again that was put out just now."""
+        if now_s - self._sent_back[phone.device] >= SEND_BACK_S:
+            self._sent_back[phone.device] = now_s
             with contextlib.suppress(FarmError):
                 self._source.give_back(phone.lease)
 

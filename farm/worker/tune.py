@@ -67,6 +67,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         ),
         candidate_timeout_s=task.candidate_timeout_s,
         prior=_prior(task, daemon),
+        nominals=task.nominals,
     )
     phones = DaemonPhones(daemon)
     ready = prepared(plan, daemon)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder, Server
 from farm.tuning.database import TuningDatabase
 from farm.tuning.defaults import measure_defaults
-from farm.tuning.identical import LIMIT, Judge
+from farm.tuning.identical import LIMIT, Judge, read_nominal, write_nominal
 from farm.tuning.phones import PhoneSource, PooledPhone
 from farm.tuning.runner import PoolRunner
 from farm.tuning.search import Search, SearchOptions
@@ -48,6 +49,7 @@ COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to s
 PHONE_LOOK_S = 0.5
 UNUSED_S = 7 * 24 * 3600.0  # what a run left behind that nobody went on with
 TUNING = "tuning"  # folder in the cache
+MODEL = "model.json"  # beside a run's records: what they are kept under, should its worker be killed
 
 
 class NothingToTuneError(ModelError):
@@ -85,7 +87,8 @@ class Plan:
     options: SearchOptions
     candidate_timeout_s: float
     prior: RecordSet | None = None
-    same_limit: float | None = LIMIT  # how far a phone's factor may be from 1; None: as far as it likes
+    same_limit: float | None = LIMIT  # how far a phone may be from the pool; None: as far as it likes
+    nominals: Mapping[str, float] = field(default_factory=dict)  # known seconds of reference kernels, by their keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,15 @@ def searched(
     """
     _drop_unused(plan.cache)
     kernel = reference_kernel(plan.target, plan.cache)
-    judge = Judge(lambda session: load_kernel(session, kernel).seconds, limit=plan.same_limit)
+    judge = Judge(
+        lambda session: load_kernel(session, kernel).seconds,
+        limit=plan.same_limit,
+        nominal_s=read_nominal(ready.folder, kernel.key),
+        history_s=plan.nominals.get(kernel.key),
+        found=lambda nominal_s: write_nominal(ready.folder, kernel.key, nominal_s),
+    )
     with TuningDatabase(ready.folder, ready.target, plan.prior) as database:
+        (ready.folder / MODEL).write_text(json.dumps({"model": ready.model.key}))
         database.add_tasks(ready.tasks)
         for line in (*database.damage, *database.left_out):
             tell.log(f"records: {line}", "warning")

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from farm.tuning.identical import DOUBTS, READINGS, Judge, Opinion, Scale, opinion
+from farm.tuning.identical import (
+    DOUBTS,
+    READINGS,
+    RECENT_S,
+    SCALE_FILE,
+    Judge,
+    Opinion,
+    level,
+    opinion,
+    read_nominal,
+    write_nominal,
+)
 
 
 class Phones:
@@ -28,39 +41,116 @@ class Phones:
 
         return read
 
-    def judge(self, limit: float | None = 0.15) -> Judge:
-        return Judge(self.load, limit=limit, every_s=60, clock=lambda: self.now_s)
+    def judge(self, limit: float | None = 0.15, **options: Any) -> Judge:
+        return Judge(self.load, limit=limit, every_s=60, clock=lambda: self.now_s, **options)
+
+    def of_all(self, judge: Judge) -> dict[str, str]:
+        """Why each phone is left out, a minute later."""
+        self.now_s += 60
+        return {name: judge.look(name.lower(), name).out for name in self.speed}
 
 
 @pytest.mark.parametrize(
-    ("scale", "first", "out"),
+    ("off", "out"),
     [
-        (Scale(1.0, 1.1), False, ""),
-        (Scale(1.0, 0.9), False, ""),
-        (Scale(1.2, 1.2), False, "b runs the reference kernel 20% slower than the first phone (at most 15%)"),
-        (Scale(0.8, 0.8), False, "20% faster"),
-        (Scale(0.9, 1.1), False, "b has drifted by +22% since it joined (at most 15%)"),
-        (Scale(1.0, 1.5), True, ""),
+        (1.1, ""),
+        (0.9, ""),
+        (1.2, "b runs the reference kernel 20% slower than the pool does (at most 15%)"),
+        (0.8, "20% faster"),
     ],
 )
-def test_how_far_is_too_far(scale: Scale, first: bool, out: str) -> None:
-    found = opinion("b", scale, 0.15, first=first)
-    assert found.factor == scale.now
+def test_how_far_is_too_far(off: float, out: str) -> None:
+    found = opinion("b", 1.3, off, 0.15)
+    assert found.factor == 1.3
     assert out in found.out
     assert bool(found.out) == bool(out)
 
 
 def test_without_a_limit_every_phone_stays() -> None:
-    assert opinion("b", Scale(1.0, 9.0), None, first=False) == Opinion(9.0)
+    assert opinion("b", 9.0, 9.0, None) == Opinion(9.0)
 
 
-def test_the_first_phone_is_the_measure() -> None:
+@pytest.mark.parametrize(
+    ("others", "own", "nominal_s", "found"),
+    [
+        ([], 5.0, 1.0, 5.0),  # alone: whatever it is
+        ([1.2], 1.0, None, 1.0),
+        ([1.0], 1.2, None, 1.0),
+        ([1.0], 0.7, 1.0, 1.0),  # known to be too fast
+        ([0.7], 1.0, 1.0, 1.0),
+        ([1.2, 1.0], 1.01, None, 1.01),
+        ([0.7, 1.0], 1.01, None, 1.0),
+    ],
+)
+def test_what_the_pool_is(others: list[float], own: float, nominal_s: float | None, found: float) -> None:
+    assert level(others, own, nominal_s) == found
+
+
+def test_the_first_phone_gives_the_scale() -> None:
     phones = Phones()
     phones.speed = {"A": [0.010, 0.001, 0.002], "B": [0.0011]}
-    judge = phones.judge()
+    heard: list[float] = []
+    judge = phones.judge(found=heard.append)
     assert judge.look("a", "A").factor == 1.0
     assert judge.look("b", "B").factor == pytest.approx(1.1)
     assert phones.loads == ["A", "B"]
+    assert heard == [0.001]
+
+
+def test_the_farms_history_gives_it_where_there_is_one_and_an_earlier_attempt_before_all() -> None:
+    phones = Phones()
+    phones.speed = {"A": [0.0012]}
+    heard: list[float] = []
+    assert phones.judge(history_s=0.001, found=heard.append).look("a", "A").factor == pytest.approx(1.2)
+    assert heard == [0.001]
+    again = phones.judge(nominal_s=0.0006, history_s=0.001, found=heard.append)
+    assert again.look("a", "A") == Opinion(pytest.approx(2))
+    assert heard == [0.001]
+
+
+def test_a_hot_first_phone_puts_no_healthy_one_out() -> None:
+    phones = Phones()
+    phones.speed = {"HOT": [0.00117], "B": [0.001], "C": [0.00101]}
+    judge = phones.judge()
+    assert phones.of_all(judge) == {"HOT": "", "B": "", "C": ""}  # it was alone
+    assert "slower than the pool" in phones.of_all(judge).pop("HOT")
+    assert judge.left_out.keys() == {"hot"}
+    phones.speed["HOT"] = [0.001]
+    assert phones.of_all(judge) == {"HOT": "", "B": "", "C": ""}
+    assert judge.left_out == {}
+
+
+def test_a_phone_that_heats_comes_back_when_it_is_cool() -> None:
+    phones = Phones()
+    phones.speed = {"A": [0.001], "B": [0.001], "C": [0.001]}
+    judge = phones.judge()
+    phones.of_all(judge)
+    phones.speed["A"] = [0.0012]
+    assert [name for name, out in phones.of_all(judge).items() if out] == ["A"]
+    phones.speed["A"] = [0.001]
+    assert not any(phones.of_all(judge).values())
+
+
+def test_phones_that_heat_together_stay_together() -> None:
+    phones = Phones()
+    phones.speed = {"A": [0.001], "B": [0.001]}
+    judge = phones.judge()
+    phones.of_all(judge)
+    for seconds in (0.00107, 0.00114, 0.00121):
+        phones.speed = {"A": [seconds], "B": [seconds]}
+        assert not any(phones.of_all(judge).values())
+    assert judge.scales["b"].now == pytest.approx(1.21)
+
+
+def test_who_left_long_ago_is_no_measure() -> None:
+    phones = Phones()
+    phones.speed = {"A": [0.001], "B": [0.002]}
+    judge = phones.judge()
+    judge.look("a", "A")
+    phones.now_s = RECENT_S - 1
+    assert judge.look("b", "B").out
+    phones.now_s += 61
+    assert not judge.look("b", "B").out
 
 
 def test_a_phone_is_read_again_only_after_a_while_and_in_a_new_session_loaded_again() -> None:
@@ -83,10 +173,10 @@ def test_a_slow_reading_is_doubted_before_a_phone_is_left_out() -> None:
     judge.look("a", "A")
     assert judge.look("b", "B").out == ""
     assert phones.reads == READINGS * (2 + DOUBTS)
-    assert judge.scales["b"] == Scale(1.0, 1.0)
+    assert judge.scales["b"].now == 1.0
 
 
-def test_who_is_left_out_stays_out() -> None:
+def test_who_is_left_out_stays_out_for_a_while() -> None:
     phones = Phones()
     phones.speed = {"A": [0.001], "B": [0.002]}
     judge = phones.judge()
@@ -95,3 +185,13 @@ def test_who_is_left_out_stays_out() -> None:
     assert "100% slower" in out
     assert judge.look("b", "B").out == out
     assert judge.left_out == {"b": out}
+
+
+def test_the_scale_is_kept_with_the_records(tmp_path: Path) -> None:
+    assert read_nominal(tmp_path, "k") is None
+    write_nominal(tmp_path, "k", 0.00123)
+    assert read_nominal(tmp_path, "k") == 0.00123
+    assert read_nominal(tmp_path, "another kernel") is None
+    for damage in ("", "{}", "[]", '{"kernel": "k", "nominal_s": -1}', '{"kernel": "k", "nominal_s": NaN}', "\udcff"):
+        (tmp_path / SCALE_FILE).write_text(damage, errors="surrogateescape")
+        assert read_nominal(tmp_path, "k") is None

@@ -1,0 +1,59 @@
+"""A phone that the judge puts out is given back, sent back while it cools, and tried again after that."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from farm.tuning import runner
+from farm.tuning.phones import PooledPhone, PoolState
+from farm.tuning.runner import Pool
+from farm.tuning.session import Evaluator
+from farm.tuning.slot import Settings
+
+
+class Source:
+    """Offers one phone, whatever is given back."""
+
+    def __init__(self) -> None:
+        self.given_back = 0
+
+    def state(self) -> PoolState:
+        return PoolState((PooledPhone("lease", "pixel"),), 1)
+
+    def give_back(self, lease: str) -> None:
+        self.given_back += 1
+
+
+class Slot:
+    """A slot whose phone was put out at once."""
+
+    made: ClassVar[list[Slot]] = []
+
+    def __init__(self, phone: PooledPhone, *_: object) -> None:
+        self.phone, self.seen, self.work, self.measuring, self.abandoned = phone, True, None, False, False
+        self.out, self.alive = "it is hot", False
+        self.made.append(self)
+
+    def look(self, *_: object) -> None: ...
+    def start(self) -> None: ...
+    def watch(self) -> bool:
+        return True
+
+
+def test_it_is_tried_again_when_it_has_cooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "Slot", Slot)
+    monkeypatch.setattr(runner.threading.Thread, "start", lambda _: None)
+    source: Any = Source()
+    pool = Pool(source, Settings(Evaluator(), 1.0), lambda _: None, lambda _: None)
+    pool._see(source.state(), 0.0)
+    assert len(Slot.made) == 1
+    # As the keeper does when the slot has given its phone back.
+    pool._slots.clear()
+    pool._out["pixel"] = pool._sent_back["pixel"] = 0.0
+    for now_s in (1.0, 6.0, 7.0, 12.0, 299.0):
+        pool._see(source.state(), now_s)
+    assert (len(Slot.made), source.given_back) == (1, 3)  # not more often than every 5 s
+    pool._see(source.state(), 301.0)
+    assert len(Slot.made) == 2
