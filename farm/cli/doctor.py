@@ -31,6 +31,9 @@ _VERSIONS = (
 _GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
 
 
+STATE = "state folder"
+
+
 class Verdict(StrEnum):
     """How a check ended."""
 
@@ -62,7 +65,7 @@ def doctor(
     from farm.config import load
 
     told = load(config)
-    findings = [finding for check in CHECKS for finding in check(told)]
+    findings = current([finding for check in CHECKS for finding in check(told)])
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -71,6 +74,12 @@ def doctor(
             if finding.fix:
                 tell(f"fix {finding.check}: {finding.fix}")
     raise typer.Exit(ExitCode.FAILED if any(f.verdict is Verdict.FAIL for f in findings) else ExitCode.OK)
+
+
+def current(findings: Sequence[Finding]) -> list[Finding]:
+    """Without what the configuration says of the state folder when a running daemon says which one is its."""
+    of_daemon = [finding for finding in findings if finding.check == STATE][1:]
+    return [finding for finding in findings if finding.check != STATE or not of_daemon or finding in of_daemon]
 
 
 def _python(_config: FarmConfig) -> Iterator[Finding]:
@@ -141,7 +150,7 @@ def _host_abi() -> Abi:
 
 
 def _folders(config: FarmConfig) -> Iterator[Finding]:
-    for name, path in (("state folder", config.state_dir), ("runtime folder", config.runtime_dir)):
+    for name, path in ((STATE, config.state_dir), ("runtime folder", config.runtime_dir)):
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         free_gb = shutil.disk_usage(existing).free / 1e9
         verdict = Verdict.OK if free_gb > 1 else Verdict.WARN  # a bundle and a day of artifacts are a few 100 MB

@@ -47,9 +47,8 @@ def nothing_is_queued(options: Mapping[str, Any]) -> None:
     Raises:
         UserError: some are given.
     """
-    named = [
-        f"--{_OPTIONS.get(name, name)}" for name, value in options.items() if value not in QUEUEING.get(name, (value,))
-    ]
+    moved = [name for name, value in options.items() if value not in QUEUEING.get(name, (value,))]
+    named = ", ".join(f"--{_OPTIONS.get(name, name)}" for name in moved)
     if named:
         raise UserError(f"{named}: on this host nothing is queued, and there is one of it", hint=f"leave out {named}")
 

@@ -26,6 +26,7 @@ class Progress:
         self._many = len(rows) > FEW_JOBS and not ends
         self._ends = ends
         self._ended = self._failed = 0
+        self._told: dict[str, str] = {}  # how each job's latest attempt ended
 
     def name(self, job: str) -> str:
         """A job: its phone's name where that tells it from the others."""
@@ -44,7 +45,8 @@ class Progress:
             case "attempt.started" if not self._many:
                 return f"{self.name(job)}: started"
             case "attempt.ended" if data.get("state") not in ("done", "cancelled"):
-                return f"{self.name(job)}: {data.get('state')}{_because(data)}"
+                self._told[job] = f"{self.name(job)}: {data.get('state')}{_because(data)}"
+                return self._told[job]
             case "job.queued" | "job.held" | "job.resumed":
                 return f"{self.name(job)}: {event.kind.removeprefix('job.')}{_because(data)}"
             case "job.done" | "job.failed" | "job.cancelled":
@@ -58,7 +60,8 @@ class Progress:
         self._ended += 1
         self._failed += state != "done"
         if self._ends or state == "cancelled":
-            return f"{self.name(job)}: {state}{because}"
+            line = f"{self.name(job)}: {state}{because}"
+            return "" if line == self._told.get(job) else line  # the end of its last attempt was its own
         whole = len(self._devices)
         if not self._many or self._ended * TOLD_PARTS // whole == (self._ended - 1) * TOLD_PARTS // whole:
             return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ class Host:
     database: Path | None  # a SQLite file; None: a server
     max_database_bytes: int
     worker_user: str  # whom workers become; "": nobody else
+    state_dir: Path
     blocked: Path | None = None  # the folder on whose account they do not become whom they should
 
 
@@ -69,7 +71,13 @@ class DoctorVerbs:
 
 def look(host: Host) -> Sequence[Finding]:
     """Every finding. Blocking: it looks at files."""
-    return [finding for check in (_artifacts, _database, _workers) for finding in check(host)]
+    return [finding for check in (_state, _artifacts, _database, _workers) for finding in check(host)]
+
+
+def _state(host: Host) -> Iterator[Finding]:
+    free = shutil.disk_usage(host.state_dir).free
+    verdict, fix = (OK, "") if free > GB else (WARN, "free some space")
+    yield Finding("state folder", verdict, f"{host.state_dir}, {free / GB:.0f} GB free", fix)
 
 
 def _artifacts(host: Host) -> Iterator[Finding]:

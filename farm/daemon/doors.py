@@ -70,7 +70,9 @@ async def open_job_door(
     PoisonVerbs(sharing.poison).register(control)
     database = None if config.store.url else config.state_dir / "farm.db"
     run_as = workers.run_as
-    host = Host(workers.artifacts, store, database, config.store.max_mb * MB, run_as.name, run_as.blocked)
+    host = Host(
+        workers.artifacts, store, database, config.store.max_mb * MB, run_as.name, config.state_dir, run_as.blocked
+    )
     DoctorVerbs(host).register(control)
     streams = JobStreams(store, memory.events, memory.history, memory.logs, sharing.dispatcher.lives)
     jobs = JobVerbs(sharing.dispatcher, store, streams, leasing)

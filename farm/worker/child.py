@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from farm.compiler.tvm_errors import first_line
-from farm.core.errors import FarmError
+from farm.core.errors import FarmError, UserError
 from farm.jobs.executor import YieldedError
 from farm.jobs.messages import Spawn
 from farm.worker.daemon import Daemon
@@ -36,6 +37,9 @@ def run(order: Spawn) -> None:
             main: Main = importlib.import_module(order.task).main
             daemon.succeed(main(order.payload, daemon))
         except YieldedError as error:
+            daemon.fail(error)
+        except UserError as error:  # nobody's bug: the sentence is enough
+            sys.stderr.write(f"{error.message}\n")
             daemon.fail(error)
         except FarmError as error:
             traceback.print_exc()

@@ -52,3 +52,12 @@ def test_a_watcher_hears_of_each_end():
     watching = Progress([job(number) for number in range(40)], ends=True)
     assert watching.line(event("job.done", 3)) == "job-3: done"
     assert watching.line(event("job.failed", 4, error={"message": "no"})) == "job-4: failed: no"
+
+
+def test_a_watcher_hears_once_of_an_attempt_that_was_the_last():
+    watching = Progress([job(1)], ends=True)
+    error = {"message": "it was unplugged"}
+    ended = Event(1, AT, "attempt.ended", "job-1.1", {"job": "job-1", "state": "failed", "error": error})
+    assert watching.line(ended) == "job-1: failed: it was unplugged"
+    assert watching.line(event("job.failed", 1, error=error)) == ""
+    assert watching.line(event("job.failed", 1, error={"message": "nobody is left"})) == "job-1: failed: nobody is left"
