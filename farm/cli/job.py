@@ -150,6 +150,8 @@ def _change(kind: str, jobs: list[str], json: bool) -> None:
     for row in rows:
         done = "" if row["id"] in changed else ": nothing was done"
         tell(f"{row['id']} is {row['state']}{done}")
+        if row["id"] in changed and row["kind"] == "tune" and row["state"] == JobState.CANCELLED:
+            work.say_kept(row["id"])
 
 
 def _why(row: Mapping[str, Any]) -> str:

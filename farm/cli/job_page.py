@@ -9,6 +9,7 @@ from typing import Any
 
 from farm.cli import bench, compare, run, tune
 from farm.cli.context import print_table, tell
+from farm.cli.records import kept_words
 from farm.core.durations import format_duration
 
 SHORT_HASH = 12  # characters of an artifact's hash: enough to tell two apart
@@ -78,6 +79,8 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in (("error", error.get("message")), ("hint", error.get("hint"))):
         if value:
             yield name, str(value)
+    if row["kind"] == "tune" and row["ended_at"] and row["state"] != "done" and (words := kept_words(row["id"])):
+        yield "records", words
     if options := ", ".join(_options(spec)):
         yield "options", options
 

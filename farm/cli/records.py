@@ -177,6 +177,16 @@ def opened(which: str) -> tuple[dict[str, Any], Reading]:
 
 def print_best(records: RecordSet) -> None:
     """A table of the tasks."""
+def kept_words(job: str) -> str:
+    """What a tune job has kept, in words for somebody who may go on from it; empty when it has kept nothing."""
+    sets = call("records.list", job=job, limit=1)["sets"]
+    if not sets:
+        return ""
+    [newest] = sets
+    many = newest["records"]
+    return f"{many} trial{'s were' if many != 1 else ' was'} kept: --prior {newest['set']} goes on from them"
+
+
     from farm.compiler.records import best
 
     print_table(

@@ -10,6 +10,7 @@ import typer
 
 from farm.cli import work
 from farm.cli.context import JsonFlag, print_json, print_table, say
+from farm.cli.interrupts import interruptible
 
 if TYPE_CHECKING:
     from farm.client import Submitted
@@ -53,7 +54,7 @@ def submit(
             else:
                 _print_submitted(planned, submitted)
             return
-        with work.interruptible():
+        with interruptible():
             work.follow(farm, submitted, quiet=json)
         names = {job: plan.name for plan, each in zip(planned, submitted, strict=True) for job in each.ids}
         outcomes = [farm.job(job, fetch_outputs=False) for job in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from farm.cli.context import print_json, say, tell
+from farm.cli.interrupts import interruptible
 from farm.cli.progress import Progress
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import DaemonUnreachableError, ExitCode, UserError
@@ -132,24 +132,27 @@ def carried_out(
     return submitted
 
 
-def cancel(farm: Client, submitted: Iterable[Submitted]) -> None:
-    """End what has not ended, and say so."""
-    cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
-    say(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
+def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
+    """End what has not ended, and say so. Interrupted once more, seconds later, it does not wait for that."""
+    from farm.client.model import names_of
 
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """`kill` and a closed terminal are Ctrl-C to what is inside; a signal that is ignored (nohup) stays so."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
+        say(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
+        for job in cancelled:
+            if job.kind == "tune":
+                say_kept(job.id)
+    except KeyboardInterrupt:
+        names = " ".join(names_of(submitted))
+        say(f"not waited for their end, so they may go on: farm job cancel {names}")
+
+
+def say_kept(job: str) -> None:
+    """What a tuning that did not come to its end has kept, if anything."""
+    from farm.cli.records import kept_words
+
+    if words := kept_words(job):
+        say(words)
 
 
 @contextmanager
@@ -159,7 +162,7 @@ def _waited_for(farm: Client, submitted: Sequence[Submitted]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         cancel(farm, submitted)
-        raise typer.Exit(ExitCode.FAILED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     except DaemonUnreachableError as error:
         from farm.client.model import names_of
 

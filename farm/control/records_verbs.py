@@ -27,6 +27,7 @@ class ListSets:
     """`records.list`."""
 
     name: str = ""  # of a model; "": all
+    job: str = ""  # whose end they were; "": all
     limit: Annotated[int, Field(ge=1, le=1000)] = SHOWN_SETS
 
 
@@ -83,7 +84,7 @@ class RecordsVerbs:
     async def list(self, call: ControlCall) -> Mapping[str, Any]:
         """The newest sets."""
         asked = read_fields(call, ListSets)
-        found = await asyncio.to_thread(self._sets.page, name=asked.name, limit=asked.limit)
+        found = await asyncio.to_thread(self._sets.page, name=asked.name, job=asked.job, limit=asked.limit)
         return {"sets": [row(each) for each in found]}
 
     async def show(self, call: ControlCall) -> Mapping[str, Any]:

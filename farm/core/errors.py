@@ -29,6 +29,7 @@ class ExitCode:
     NO_PHONE = 3
     NO_DAEMON = 4
     NOT_ALLOWED = 5
+    INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
 class FarmError(Exception):

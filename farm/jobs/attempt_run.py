@@ -120,7 +120,7 @@ class AttemptRun:
                 taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
             else:
                 taken = self._leases.taken_away(self.lease.id)
-            running = replace(running, progress=self._noting(running.progress), pool=self.pool)
+            running = replace(running, progress=self._noting(running.progress), pool=self.pool, over=self._over)
             if executor is None:
                 raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
             work = asyncio.ensure_future(_begin(executor, running))
@@ -140,6 +140,10 @@ class AttemptRun:
             return _failed(AttemptTimeoutError(said, hint="a longer --timeout, or a smaller job"))
         finally:
             await _ended(work, self.attempt.id)
+
+    def _over(self) -> bool:
+        """Whether it was told to stop for good: not by a daemon that comes back, nor for others."""
+        return self._stop.done() and self._stop.result().state in (AttemptState.CANCELLED, AttemptState.FAILED)
 
     def _noting(self, tell: Progress) -> Progress:
         """Remembers the step, for the one who asks why it takes so long."""

@@ -58,6 +58,7 @@ class Running:
     log: Log
     save_facts: Callable[[Mapping[str, Any]], Awaitable[None]]  # what `resume` needs; kept when this returns
     yield_wanted: Callable[[], bool]  # whether others wait for this phone: raise YieldedError when it suits
+    over: Callable[[], bool] = lambda: False  # when cancelled: the job ends with it, and is not tried again
     pool: Pool | None = None  # of an attempt whose kind is pooled: `lease` and `view` are its first phone's
 
 

@@ -38,10 +38,12 @@ class RecordSets:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(self, *, name: str = "", limit: int) -> tuple[KeptSet, ...]:
-        """The newest first, those of one model's name if it is given."""
+    def page(self, *, name: str = "", job: str = "", limit: int) -> tuple[KeptSet, ...]:
+        """The newest first; those of one model's name, or of one job, if that is given."""
         wanted = select(record_set).order_by(record_set.c.id.desc()).limit(limit)
-        return self._rows(wanted.where(record_set.c.name == name) if name else wanted)
+        for column, value in ((record_set.c.name, name), (record_set.c.job, job)):
+            wanted = wanted.where(column == value) if value else wanted
+        return self._rows(wanted)
 
     def get(self, number: int) -> KeptSet | None:
         """The set of that id."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from farm import Client
 from farm.cli.virtual_farm import VirtualFarm
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RecordSet
@@ -89,6 +90,23 @@ def test_the_records_are_listed_shown_exported_and_a_prior(
     assert "version 3 of dense.onnx" in again.stdout
     newest = json.loads(farm.farm("records", "list", "--json").stdout)[0]
     assert newest["records"] == TRIALS + 2
+
+
+def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm: VirtualFarm, folder: Path) -> None:
+    with Client(farm.socket) as client:
+        spec = client.tune_spec(folder / "dense.onnx", on="android", trials=100_000, cost_model="random", seed=3)
+        submitted = client.submit(spec)
+        for event in client.watch(submitted):
+            if event is not None and event.data.get("tuning", {}).get("trials", 0) >= 3:
+                break
+        client.cancel(submitted)
+        [outcome] = client.wait(submitted)
+    assert outcome.job.state == "cancelled"
+    newest = json.loads(farm.farm("records", "list", "--json").stdout)[0]
+    assert newest["job"] == outcome.job.id
+    assert newest["records"] >= 3
+    words = f"{newest['records']} trials were kept: --prior {newest['set']} goes on from them"
+    assert words in farm.farm("job", "show", outcome.job.id).stdout
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """What `bench`, `run`, `shell`, `submit` and `watch` share, against made-up answers."""
 
+import os
 import signal
 
 import pytest
 
 from farm import Client, ShellSpec
-from farm.cli import work
+from farm.cli import interrupts, work
 from farm.core.errors import DaemonUnreachableError, ExitCode, PhoneError
 from tests.support.typed import LIMIT_S, until_said
 
@@ -15,9 +16,33 @@ def test_whatever_ends_a_waiting_command_cancels_its_jobs(daemon, typed, number)
     command = typed("shell", "--on", "android", "--devices", "all", "--", "id")
     daemon.until_called("job.watch")
     command.send_signal(number)
-    assert command.wait(LIMIT_S) == ExitCode.FAILED
+    assert command.wait(LIMIT_S) == ExitCode.INTERRUPTED
     assert "cancelled 2 jobs\n" in command.stderr.read()
     assert {shown["job"]["state"] for shown in daemon.jobs.values()} == {"cancelled"}
+
+
+def test_two_signals_at_once_are_one(daemon, typed):
+    """GNU timeout signals the command, then the group that it is in."""
+    command = typed("shell", "--on", "android", "--devices", "all", "--", "id")
+    daemon.until_called("job.watch")
+    command.send_signal(signal.SIGINT)
+    command.send_signal(signal.SIGINT)
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(LIMIT_S) == ExitCode.INTERRUPTED
+    assert command.stderr.read().splitlines()[-1] == "cancelled 2 jobs"
+    assert {shown["job"]["state"] for shown in daemon.jobs.values()} == {"cancelled"}
+
+
+def test_a_signal_seconds_after_the_first_does_not_wait_for_the_cancelling(monkeypatch, capsys):
+    monkeypatch.setattr(interrupts, "SAME_SIGNAL_S", 0.0)
+
+    class Farm:
+        def cancel(self, jobs):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with interrupts.interruptible():
+        work.cancel(Farm(), ["job-0001"])
+    assert capsys.readouterr().err == "not waited for their end, so they may go on: farm job cancel job-0001\n"
 
 
 def test_why_jobs_wait_is_asked_of_ones_own_only(daemon, monkeypatch, capsys, background):
