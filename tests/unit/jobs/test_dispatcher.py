@@ -291,9 +291,10 @@ async def test_what_waits_for_a_failure_is_cancelled(farm):
 
 async def test_a_deadline_ends_what_waits_and_what_runs(farm):
     farm.devices.change(phone("p2", Life.OFFLINE))
-    runs, waits = await farm.one(deadline_s=0.3), await farm.one(deadline_s=0.1)
+    runs = await farm.one(deadline_s=2)
     await farm.started()
-    for each in (runs, waits):
+    waits = await farm.one(deadline_s=0.1)
+    for each in (waits, runs):
         failed = await farm.until("job.failed", each)
         assert failed.data["error"]["code"] == "deadline"
     assert farm.executor.cancelled == [f"{runs}.1"]
