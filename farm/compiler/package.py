@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from farm.bundle.abi import Abi, Platform
+from farm.compiler import tar
 from farm.compiler.model import Array, TensorSpec, numpy_dtype
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
@@ -34,7 +35,6 @@ MANIFEST, LIBRARY, REFERENCE, MODEL = "package.json", "model.so", "reference.npz
 _MEMBERS: Final = frozenset({LIBRARY, REFERENCE, MODEL, *RECORD_FILES})
 _NEEDED: Final = frozenset({LIBRARY, REFERENCE})
 MAX_MANIFEST_BYTES = 1 << 20
-MAX_BYTES = 4 << 30  # of one member; what is larger fits no phone
 
 Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 
@@ -200,11 +200,7 @@ def read_package(source: bytes | Path, name: str = "the package") -> Package:
         return read_package(_bytes(source), source.name)
     if not is_package(source):
         raise PackageError(f"{name} is no package", hint=f"`farm compile` makes one (MODEL{SUFFIX})")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(source), mode="r:") as archive:
-            found = _members(archive, name)
-    except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
-        raise PackageError(f"{name} is damaged, or cut short", hint="copy or make it again") from error
+    found = _members(source, name)
     manifest = _manifest(found.pop(MANIFEST), name)
     _check_members(manifest, found, name)
     return Package(manifest, found)
@@ -218,14 +214,15 @@ def read_manifest(path: Path) -> Manifest:
         PackageVersionError: as `read_package`.
     """
     try:
-        with tarfile.open(path, mode="r:") as archive:
-            first = archive.next()
-            content = archive.extractfile(first) if first is not None and first.isreg() else None
-            if first is None or content is None or first.size > MAX_MANIFEST_BYTES:
-                raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
-            return _manifest(content.read(), path.name)
-    except (tarfile.TarError, EOFError, OverflowError, ValueError) as error:
-        raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again") from error
+        with path.open("rb") as file:
+            beginning = file.read(tarfile.BLOCKSIZE + MAX_MANIFEST_BYTES)
+    except OSError as error:
+        raise PackageError(f"cannot read {path}: {error.strerror}") from error
+    for member, content in _each(beginning, path.name):
+        if member == MANIFEST:
+            return _manifest(content, path.name)
+        break
+    raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
 
 
 def check_tvm(manifest: Manifest, version: str) -> None:
@@ -313,38 +310,48 @@ def _bytes(path: Path) -> bytes:
         raise PackageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _members(archive: tarfile.TarFile, name: str) -> dict[str, bytes]:
+def _members(data: bytes, name: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    for member in archive:
-        if not member.isreg() or member.name not in _MEMBERS | {MANIFEST} or member.name in found:
-            raise PackageError(f"{name} has the member {member.name[:80]!r}, which no package has, and is not read")
-        if member.size > (MAX_MANIFEST_BYTES if member.name == MANIFEST else MAX_BYTES):
-            raise PackageError(f"{name}: its member {member.name} claims {member.size:,} bytes and is not read")
-        content = archive.extractfile(member)
-        found[member.name] = content.read() if content is not None else b""
-        if len(found[member.name]) != member.size:
-            raise PackageError(f"{name} is cut short in {member.name}", hint="copy or make it again")
+    for member, content in _each(data, name):
+        if member not in _MEMBERS | {MANIFEST} or member in found:
+            raise PackageError(f"{name} has the member {member[:80]!r}, which no package has, and is not read")
+        if member == MANIFEST and len(content) > MAX_MANIFEST_BYTES:
+            raise PackageError(f"{name}: its {MANIFEST} has {len(content):,} bytes and is not read")
+        found[member] = content
     return found
+
+
+def _each(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
+    try:
+        yield from tar.members(data)
+    except tar.TarError as error:
+        raise PackageError(f"{name} is no whole package: {error}", hint="copy or make it again") from error
 
 
 def _manifest(content: bytes, name: str) -> Manifest:
     try:
         said = json.loads(content)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        check = _check({key: value for key, value in said.items() if key != "check"})
+    except (ValueError, RecursionError, AttributeError) as error:  # too deep, a number of 4301 digits, no object ...
         raise PackageError(f"{name}: its {MANIFEST} is damaged", hint="copy or make it again") from error
-    version = said.get("format") if isinstance(said, dict) else None
+    version = said.get("format")
     if version != FORMAT:
         raise PackageVersionError(
             f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
             hint="make it again with this farm, or use the farm that made it",
         )
-    if said.pop("check", None) != _check(said):
+    if said.pop("check", None) != check:
         raise PackageError(f"{name}: its {MANIFEST} is not what it was (SHA-256 differs)", hint="copy or make it again")
     try:
-        return _adapter().validate_python(said)
+        manifest = _adapter().validate_python(said)
+        for tensor in (*manifest.inputs, *manifest.outputs):
+            _spec(tensor)
+        return manifest
     except ValidationError as error:
         where, what, _hint = field_error(error.errors())
         raise PackageError(f"{name}: its {MANIFEST} is damaged: {where!r} {what}") from error
+    except TypeError as error:
+        raise PackageError(f"{name}: its {MANIFEST} names a type that numpy does not know: {error}") from error
 
 
 def _check(said: Mapping[str, Any]) -> str:

@@ -17,12 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
+from farm.compiler import tar
 from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, read
-from farm.core.errors import FarmError, HostError, UserError
+from farm.core.errors import HostError, UserError
 
 ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
 REPAIRED = "repaired"  # a folder with files that replace the damaged ones; whole as soon as it has this name
-MAX_BYTES = 2 << 30  # of all files of a set; 100,000 records have about 300 MB
 
 
 class BadRecordsError(UserError):
@@ -81,12 +81,12 @@ def write_records(found: RecordSet, target: Path) -> None:
 def packed(found: RecordSet) -> bytes:
     """The set as the .tar that artifacts are: the same bytes for the same set."""
     made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    with tarfile.open(fileobj=made, mode="w") as archive:
         for name, text in found.texts().items():
             data = text.encode()
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), 0o644
-            tar.addfile(entry, io.BytesIO(data))
+            archive.addfile(entry, io.BytesIO(data))
     return made.getvalue()
 
 
@@ -202,21 +202,18 @@ def _in_folder(folder: Path) -> dict[str, bytes]:
 def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
     try:
         data = source if isinstance(source, bytes) else source.read_bytes()
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            found: dict[str, bytes] = {}
-            for entry in tar:
-                base = Path(entry.name).name
-                if base in FILES and entry.isreg():
-                    if base in found or entry.size > MAX_BYTES:
-                        raise BadRecordsError(f"{name} has {base} twice, or too much of it")
-                    file = tar.extractfile(entry)
-                    found[base] = file.read() if file else b""
-            return found
-    except FarmError:
-        raise
+        found: dict[str, bytes] = {}
+        for member, content in tar.members(data, skip_folders=True):
+            base = Path(member).name
+            if base not in FILES:
+                continue
+            if base in found:
+                raise BadRecordsError(f"{name} has {base} twice")
+            found[base] = content
     except OSError as error:
         raise BadRecordsError(f"cannot read {name}: {error.strerror or error}") from error
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except tar.TarError as error:
         raise BadRecordsError(
             f"{name} is no folder and no .tar of tuning records: {error}", hint="farm records export writes one"
         ) from error
+    return found

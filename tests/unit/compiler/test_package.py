@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from farm.bundle.abi import Abi, Platform
 from farm.compiler.package import (
     LIBRARY,
+    MANIFEST,
     MODEL,
     REFERENCE,
     Expected,
@@ -29,6 +30,7 @@ from farm.compiler.package import (
     write_package,
 )
 from tests.support.packages import MADE
+from tests.support.tars import sparse
 
 OUTPUT = np.array([[0x3F80, 0x4000]], np.uint16)  # 1.0 and 2.0 in bfloat16
 
@@ -96,7 +98,7 @@ def test_links_and_folders_are_refused():
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE):
         about = tarfile.TarInfo(MODEL)
         about.type, about.linkname = kind, "/etc/passwd"
-        with pytest.raises(PackageError, match="which no package has"):
+        with pytest.raises(PackageError, match="is no plain file"):
             read_package(tar(*entries_of(packed()), (about, b"")))
 
 
@@ -174,3 +176,86 @@ def test_a_changed_byte_is_seen_or_changes_nothing(at, by):
     data = bytearray(GOOD)
     data[at] ^= by
     assert refused_or_whole(bytes(data))
+
+
+def test_a_sparse_member_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(tarfile.TarFile, "extractfile", lambda *_: pytest.fail("it is being made"))
+    for name in (LIBRARY, MANIFEST):
+        data = tar((tarfile.TarInfo(MANIFEST), b""))[:512] + sparse(name, 3 << 30) + bytes(1024)
+        with pytest.raises(PackageError, match="is no plain file"):
+            read_package(data)
+
+
+def test_a_member_is_no_larger_than_the_archive():
+    about = tarfile.TarInfo(LIBRARY)
+    about.size = 3 << 30
+    data = tar((tarfile.TarInfo(MANIFEST), b""))[:512] + about.tobuf(format=tarfile.USTAR_FORMAT) + bytes(1024)
+    with pytest.raises(PackageError, match="is cut short"):
+        read_package(data)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"format":1,"x":' + b"9" * 9000 + b"}",
+        b'{"format":1,"x":' + b"[" * 100_000 + b"}",
+        b"[1]",
+        b"1",
+        b"\xff",
+        b"",
+    ],
+    ids=["deep", "digits", "deep inside", "list", "number", "no text", "empty"],
+)
+def test_a_manifest_that_json_cannot_read_is_damaged(content, tmp_path):
+    data = tar((tarfile.TarInfo(MANIFEST), content), (tarfile.TarInfo(LIBRARY), b"x"))
+    path = tmp_path / "net.farm.tar"
+    path.write_bytes(data)
+    for source in (read_package, read_manifest):
+        with pytest.raises(PackageError, match=r"its package\.json is damaged"):
+            source(path)
+
+
+def test_a_type_that_numpy_does_not_know_is_told():
+    with pytest.raises(PackageError, match=r"a type that numpy does not know: .*'wild'"):
+        read_package(with_manifest(lambda said: said["inputs"][0].update(dtype="wild")))
+
+
+def checksummed(header, change):
+    """A header of tar with `change` written over it, its checksum made to fit: what tarfile reads on with."""
+    at, content = change
+    header = bytearray(header)
+    header[at : at + len(content)] = content
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    return bytes(header[:512])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300), st.tuples(st.integers(0, 507), st.binary(min_size=1, max_size=24)), st.booleans())
+def test_any_bytes_are_a_package_or_an_error(manifest, change, second):
+    begin = tar((tarfile.TarInfo(MANIFEST), manifest))
+    if second:
+        data = begin[:1024] + checksummed(begin[:512], change) + begin[512:]
+    else:
+        data = checksummed(begin[:512], change) + begin[512:]
+    with pytest.raises(PackageError):
+        read_package(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.sampled_from(["inputs", "outputs", "target", "created", "sha256", "abi", "name", "more"]),
+)
+def test_any_field_is_a_manifest_or_an_error(value, field):
+    data = with_manifest(lambda said: said.update({field: value}))
+    try:
+        package = read_package(data)
+    except PackageError:
+        return
+    assert package.manifest.name

@@ -42,6 +42,7 @@ from farm.compiler.records import (
     record_key,
 )
 from farm.core.target_key import target_key
+from tests.support.tars import sparse
 
 LLVM = {"kind": "llvm"}
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}
@@ -246,6 +247,19 @@ def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path: Path) -> None:
 def test_what_is_no_set_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(BadRecordsError, match=why):
         read_records(data, "old.tar")
+
+
+def test_a_sparse_file_of_gigabytes_is_refused_before_it_is_made() -> None:
+    data = b"".join(sparse(name, (2 << 30) - 1) for name in (WORKLOADS, RECORDS)) + bytes(1024)
+    with pytest.raises(BadRecordsError, match="is no plain file"):
+        read_records(data, "old.tar")
+
+
+def test_a_folder_that_somebody_packed_is_read(tmp_path: Path) -> None:
+    write_records(SMALL, tmp_path / "mine")
+    with tarfile.open(tmp_path / "mine.tar", "w") as archive:
+        archive.add(tmp_path / "mine", "mine")
+    assert read_records(tmp_path / "mine.tar").set == SMALL
 
 
 def test_a_set_without_one_good_record_says_what_is_wrong(tmp_path: Path) -> None:
