@@ -1,7 +1,8 @@
 """One trial of a tuning run, and what becomes of it when something goes wrong. Decisions only: no I/O, no clock.
 
-A candidate is answered exactly once. It is charged with a death only when its own code was on the phone, and it is
-called poison only when it killed its process twice, the second time alone in a fresh session on a phone that is fit
+A candidate is answered exactly once, after a bounded number of tries. What goes wrong while its arguments are made on
+the phone is charged to it as want of memory; a death only when its own code was on the phone; and it is called poison
+only when it killed its process twice, the second time alone in a fresh session on a phone that is fit
 again afterwards: then nothing but the candidate is left to blame.
 """
 
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 MAX_DEATHS = 2  # DESIGN D9: twice
+MAX_STARVED = 2  # tries to make its arguments, the second one alone in a fresh session
+MAX_UNTOUCHED = 20  # tries that broke before anything of it was on a phone; phones that go on so are put out before
 MAX_LOSSES = 3  # phones that left for good while it ran alone: by then it is more likely it than three cables
 
 
@@ -20,7 +23,8 @@ class End(StrEnum):
     MEASURED = "measured"
     REFUSED = "refused"  # the phone said why it cannot; the session is fine
     TIMEOUT = "timeout"  # it took too long, and the session was cut
-    UNTOUCHED = "untouched"  # the session broke before any of its code was on the phone
+    UNTOUCHED = "untouched"  # the session broke before anything of it was on the phone
+    STARVED = "starved"  # the phone's process died, or said why it cannot, while its arguments were made
     DIED = "died"  # the session died with it
     LOST = "lost"  # the session died with it, and the phone did not come back
 
@@ -31,11 +35,13 @@ class Tries:
 
     deaths: int = 0
     losses: int = 0
+    starved: int = 0
+    untouched: int = 0
 
     @property
     def alone(self) -> bool:
         """Whether it must run in a fresh session, nothing before and nothing after it."""
-        return self.deaths + self.losses > 0
+        return self.deaths + self.losses + self.starved > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,17 @@ def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Verdict:
         case End.TIMEOUT:
             return Verdict(error=f"timeout: no result after {timeout_s:g} s")
         case End.UNTOUCHED:
-            return Verdict(again=tries)
+            untouched = tries.untouched + 1
+            if untouched >= MAX_UNTOUCHED:
+                return Verdict(error=f"no phone could take it, {untouched} times: {said}")
+            return Verdict(again=replace(tries, untouched=untouched))
+        case End.STARVED:
+            starved = tries.starved + 1
+            if starved >= MAX_STARVED:
+                return Verdict(
+                    error=f"out of memory: its arguments cannot be made on the phone, {starved} times: {said}"
+                )
+            return Verdict(again=replace(tries, starved=starved))
         case End.LOST:
             losses = tries.losses + 1
             if losses >= MAX_LOSSES:

@@ -44,14 +44,19 @@ class Desk:
         self._changed = threading.Condition()
         self._built: deque[Work | None] = deque()  # None: close
         self._ready: deque[Work] = deque()
-        self._unanswered: set[int] = set()
+        self._unanswered: dict[int, Work] = {}
+        self._over: FarmError | None = None
         self._preparer = threading.Thread(target=self._prepare, name="tuning: next candidates", daemon=True)
         self._preparer.start()
 
     def put(self, work: Work, built: Future[Path]) -> None:
         """Queue a candidate; it is read as soon as it is built."""
         with self._changed:
-            self._unanswered.add(id(work))
+            self._unanswered[id(work)] = work
+            over = self._over
+        if over is not None:
+            self._answer(work, over)
+            return
         built.add_done_callback(lambda done: self._when_built(work, done))
 
     @property
@@ -124,6 +129,16 @@ class Desk:
         for work in left:
             self._answer(work, CandidateError("the run was closed"))
 
+    def give_up(self, error: FarmError) -> None:
+        """There will be no phone any more: all candidates, those to come too, raise `error`. They are not to blame."""
+        with self._changed:
+            if self._over is not None:
+                return
+            self._over, self._ready = error, deque()
+            left = list(self._unanswered.values())
+        for work in left:
+            self._answer(work, error)
+
     def _when_built(self, work: Work, done: Future[Path]) -> None:
         error = done.exception()
         if error is not None:
@@ -188,13 +203,12 @@ class Desk:
         except Exception as error:  # noqa: BLE001 - a listener's bug must not cost the candidate its answer
             self.tell(f"what listens to measurements failed: {type(error).__name__}: {error}")
 
-    def _answer(self, work: Work, answer: Measured | CandidateError) -> None:
+    def _answer(self, work: Work, answer: Measured | CandidateError | FarmError) -> None:
         with self._changed:
-            if id(work) not in self._unanswered:
+            if self._unanswered.pop(id(work), None) is None:
                 return
-            self._unanswered.discard(id(work))
             work.library = b""
-        if isinstance(answer, CandidateError):
+        if isinstance(answer, Exception):
             work.answer.set_exception(answer)
         else:
             work.answer.set_result(answer)

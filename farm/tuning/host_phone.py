@@ -23,6 +23,7 @@ from farm.core.errors import HostError
 from farm.tuning import tether
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 
+STARTS = 3  # attempts to start a server again, one after the other
 START_LIMIT_S = 60.0  # the stock server imports TVM: 1 s, 10 s on a cold disk
 
 # What to execute: a host, a port, a key, a work folder.
@@ -61,6 +62,7 @@ class HostPhones:
         """
         self._folder = Path(tempfile.mkdtemp(prefix="farm-host-phone-"))
         self._kills: Counter[str] = Counter()
+        self._put_out: set[str] = set()
         environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
         names = ["host"] if count == 1 else [f"host-{number}" for number in range(1, count + 1)]
         self._servers = {name: _Server(self._folder / name, command, environment) for name in names}
@@ -80,9 +82,14 @@ class HostPhones:
         self.close()
 
     def state(self) -> PoolState:
-        """All of them, but those that are being started again."""
-        fit = tuple(PooledPhone(name, name) for name, server in self._servers.items() if server.fit)
-        return PoolState(fit, len(self._servers), "" if len(fit) == len(self._servers) else "a server starts again")
+        """All of them, but those that are being started again; over when none can be or is wanted any more."""
+        servers = {name: server for name, server in self._servers.items() if name not in self._put_out}
+        fit = tuple(PooledPhone(name, name) for name, server in servers.items() if server.fit)
+        broken = [server.broken for server in servers.values() if server.broken]
+        if len(broken) == len(servers):
+            return PoolState((), len(self._servers), over=broken[0] if broken else "this host cannot be measured on")
+        waits = broken[0] if broken else "" if len(fit) == len(servers) else "a server starts again"
+        return PoolState(fit, len(self._servers), waits)
 
     def open_session(self, lease: str) -> SessionOffer:
         """The server's own port and key.
@@ -93,12 +100,17 @@ class HostPhones:
         return self._servers[lease].offer()
 
     def abort_session(self, lease: str, reason: str) -> None:
-        """Kill the server with all its sessions and start another one."""
+        """Kill the server with all its sessions and start another one.
+
+        Raises:
+            HostError: it does not start, however often it is tried; `state` says so from then on.
+        """
         del reason
         self._servers[lease].restart()
 
     def give_back(self, lease: str) -> None:
-        """Nobody else wants this host."""
+        """Nobody else wants this host: what is given back was put out, and is not offered again."""
+        self._put_out.add(lease)
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
         """Those this object was told of."""
@@ -121,6 +133,7 @@ class _Server:
 
     def __init__(self, folder: Path, command: Command, environment: dict[str, str]) -> None:
         self.fit = False
+        self.broken = ""  # why it will not serve again, one sentence
         self._folder, self._command, self._environment = folder, command, environment
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,8 +151,16 @@ class _Server:
     def restart(self) -> None:
         self.fit = False
         with self._lock:
-            self._stop()
-            self._start()
+            for left in reversed(range(STARTS)):
+                self._stop()
+                try:
+                    self._start()
+                except HostError as error:
+                    if not left:
+                        self.broken = f"{error.message}, {STARTS} times in a row"
+                        raise
+                else:
+                    return
 
     def stop(self) -> None:
         self.fit = False
@@ -152,15 +173,18 @@ class _Server:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         key = secrets.token_hex(16)
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", tether.__file__, *self._command(port, key, self._folder)],
-            cwd=self._folder,
-            env=self._environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", tether.__file__, *self._command(port, key, self._folder)],
+                cwd=self._folder,
+                env=self._environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HostError(f"this host's RPC server cannot be started: {error.strerror}") from error
         self._wait_for(port)
         self._offer = SessionOffer("127.0.0.1", port, key)
         self.fit = True

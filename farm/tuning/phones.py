@@ -40,11 +40,13 @@ class PoolState:
         phones: Those that may be measured on; one that is being cleaned after an abort is not among them.
         wanted: How many the run asked for.
         waits: One sentence: why there are fewer than wanted; empty when there are not.
+        over: One sentence: why there will never be one again, which ends the run; empty else.
     """
 
     phones: tuple[PooledPhone, ...]
     wanted: int
     waits: str = ""
+    over: str = ""
 
 
 class PhoneSource(Protocol):

@@ -50,6 +50,7 @@ class CandidateSession:
     """An open session to one phone. For one thread. Whatever TVM raises comes through."""
 
     raw: Any  # tvm.rpc.RPCSession
+    starting: bool = False  # whether arguments of the candidate at hand are being made on the phone
     touched: bool = False  # whether code of the candidate at hand may be on the phone
     _functions: dict[str, Any] = field(default_factory=dict)
     _buffers: dict[tuple[str, ArgsInfo], list[Any]] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class CandidateSession:
 
     def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: Evaluator) -> Any:
         """Everything up to the first run: returns what measures when it is called."""
-        self.touched = False
+        self.touched = self.starting = False
         self._used.candidates += 1
         self._used.upload_bytes += len(library)
         device = self.raw.device(device_type, 0)
@@ -124,15 +125,22 @@ class CandidateSession:
         if key not in self._buffers:
             fill = self.function("tvm.contrib.random.random_fill_for_measure")
             made = []
+            self.starting = True
             for _, dtype, shape in args_info:
+                self._used.buffer_bytes += _bytes(dtype, shape)
                 buffer = tvm.runtime.empty(shape=shape, dtype=dtype, device=device)
                 self._kept.append(buffer)
                 fill(buffer)
                 made.append(buffer)
             device.sync()
-            self._used.buffer_bytes += sum(_bytes(dtype, shape) for _, dtype, shape in args_info)
+            self.starting = False
             self._buffers[key] = made
         return self._buffers[key]
+
+
+def bytes_of(args_info: ArgsInfo) -> int:
+    """How much memory these arguments take."""
+    return sum(_bytes(dtype, shape) for _, dtype, shape in args_info)
 
 
 def args_info_from(given: Sequence[Any]) -> ArgsInfo:

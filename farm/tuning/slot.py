@@ -15,7 +15,7 @@ from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError
 from farm.tuning.candidate import End, Measured
 from farm.tuning.phones import PhoneSource, PooledPhone
-from farm.tuning.session import CandidateSession, Evaluator
+from farm.tuning.session import CandidateSession, Evaluator, bytes_of
 
 if TYPE_CHECKING:
     from farm.tuning.desk import Desk, Work
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LOST_AFTER_S = 20.0  # a phone that was cut is cleaned and checked within 2 s; one that needs longer counts as lost
 OPEN_LIMIT_S = 20.0
 BACK_OFF_S = (0.2, 5.0)  # between attempts to open a session: the first, the longest
+MAX_FAILURES = 8  # in a row, of opening a session or of the reference kernel: some 20 s; then the phone is put out
 CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
 
 
@@ -76,6 +77,8 @@ class Slot:
         self._absent_s: float | None = None  # since when the source does not show it
         self._session: CandidateSession | None = None
         self._factor = 1.0
+        self._failures = 0  # in a row: sessions that did not open, reference kernels that failed
+        self._failure = ""  # the last of them
         self._thread = threading.Thread(target=self._live, name=f"tuning on {phone.device}", daemon=True)
 
     # -- for the keeper
@@ -164,13 +167,15 @@ class Slot:
         try:
             self._session = CandidateSession.open(self._source.open_session(self.phone.lease))
         except FarmError as error:
-            self._desk.tell(f"{self.phone.device}: {error.message}")
+            self._failed(error.message)
         except Exception as error:  # noqa: BLE001 - TVM raises its own kinds; whatever it was, the phone is not ready
-            self._break(f"no session: {first_line(error)}")
+            self._failed(f"no session: {first_line(error)}")
+            self._break(self._failure)
         else:
             if self._in_time():
                 return True
-            self._break("its session was opened too late")
+            self._failed("its session was opened too late")
+            self._break(self._failure)
         self._in_time()
         self._close()
         return False
@@ -178,28 +183,41 @@ class Slot:
     def _judged(self) -> bool:
         """Have the phone looked at; False when its session broke in that."""
         if self._settings.judge is None or self._session is None:
+            self._failures = 0
             return True
         self._hurry(OPEN_LIMIT_S)
         try:
             opinion = self._settings.judge.look(self.phone.device, self._session.raw)
         except Exception as error:  # noqa: BLE001 - as in _begin
-            self._break(f"its reference kernel failed: {first_line(error)}")
+            self._failed(f"its reference kernel failed: {first_line(error)}")
+            self._break(self._failure)
             return False
         self._factor, self.out = opinion.factor, opinion.out
         if self.out:
             self._desk.tell(f"{self.phone.device} is not used any more: {self.out}")
         if not self._in_time():
-            self._break("its reference kernel took too long")
+            self._failed("its reference kernel took too long")
+            self._break(self._failure)
             return False
+        self._failures = 0
         return True
+
+    def _failed(self, why: str) -> None:
+        """It is not ready. Who failed so many times in a row is not used any more; each reason is told once."""
+        if self._failures == 0 or why != self._failure:
+            self._desk.tell(f"{self.phone.device}: {why}")
+        self._failures, self._failure = self._failures + 1, why
+        if self._failures >= MAX_FAILURES and not self.leaving:
+            self.out = f"{self._failures} failures in a row, the last one: {why}"
+            self._desk.tell(f"{self.phone.device} is not used any more: {self.out}")
 
     def _carry_out(self, work: Work) -> None:
         """One try of one candidate."""
         if (work.tries.alone and not self._begin()) or not self._judged() or self.out:
-            self._desk.ended(self, work, End.UNTOUCHED, "")
+            self._desk.ended(self, work, End.UNTOUCHED, self.out or self._failure)
             return
         assert self._session is not None
-        self._session.touched = False
+        self._session.touched = self._session.starting = False
         self._hurry(self._settings.timeout_s)
         try:
             measured = self._measure(work, self._session)
@@ -234,17 +252,22 @@ class Slot:
             except Exception:  # noqa: BLE001, S110 - dead, however it says so
                 pass
         in_time = self._in_time()
+        if session.starting:
+            said = f"{bytes_of(work.args_info) / 1e6:.3g} MB wanted; {said}"
         if alive and in_time:
+            if session.starting:
+                self._close()  # which frees what was made of them
+                return End.STARVED, said
             return End.REFUSED, said
         touched, closed = session.touched, self._desk.closed
         self._break(f"a candidate ended the session: {said}")
         if not in_time and not closed:
             return End.TIMEOUT, said
-        if not touched:
+        if not touched and not session.starting:
             return End.UNTOUCHED, said
         if work.tries.alone and not self._desk.fit_again(self, LOST_AFTER_S):
             return End.LOST, said
-        return End.DIED, said
+        return (End.DIED if touched else End.STARVED), said
 
     def _break(self, reason: str) -> None:
         """The session is no good: have it cut and the phone cleaned, and know nothing of the phone until then."""

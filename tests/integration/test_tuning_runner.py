@@ -7,21 +7,27 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from farm.core.errors import PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
-from farm.tuning.host_phone import compiled_server, stock_server
+from farm.tuning.host_phone import HostPhones, compiled_server, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
 from tests.support.staged_phones import CountingPhones, StagedPhones
 from tests.support.tvm import environment
 
 pytest.importorskip("tvm")
 
+from tvm.s_tir.meta_schedule.arg_info import TensorInfo
+from tvm.s_tir.meta_schedule.runner import RunnerInput
+
 from farm.tuning.builder import BuildError, FarmBuilder
-from farm.tuning.runner import PoolRunner
-from farm.tuning.session import Evaluator
+from farm.tuning.runner import NoPhonesError, PoolRunner
+from farm.tuning.session import CandidateSession, Evaluator
+from farm.tuning.slot import MAX_FAILURES
 
 ONCE = Evaluator(number=1, repeat=2, min_repeat_ms=0)
 
@@ -95,6 +101,111 @@ def test_a_candidate_that_kills_its_process_is_blamed_and_nobody_else(host, fold
         assert "poison" in again.error_msg
         assert other.error_msg is None
         assert phones.opened <= sessions + 1  # it was refused without being run
+
+
+def test_a_candidate_whose_arguments_find_no_memory_fails_and_says_so(host, folder):
+    path = library(folder, "add")
+    huge = RunnerInput(str(path), "cpu", [TensorInfo("float32", (1 << 46,))] * 2)
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        first, other = [each.result() for each in runner.run([huge, *runner_inputs([path])])]
+    assert "out of memory" in first.error_msg
+    assert "MB wanted" in first.error_msg
+    assert other.error_msg is None
+
+
+def test_a_phone_whose_process_dies_while_arguments_are_made_costs_the_candidate_two_tries(host, folder, monkeypatch):
+    """As Android's low-memory killer does."""
+    arguments, tried = CandidateSession._arguments, []
+
+    def die(self, device_type, device, args_info):
+        if args_info[0][2] != (7,):
+            return arguments(self, device_type, device, args_info)
+        tried.append(args_info)
+        self.starting = True
+        phones._servers["host"].stop()
+        return arguments(self, device_type, device, args_info)
+
+    monkeypatch.setattr(CandidateSession, "_arguments", die)
+    path = library(folder, "add")
+    big = RunnerInput(str(path), "cpu", [TensorInfo("float32", (7,))])
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        first, other = [each.result() for each in runner.run([big, *runner_inputs([path])])]
+        assert "out of memory" in first.error_msg
+        assert len(tried) == 2
+        assert other.error_msg is None
+        assert not phones._kills
+
+
+class BrokenKernel:
+    """A judge whose reference kernel fails on one phone."""
+
+    def __init__(self, bad):
+        self.bad = bad
+
+    def look(self, device, session):
+        if device == self.bad:
+            raise RuntimeError("CL_OUT_OF_RESOURCES")
+        return SimpleNamespace(factor=1.0, out="")
+
+
+def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(host, folder, monkeypatch):
+    monkeypatch.setattr("farm.tuning.slot.BACK_OFF_S", (0.01, 0.05))
+    told = []
+    with (
+        StagedPhones(2, **host) as phones,
+        PoolRunner(phones, evaluator=ONCE, judge=BrokenKernel("host-2"), tell=told.append) as runner,
+    ):
+        assert all(each.error_msg is None for each in results(runner, [library(folder, "sleep 2")] * 5))
+        poll(lambda: "host-2" in phones.given_back)
+    why = "its reference kernel failed: CL_OUT_OF_RESOURCES"
+    out = f"host-2 is not used any more: {MAX_FAILURES} failures in a row, the last one: {why}"
+    assert [line for line in told if "host-2" in line] == [f"host-2: {why}", out]
+
+
+def test_a_phone_whose_sessions_never_open_is_put_out_with_the_reason(host, folder, monkeypatch):
+    monkeypatch.setattr("farm.tuning.slot.BACK_OFF_S", (0.01, 0.05))
+    told = []
+    with StagedPhones(**host) as phones:
+        monkeypatch.setattr(phones, "open_session", refused)
+        with PoolRunner(phones, evaluator=ONCE, tell=told.append) as runner:
+            [future] = runner.run(runner_inputs([library(folder, "add")]))
+            poll(lambda: phones.given_back)
+            poll(lambda: told[-1].startswith("waiting for phones") and "its door is shut" in told[-1])
+            assert not future.done()
+
+
+def refused(lease):
+    raise PhoneError(f"{lease}: its door is shut")
+
+
+def test_a_host_whose_server_does_not_start_again_ends_the_run_with_a_sentence(host, folder):
+    broken = []
+
+    def command(port, key, place):
+        return [sys.executable, "-c", "raise SystemExit(3)"] if broken else host["command"](port, key, place)
+
+    with HostPhones(1, command, host.get("libraries")) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
+        broken.append(True)
+        why = "ended with 3 when it was started, 3 times in a row"
+        with pytest.raises(NoPhonesError, match=why):
+            runner.submit(runner_inputs([library(folder, "abort")])[0]).result()
+        with pytest.raises(RuntimeError, match=why):  # what TVM makes of it
+            results(runner, [library(folder, "add")])
+
+
+def test_a_server_that_fails_to_start_once_is_started_again(host, folder):
+    failures = []
+
+    def command(port, key, place):
+        if failures:
+            failures.pop()
+            return [sys.executable, "-c", "raise SystemExit(3)"]
+        return host["command"](port, key, place)
+
+    with HostPhones(1, command, host.get("libraries")) as phones:
+        failures.extend([None] * 2)
+        phones.abort_session("host", "the test")
+        assert [each.device for each in phones.state().phones] == ["host"]
 
 
 def test_a_candidate_that_never_returns_and_ignores_sigterm_costs_itself_only(host, folder):
