@@ -24,6 +24,10 @@ MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
 MOST_OUTLIERS = 0.1
 LONGEST_RUN = 3  # outliers in a row; more are an event
 MOST_DRIFT = 0.15  # the model need not slow down as the reference kernel does; over so much it matters
+# Of the reference kernel's level from its nominal, the slower over the faster. A model follows the kernel's speed only
+# roughly (what waits for memory does not at all), so the correction is trusted near 1 alone, however constant it is.
+MOST_OFFSET = 0.15
+REJECTED_OFFSET = 0.5
 REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
 
 
@@ -37,6 +41,7 @@ class Assessment:
     raw_median_s: float  # as measured, warm-up left out
     nominal_s: float | None  # the reference kernel's; None: there was no reference
     reference_median_s: float | None
+    reference_offset: float | None  # of that median from the nominal, relative; above 0: slower
     drift: float  # the smoothed reference's slowest over its fastest, minus 1
     trend: Trend | None  # in the corrected samples
     step: Step | None  # in the corrected samples, or as measured
@@ -96,6 +101,7 @@ def assess(
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
     raw = np.log(settled.seconds)
+    reference_s = float(np.median(settled.reference_s[settled.readings])) if has_reference else None
     found = Assessment(
         count=samples.count,
         warmup=cut,
@@ -104,7 +110,8 @@ def assess(
         ),
         raw_median_s=float(np.median(settled.seconds)),
         nominal_s=corrected.nominal_s,
-        reference_median_s=float(np.median(settled.reference_s[settled.readings])) if has_reference else None,
+        reference_median_s=reference_s,
+        reference_offset=None if not (reference_s and corrected.nominal_s) else reference_s / corrected.nominal_s - 1,
         drift=float(np.exp(np.ptp(corrected.smooth)) - 1),
         trend=find_trend(corrected.log_s),
         step=_step(whole.log_s, cut) or _step(np.log(samples.seconds), cut),
@@ -184,6 +191,21 @@ def _reference(found: Assessment) -> Iterator[Reason]:
     elif found.drift > MOST_DRIFT:
         said = f"the reference kernel's speed changed by {found.drift:.1%} within the run"
         yield Reason("drift", Verdict.SUSPECT, said)
+    if found.reference_offset is not None:
+        yield from _offset(found.reference_offset)
+
+
+def _offset(offset: float) -> Iterator[Reason]:
+    times = max(1 + offset, 1 / (1 + offset))
+    if times > 1 + MOST_OFFSET:
+        far = times > 1 + REJECTED_OFFSET
+        said = (
+            f"the reference kernel ran {times:.2f} times {'slower' if offset > 0 else 'faster'} than its nominal, and "
+            f"the median was corrected by as much: up to {1 + MOST_OFFSET:g} times that is trusted"
+        )
+        if far:
+            said += f", beyond {1 + REJECTED_OFFSET:g} times the result is rejected"
+        yield Reason("reference_offset", Verdict.REJECTED if far else Verdict.SUSPECT, said)
 
 
 _Level = TypeVar("_Level", Step, Modes)

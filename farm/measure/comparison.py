@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
@@ -13,20 +13,22 @@ import numpy as np
 
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions
 from farm.measure.drift import pulled_in
-from farm.measure.interval import Estimate, median_interval
+from farm.measure.effects import find_effect_of
+from farm.measure.interval import Estimate, median_interval, student
 from farm.measure.modes import find_modes
 from farm.measure.series import FloatArray, series
 from farm.measure.steps import find_step
 
 CONFIDENCE = 0.99
-LOOKS = 6  # comparisons of the same pairs and more (`more_pairs`); the confidence is that of all of them
 POWER = 0.95
 MIN_EFFECT = 0.01
-FIND_EFFECT = 0.03
 FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
+# Pairs after which growing samples are compared (`more_pairs`), fixed before any are taken: each look may err by an
+# equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
+LOOKS_AT = tuple(FIRST_PAIRS * 2**look for look in range(7))
+MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
-LEAST_GROWTH, MOST_GROWTH = 0.25, 2.0  # pairs taken between two looks, relative to those there are
 
 
 class Answer(StrEnum):
@@ -52,7 +54,7 @@ class Comparison:
     find_effect: float
     needed_pairs: int  # a true difference of `find_effect` would be found by so many, with 95 % power
     needed_same: int  # two equal builds would be called the same by so many, with 95 % power
-    reasons: tuple[Reason, ...]  # what makes it less than certain; an answer is given all the same
+    reasons: tuple[Reason, ...]  # what makes it less than certain, and always why it is `cannot tell`
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -64,10 +66,10 @@ def compare(
     b_s: Sequence[float] | FloatArray,
     *,
     min_effect: float = MIN_EFFECT,
-    find_effect: float = FIND_EFFECT,
+    find_effect: float | None = None,
     conditions: Conditions | None = None,
 ) -> Comparison:
-    """Compare samples taken in turns on one phone.
+    """Compare samples taken in turns on one phone. Without `find_effect` it follows from `min_effect`.
 
     Pair i is one sample of A and one of B right after each other: A first in even pairs, B first in odd ones. Two pairs
     (ABBA) are a round; the mean of a round's two log ratios has no straight drift in it, whatever its rate. The 99 %
@@ -80,10 +82,11 @@ def compare(
         ValueError: the lengths differ or are odd or 0, a time is beyond 1e-12 to 1e9 s, or effects are out of order:
             0 <= min_effect < find_effect < 1.
     """
-    _check_effects(min_effect, find_effect)
+    find_effect = _checked(min_effect, find_effect)
     rounds = _rounds(a_s, b_s)
     found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE), rounds)
-    answer = _answer(found, min_effect) if rounds.size >= FEWEST_ROUNDS else Answer.CANNOT_TELL
+    few = rounds.size < FEWEST_ROUNDS
+    answer = Answer.CANNOT_TELL if few else _answer(found, min_effect)
     scatter = _scatter(found, rounds)
     return Comparison(
         answer=answer,
@@ -96,7 +99,11 @@ def compare(
         find_effect=find_effect,
         needed_pairs=needed_pairs(scatter, find_effect, min_effect),
         needed_same=needed_same(scatter, min_effect),
-        reasons=(*_unsteady(rounds), *judge_conditions(conditions or Conditions())),
+        reasons=(
+            *([_few_pairs(2 * int(rounds.size))] if few else _undecided(answer, found, min_effect)),
+            *_unsteady(rounds),
+            *judge_conditions(conditions or Conditions()),
+        ),
     )
 
 
@@ -109,7 +116,7 @@ def needed_pairs(scatter: float, effect: float, min_effect: float = MIN_EFFECT) 
     Raises:
         ValueError: an effect is not above 0, or `effect` is not above `min_effect`.
     """
-    _check_effects(min_effect, effect)
+    _checked(min_effect, effect)
     power = NormalDist().inv_cdf(POWER) / _z()
     return _pairs(scatter, min(math.log1p(effect) / (1 + power), (effect - min_effect) / power))
 
@@ -125,10 +132,9 @@ def needed_same(scatter: float, min_effect: float = MIN_EFFECT) -> int:
 def more_pairs(found: Comparison, *, most: int = 2000) -> int:
     """How many more pairs to take before comparing all of them anew, even; 0: that was it.
 
-    First `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter alone, so that
-    looking early gives chance no second try. Without an answer then, `needed_same`: so many make an interval so narrow
-    that differences found by chance stay below the minimum effect. No more than twice as many as there are at once, as
-    the scatter is only estimated, and no less than a quarter: many looks at nearly the same pairs are many chances.
+    First until there are `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter
+    alone. Without an answer then, until there are `needed_same`: so many make an interval so narrow that differences
+    found by chance stay below the minimum effect. It is looked at `LOOKS_AT` only, or at the `most` that may be taken.
     """
     if found.pairs == 0:
         return 0
@@ -137,23 +143,35 @@ def more_pairs(found: Comparison, *, most: int = 2000) -> int:
         aim = found.needed_same
     if aim <= found.pairs:
         return 0
-    more = min(max(aim - found.pairs, int(LEAST_GROWTH * found.pairs)), int(MOST_GROWTH * found.pairs))
-    more = min(more, most - found.pairs)
+    look = next((pairs for pairs in LOOKS_AT if pairs > found.pairs), found.pairs)
+    more = min(look, most) - found.pairs
     return max(0, more + more % 2)
 
 
 def compare_results(
-    a: Estimate, b: Estimate, *, min_effect: float = MIN_EFFECT, find_effect: float = FIND_EFFECT
+    a: Estimate,
+    b: Estimate,
+    *,
+    min_effect: float = MIN_EFFECT,
+    find_effect: float | None = None,
+    doubts: Sequence[Reason] = (),
 ) -> Comparison:
     """Compare two stored results of one phone by their intervals; both are best at the same nominal speed.
 
     What differs between two runs (temperature, where memory lies) is in neither interval, so this says less than
     samples taken in turns, and says so in its reasons. `needed_pairs` is for taking them.
 
+    Args:
+        a: the result that is known.
+        b: the other.
+        min_effect: smaller differences are none.
+        find_effect: what `needed_pairs` is for; None: it follows from `min_effect`.
+        doubts: why one of them is not to be relied on; with any, the answer is `cannot tell`.
+
     Raises:
-        ValueError: an effect is not above 0.
+        ValueError: effects are out of order, as in `compare`.
     """
-    _check_effects(min_effect, find_effect)
+    find_effect = _checked(min_effect, find_effect)
     middle = math.log(b.median_s) - math.log(a.median_s)
     half = math.hypot(_log_half(a), _log_half(b))
     found = Estimate(
@@ -167,8 +185,9 @@ def compare_results(
     )
     scatter = half * math.sqrt(max(found.effective_count, 1.0) / 2)
     said = "the two were not measured in turns: what differs between runs is not in the interval"
+    answer = Answer.CANNOT_TELL if doubts else _answer(found, min_effect)
     return Comparison(
-        answer=_answer(found, min_effect),
+        answer=answer,
         ratio=found.median_s,
         low=found.low_s,
         high=found.high_s,
@@ -178,7 +197,10 @@ def compare_results(
         find_effect=find_effect,
         needed_pairs=needed_pairs(scatter, find_effect, min_effect),
         needed_same=needed_same(scatter, min_effect),
-        reasons=(Reason("not_in_turns", Verdict.SUSPECT, said),),
+        reasons=(
+            *(doubts or _undecided(answer, found, min_effect)),
+            Reason("not_in_turns", Verdict.SUSPECT, said),
+        ),
     )
 
 
@@ -218,6 +240,26 @@ def _answer(found: Estimate, min_effect: float) -> Answer:
     return Answer.CANNOT_TELL
 
 
+def _undecided(answer: Answer, found: Estimate, min_effect: float) -> Iterator[Reason]:
+    """Which rule left it open."""
+    if answer is not Answer.CANNOT_TELL:
+        return
+    interval = f"the interval, {found.low_s:.4f} to {found.high_s:.4f},"
+    if found.low_s <= 1 <= found.high_s:
+        said = f"{interval} includes 1 and reaches further than the minimum effect of {min_effect:.2%}"
+        yield Reason("includes_1", Verdict.SUSPECT, said)
+    else:
+        said = (
+            f"{interval} excludes 1 and reaches further than the minimum effect of {min_effect:.2%}, "
+            f"but the difference itself, {found.median_s - 1:+.2%}, is smaller than that"
+        )
+        yield Reason("below_min_effect", Verdict.SUSPECT, said)
+
+
+def _few_pairs(pairs: int) -> Reason:
+    return Reason("few_pairs", Verdict.SUSPECT, f"only {pairs} pairs were taken; {FIRST_PAIRS} are needed to tell")
+
+
 def _rounds(a_s: Sequence[float] | FloatArray, b_s: Sequence[float] | FloatArray) -> FloatArray:
     a, b = series(a_s).seconds, series(b_s).seconds
     if a.size != b.size or a.size % 2:
@@ -244,25 +286,26 @@ def _for_all_looks(found: Estimate, rounds: FloatArray) -> Estimate:
     rounds the bootstrap's width scatters, and what is narrow by chance would be what tells a difference.
     """
     wider = _z() / NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    middle, normal = math.log(found.median_s), _normal(rounds) / math.sqrt(rounds.size)
+    middle = math.log(found.median_s)
+    normal = _normal(rounds, student(_quantile(), rounds.size - 1)) / math.sqrt(rounds.size)
     below = max(wider * (middle - math.log(found.low_s)), normal)
     above = max(wider * (math.log(found.high_s) - middle), normal)
     return replace(found, low_s=math.exp(middle - below), high_s=math.exp(middle + above))
 
 
-def _normal(rounds: FloatArray) -> float:
+def _normal(rounds: FloatArray, quantile: float) -> float:
     """The half width, on the log scale, that one round's interval would have if rounds were normal."""
-    return _z() * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
+    return quantile * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
 
 
 def _scatter(found: Estimate, rounds: FloatArray) -> float:
     """The half width that one round's interval would have, on the log scale; an upper bound, as few tell it badly."""
     half = (math.log(found.high_s) - math.log(found.low_s)) / 2
-    return max(half * math.sqrt(rounds.size), _normal(rounds)) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
+    return max(half * math.sqrt(rounds.size), _normal(rounds, _z())) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
 
 
 def _pairs(scatter: float, half: float) -> int:
-    return 2 * max(FEWEST_ROUNDS, math.ceil(min((scatter / half) ** 2, 1e9)))
+    return 2 * max(FEWEST_ROUNDS, math.ceil(min(scatter / half, MOST_RATIO) ** 2))
 
 
 def _log_half(estimate: Estimate) -> float:
@@ -271,11 +314,19 @@ def _log_half(estimate: Estimate) -> float:
     return half * _z() / NormalDist().inv_cdf(0.5 + estimate.confidence / 2)
 
 
+def _quantile() -> float:
+    """Up to where one look's interval goes, of a distribution."""
+    return 1 - (1 - CONFIDENCE) / 2 / len(LOOKS_AT)
+
+
 def _z() -> float:
-    """The normal quantile of one look's interval."""
-    return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / LOOKS)
+    return NormalDist().inv_cdf(_quantile())
 
 
-def _check_effects(min_effect: float, find_effect: float) -> None:
+def _checked(min_effect: float, find_effect: float | None) -> float:
+    """The effect to find."""
+    if find_effect is None:
+        find_effect = find_effect_of(min_effect)
     if not 0 <= min_effect < find_effect < 1:
         raise ValueError(f"effects of {min_effect:g} (least) and {find_effect:g} (to find): 0 <= least < to find < 1")
+    return find_effect

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from farm.measure.comparison import FIND_EFFECT
-
+FIND_EFFECT = 0.03
 MOST = 0.9  # relative
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,31 @@ def test_the_estimate_is_at_nominal_speed_though_the_whole_run_was_slower():
     assert found.estimate.median_s == pytest.approx(TRUE_S, rel=0.01)
     unknown = assess(a_run(noise(60), 1.2))
     assert unknown.estimate.median_s == pytest.approx(1.2 * TRUE_S, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [(1.1, Verdict.TRUSTED), (0.9, Verdict.TRUSTED), (1.2, Verdict.SUSPECT), (0.8, Verdict.SUSPECT),
+     (1.45, Verdict.SUSPECT), (1.6, Verdict.REJECTED), (0.6, Verdict.REJECTED), (7.9, Verdict.REJECTED)],
+)  # fmt: skip
+def test_a_reference_far_from_its_nominal_is_a_reason_however_constant(times, verdict):
+    found = assess(a_run(noise(60), times), NOMINAL_S)
+    assert found.verdict is verdict
+    assert codes(found) == (set() if verdict is Verdict.TRUSTED else {"reference_offset"})
+    assert found.to_wire()["reference_offset"] == pytest.approx(times - 1, abs=0.01)
+
+
+def test_how_far_it_is_is_said():
+    (reason,) = assess(a_run(noise(60), 1.0, 1 / 7.9), NOMINAL_S / 7.9).reasons
+    assert re.search(r"ran 7\.(8|9)\d times slower than its nominal", reason.sentence)
+    assert "beyond 1.5 times the result is rejected" in reason.sentence
+    (reason,) = assess(a_run(noise(60)), 1.25 * NOMINAL_S).reasons
+    assert re.search(r"ran 1\.2[456] times faster than its nominal", reason.sentence)
+
+
+def test_without_a_nominal_there_is_no_offset():
+    assert assess(a_run(noise(60), 8.0)).reference_offset == pytest.approx(0, abs=1e-3)
+    assert assess(a_run(noise(60), reference=False), NOMINAL_S).reference_offset is None
 
 
 def test_a_step_in_both_is_not_hidden_by_the_correction():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from farm.measure.assess import assess
 from farm.measure.comparison import (
     FIRST_PAIRS,
+    LOOKS_AT,
     Answer,
     compare,
     compare_results,
@@ -20,6 +21,8 @@ from farm.measure.comparison import (
     needed_same,
     together,
 )
+from farm.measure.conditions import Reason, Verdict
+from farm.measure.effects import FIND_EFFECT, MOST
 from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, noise
 
 times = st.floats(1e-12, 1e9)
@@ -44,7 +47,7 @@ def test_too_much_noise_cannot_tell_and_says_how_many_pairs_could():
     found = compare(*pairs(FIRST_PAIRS, 0.03, scale=0.08))
     assert found.answer is Answer.CANNOT_TELL
     assert found.needed_pairs > 200
-    assert more_pairs(found) == 2 * FIRST_PAIRS
+    assert more_pairs(found) == FIRST_PAIRS
     assert more_pairs(found, most=FIRST_PAIRS + 10) == 10
     assert more_pairs(found, most=FIRST_PAIRS) == 0
 
@@ -68,10 +71,44 @@ def test_how_long_to_go_on_does_not_depend_on_the_answer():
     assert more_pairs(even) == more_pairs(uneven) > 0
 
 
-def test_looks_are_not_close_together():
+def test_where_it_is_looked_at_is_fixed_in_advance():
     found = replace(compare(*pairs(200, 0.0, scale=0.03)), needed_pairs=202)
-    assert more_pairs(found) == 50
+    assert more_pairs(found) == 120
     assert more_pairs(replace(found, needed_pairs=200, needed_same=200)) == 0
+    pairs_taken, looks = FIRST_PAIRS, [FIRST_PAIRS]
+    while more := more_pairs(replace(found, pairs=pairs_taken, needed_pairs=10**9), most=10**9):
+        pairs_taken += more
+        looks.append(pairs_taken)
+    assert tuple(looks) == LOOKS_AT
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "code", "words"),
+    [
+        (pairs(10, 0.5), {}, "few_pairs", "only 10 pairs were taken; 40 are needed"),
+        (pairs(FIRST_PAIRS, 0.0, scale=0.08), {}, "includes_1", "includes 1"),
+        (pairs(1000, 0.008, scale=0.02), {}, "below_min_effect", "the minimum effect of 1.00%"),
+    ],
+)
+def test_cannot_tell_always_says_why(samples, options, code, words):
+    found = compare(*samples, **options)
+    assert found.answer is Answer.CANNOT_TELL
+    assert found.reasons[0].code == code
+    assert words in found.reasons[0].sentence
+
+
+@given(st.floats(-0.3, 0.3), st.floats(0.001, 0.3), st.integers(1, 40), st.floats(0, 0.5))
+@settings(max_examples=50, deadline=None)
+def test_only_cannot_tell_has_a_reason_why_nothing_is_told(effect, scale, rounds, min_effect):
+    found = compare(*pairs(2 * rounds, effect, scale=scale), min_effect=min_effect)
+    open_ = {reason.code for reason in found.reasons} & {"few_pairs", "includes_1", "below_min_effect"}
+    assert len(open_) == (found.answer is Answer.CANNOT_TELL)
+
+
+def test_the_effect_to_find_follows_from_the_least():
+    assert compare(*pairs(40, 0.0), min_effect=0.4).find_effect == MOST
+    assert compare(*pairs(40, 0.0), min_effect=0.02).find_effect == pytest.approx(0.06)
+    assert compare(*pairs(40, 0.0), min_effect=0.002).find_effect == FIND_EFFECT
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -127,6 +164,20 @@ def test_stored_results_compare_with_a_warning():
     assert found.low < 1.05 < found.high
     assert [reason.code for reason in found.reasons] == ["not_in_turns"]
     assert more_pairs(found) == 0
+    alike = compare_results(a, replace(a, low_s=0.9 * a.low_s))
+    assert alike.answer is Answer.CANNOT_TELL
+    assert [reason.code for reason in alike.reasons] == ["includes_1", "not_in_turns"]
+
+
+def test_stored_results_that_are_not_trusted_cannot_tell():
+    a, b = (assess(a_run(noise(100, seed), 1.0, own), NOMINAL_S).estimate for seed, own in ((1, 1.0), (2, 1.05)))
+    doubt = Reason("not_trusted", Verdict.SUSPECT, "the result of A is suspect: its reference drifted")
+    found = compare_results(a, b, min_effect=0.4, doubts=[doubt])
+    assert found.answer is Answer.CANNOT_TELL
+    assert found.reasons[0] == doubt
+    assert found.low > 1
+    assert together([found, compare_results(a, b)]).answer is Answer.CANNOT_TELL
+    assert doubt in together([found, found]).reasons
 
 
 def test_phones_must_agree():
