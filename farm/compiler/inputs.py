@@ -1,4 +1,7 @@
-"""A model's inputs: from an .npz file read with care, or made. What does not fit is said with its name and place."""
+"""A model's inputs: from an .npz file read with care, or made. What does not fit is said with its name and place.
+
+TVM is imported by `import_with` only: a client looks at inputs before it uploads them.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,22 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from farm.compiler.load import NO_DTYPES, NO_SHAPES, import_model
-from farm.compiler.model import Array, ImportedModel, SourceModel, TensorSpec, shown
+from farm.compiler.model import Array, ImportedModel, ShapeError, SourceModel, TensorSpec, shown
 from farm.core.errors import ModelError
 from farm.core.selector import nearest
+from farm.core.shape_option import shape_option
 
 INPUT_SEED = 20260801  # fixed: the same model gets the same random inputs on every phone and every day
 SAFE_INTEGER = 2  # random integers stay below: they are often indices, and every axis is likely to have two places
 MAX_ARRAY_BYTES = 2 << 30  # unpacked; what is larger fits no phone, and a few kB of zip can claim to be terabytes
 WRITE_HINT = "write it with numpy.savez(path, NAME=array, ...)"
+
+NO_SHAPES: Mapping[str, Sequence[int]] = {}
+NO_DTYPES: Mapping[str, str] = {}
 
 Fill = Literal["random", "zeros", "ones"]
 
@@ -53,7 +59,21 @@ def import_with(
         ModelError: as `farm.compiler.load.import_model`.
         InputError: as `given_inputs`; an array and `shapes` contradict each other.
     """
+    from farm.compiler.load import import_model  # TVM is needed from here on; this module is read without it, too
+
     arrays = read_arrays(npz) if npz is not None else {}
+    model = import_model(source, shapes_with(source, arrays, shapes), dtypes, by_arrays=True)
+    return model, fitted(model, arrays)
+
+
+def shapes_with(
+    source: Fed, arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[int]]:
+    """The shapes asked for and those of arrays that are given as inputs.
+
+    Raises:
+        InputError: an array is no input, or has another shape than the file or `shapes` say.
+    """
     _check_arrays(source, arrays)
     for name, array in arrays.items():
         if name in shapes and tuple(shapes[name]) != array.shape:
@@ -61,8 +81,7 @@ def import_with(
                 f"input {name!r} has shape {shown(array.shape)}, and --shape says {shown(shapes[name])}",
                 hint="give one of them",
             )
-    model = import_model(source, {**shapes, **{name: array.shape for name, array in arrays.items()}}, dtypes)
-    return model, fitted(model, arrays)
+    return {**shapes, **{name: array.shape for name, array in arrays.items()}}
 
 
 def given_inputs(model: Fed, npz: bytes) -> dict[str, Array]:
@@ -130,6 +149,19 @@ def _made(model: Fed, spec: TensorSpec, fill: Fill, position: int) -> Array:
     if np.issubdtype(spec.dtype, np.floating):
         return generator.standard_normal(shape).astype(spec.dtype)
     return generator.integers(0, SAFE_INTEGER, shape).astype(spec.dtype)
+
+
+def fixed_inputs(
+    source: Fed, shapes: Mapping[str, Sequence[int]], *, by_arrays: bool = False
+) -> tuple[TensorSpec, ...]:
+    """A model's inputs with every dimension fixed. `by_arrays`: --input could fix them too, so a hint tells of it.
+
+    Raises:
+        ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
+    """
+    check_names(source, shapes, "shape")
+    or_else = ", or by the arrays of --input FILE.npz" if by_arrays else ""
+    return tuple(_fixed(source, spec, shapes, or_else) for spec in source.inputs)
 
 
 def read_arrays(npz: bytes) -> dict[str, Array]:
@@ -220,3 +252,52 @@ def _refuse_where(wrong: Array, spec: TensorSpec, array: Array, hint: str) -> No
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise InputError(f"input {spec.name!r} has {array[place]} at {list(place)}", hint=hint)
+
+
+def check_names(source: Fed, given: Mapping[str, Any], what: str) -> None:
+    """Refuse a name that is no input.
+
+    Raises:
+        ShapeError: there is one; the nearest input is named.
+    """
+    names = [spec.name for spec in source.inputs]
+    for name in given:
+        if name not in names:
+            near = nearest(name, names)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            raise ShapeError(
+                f"a {what} is given for {name!r}, which is no input of {source.name}",
+                hint=f"{guess}{source.name} has inputs: {', '.join(names) or 'none'}",
+            )
+
+
+def _fixed(source: Fed, spec: TensorSpec, shapes: Mapping[str, Sequence[int]], or_else: str) -> TensorSpec:
+    shape = tuple(int(size) for size in shapes[spec.name]) if spec.name in shapes else spec.shape
+    where = f"{source.name}: input {spec.name!r}, shape {shown(spec.shape)}"
+    if len(shape) != len(spec.shape):
+        raise ShapeError(
+            f"{where}, has {len(spec.shape)} dimensions, and the shape given for it, {shown(shape)}, has {len(shape)}",
+            hint=f"write {_typed(spec, shape)}",
+        )
+    for dimension, (wanted, size) in enumerate(zip(spec.shape, shape, strict=True)):
+        if not isinstance(size, int):
+            named = f" ({size!r})" if size != "?" else ""
+            raise ShapeError(
+                f"{where}, leaves dimension {dimension}{named} open",
+                hint=f"fix it, for example {_typed(spec, shape)}{or_else}",
+            )
+        if isinstance(wanted, int) and wanted != size:
+            raise ShapeError(
+                f"{where}: dimension {dimension} is {wanted} in the file, and {size} is asked for",
+                hint="export the model with that shape, or with that dimension left open",
+            )
+        if size < 1:
+            raise ShapeError(f"{where}: dimension {dimension} is {size}", hint="every dimension must be 1 or more")
+    return TensorSpec(spec.name, shape, spec.dtype)
+
+
+def _typed(spec: TensorSpec, given: Sequence[int | str]) -> str:
+    """The option that fixes every dimension: as given where that fits, 1 where nothing is known."""
+    fits = len(given) == len(spec.shape)
+    sizes = given if fits else spec.shape
+    return shape_option(spec.name, [size if isinstance(size, int) else 1 for size in sizes])

@@ -17,11 +17,11 @@ from tvm import relax
 
 from farm.compiler import onnx_model, relax_model, tflite_model
 from farm.compiler.clips import without_clips
-from farm.compiler.model import ImportedModel, IRModule, ShapeError, SourceModel, TensorSpec, numpy_dtype, shown
+from farm.compiler.inputs import NO_DTYPES, NO_SHAPES, check_names, fixed_inputs
+from farm.compiler.model import ImportedModel, IRModule, SourceModel, TensorSpec, numpy_dtype
 from farm.compiler.symbolic import dimensions
 from farm.core.errors import ModelError, UserError
-from farm.core.selector import nearest
-from farm.core.shape_option import check_dtype, shape_option
+from farm.core.shape_option import check_dtype
 
 FORMATS = (
     "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
@@ -32,8 +32,6 @@ _BY_SUFFIX = {  # whose content would have told
 }  # fmt: skip
 _IS_SCRIPT = re.compile(rb"^\s*@(I\.ir_module|R\.function)", re.MULTILINE)
 IMPORT = 1  # raise it when the same file becomes another module: what was kept by key is then not used
-NO_SHAPES: Mapping[str, Sequence[int]] = {}
-NO_DTYPES: Mapping[str, str] = {}
 
 
 def read(data: bytes, name: str) -> SourceModel:
@@ -106,20 +104,23 @@ def _kind_of_zip(data: bytes, name: str) -> str:
 
 
 def import_model(
-    source: SourceModel, shapes: Mapping[str, Sequence[int]] = NO_SHAPES, dtypes: Mapping[str, str] = NO_DTYPES
+    source: SourceModel,
+    shapes: Mapping[str, Sequence[int]] = NO_SHAPES,
+    dtypes: Mapping[str, str] = NO_DTYPES,
+    *,
+    by_arrays: bool = False,
 ) -> ImportedModel:
     """Convert a model to Relax with every shape fixed.
 
     `shapes` fixes what the file leaves open. An input in `dtypes` is fed in that type and converted to the file's at
-    the model's start, so the numbers inside stay those of the file.
+    the model's start, so the numbers inside stay those of the file. `by_arrays`: a hint may tell of --input.
 
     Raises:
         ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
         ModelError: an operator is not supported, or a node cannot be converted; both are named.
     """
-    _known(source, shapes, "shape")
-    _known(source, dtypes, "type")
-    inputs = tuple(_fixed(source, spec, shapes) for spec in source.inputs)
+    check_names(source, dtypes, "type")
+    inputs = fixed_inputs(source, shapes, by_arrays=by_arrays)
     module = without_clips(source.to_relax({spec.name: _sizes(spec) for spec in inputs}))
     inputs = tuple(TensorSpec(spec.name, spec.shape, _dtype(spec, dtypes)) for spec in inputs)
     module = _fed_in(module, [str(spec.dtype) for spec in inputs])
@@ -165,50 +166,6 @@ def file_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _known(source: SourceModel, given: Mapping[str, Any], what: str) -> None:
-    names = [spec.name for spec in source.inputs]
-    for name in given:
-        if name not in names:
-            near = nearest(name, names)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            raise ShapeError(
-                f"a {what} is given for {name!r}, which is no input of {source.name}",
-                hint=f"{guess}{source.name} has inputs: {', '.join(names) or 'none'}",
-            )
-
-
-def _fixed(source: SourceModel, spec: TensorSpec, shapes: Mapping[str, Sequence[int]]) -> TensorSpec:
-    shape = tuple(int(size) for size in shapes[spec.name]) if spec.name in shapes else spec.shape
-    where = f"{source.name}: input {spec.name!r}, shape {shown(spec.shape)}"
-    if len(shape) != len(spec.shape):
-        raise ShapeError(
-            f"{where}, has {len(spec.shape)} dimensions, and the shape given for it, {shown(shape)}, has {len(shape)}",
-            hint=f"write {_typed(spec, shape)}",
-        )
-    for dimension, (wanted, size) in enumerate(zip(spec.shape, shape, strict=True)):
-        if not isinstance(size, int):
-            named = f" ({size!r})" if size != "?" else ""
-            raise ShapeError(
-                f"{where}, leaves dimension {dimension}{named} open",
-                hint=f"fix it, for example {_typed(spec, shape)}, or by the arrays of --input FILE.npz",
-            )
-        if isinstance(wanted, int) and wanted != size:
-            raise ShapeError(
-                f"{where}: dimension {dimension} is {wanted} in the file, and {size} is asked for",
-                hint="export the model with that shape, or with that dimension left open",
-            )
-        if size < 1:
-            raise ShapeError(f"{where}: dimension {dimension} is {size}", hint="every dimension must be 1 or more")
-    return TensorSpec(spec.name, shape, spec.dtype)
-
-
-def _typed(spec: TensorSpec, given: Sequence[int | str]) -> str:
-    """The option that fixes every dimension: as given where that fits, 1 where nothing is known."""
-    fits = len(given) == len(spec.shape)
-    sizes = given if fits else spec.shape
-    return shape_option(spec.name, [size if isinstance(size, int) else 1 for size in sizes])
 
 
 def _dtype(spec: TensorSpec, dtypes: Mapping[str, str]) -> np.dtype[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from farm.compiler.clips import onnx_clips_in_relax
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
+from farm.compiler.onnx_inputs import input_specs
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError
 
@@ -93,36 +94,34 @@ def read(data: bytes, name: str) -> OnnxModel:
             hint="export it again, or mend that node",
             evidence=str(error),
         ) from error
-    constants = {tensor.name for tensor in proto.graph.initializer}
     return OnnxModel(
         name,
         proto,
         hashlib.sha256(data).hexdigest(),
-        tuple(_spec(value, name) for value in proto.graph.input if value.name not in constants),
+        input_specs(proto, name),
         tuple(value.name for value in proto.graph.output),
     )
 
 
-def _spec(value: Any, name: str) -> TensorSpec:
-    if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{name}: input {value.name!r} is no tensor", hint="only models over tensors can be run")
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        raise ModelError(f"{name}: input {value.name!r} has no shape", hint="export the model with input shapes")
-    shape = tuple(
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else dim.dim_param or "?"
-        for dim in tensor.shape.dim
-    )
-    return TensorSpec(value.name, shape, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
-
-
 def _refuse_external_data(proto: Any, name: str) -> None:
-    for tensor in proto.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    """ONNX reads such data from the current folder. Tensors are in initializers, attributes, subgraphs, functions ..."""
+    for tensor in _tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise ModelError(
                 f"{name} keeps the weights of {tensor.name!r} in another file",
                 hint="save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
             )
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every TensorProto in a protobuf message, however deep."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for described, value in message.ListFields():
+        if described.type == described.TYPE_MESSAGE:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from _tensors(inner)
 
 
 def _one_line(error: BaseException) -> str:
