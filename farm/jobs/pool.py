@@ -21,6 +21,8 @@ from farm.jobs.planning import request_of, usable
 from farm.jobs.ports import Devices, Leases
 
 OTHERS_WAIT = "given back: others wait for it"
+UNLIKE = "it is not identical to the other phones of its job any more"
+SPARE = "given back: its job has no more use for it"
 
 
 class NotInPoolError(PhoneError):
@@ -64,6 +66,7 @@ class Orders:
     only: frozenset[str]  # the phones that would do
     ask: int  # how many requests should be waiting
     drop: tuple[str, ...] = ()  # leases of phones that are not like the others any more
+    spare: tuple[str, ...] = ()  # leases beyond what is wanted
 
 
 def decide(
@@ -84,13 +87,17 @@ def decide(
         devices: how many are wanted.
         barred: phones that must not be asked for.
     """
+    views = list(views)
     suiting = (view for view in views if view.adopted and view.name not in barred)
     would_do = {view.name: view for view in suiting if known.get(view.name) == like}
     drop = tuple(lease for lease, device in held.items() if known.get(device, like) != like)
-    kept = held.keys() - drop
+    kept = [lease for lease in held if lease not in drop]
     there = {name for name, view in would_do.items() if usable(view)} | {held[lease] for lease in kept}
     wanted = len(there) if devices == "all" else devices
-    return Orders(max(1, wanted), frozenset(would_do), max(0, max(1, wanted) - len(kept)), drop)
+    wanted = max(1, wanted)
+    fit = {view.name for view in views if not resting(view)}
+    spare = tuple(sorted(kept, key=lambda lease: held[lease] not in fit)[wanted:])
+    return Orders(wanted, frozenset(would_do), max(0, wanted - len(kept)), drop, spare)
 
 
 def resting(view: DeviceView) -> str:
@@ -129,7 +136,7 @@ class Pool:
         self._leases = leases
         self._devices = devices
         self._told: Callable[[str, dict[str, Any]], None] = lambda *_: None
-        self._wanted: int | Literal["all"] = job.spec["devices"]
+        self._wanted: int | Literal["all"] = 1  # until the worker searches
         self._like: Alike | None = None
         self._known: dict[str, Alike] = {}
         self._held: dict[str, Lease] = {first.id: first}
@@ -234,6 +241,11 @@ class Pool:
         """Whether others lack only the worker place: the attempt should end as yielded and go on another time."""
         return self._leases.place_wanted(self._first.id)
 
+    def search(self, *, on: bool) -> None:
+        """Want as many phones as the job asks for, or one: only a search has use for more. Others get the rest now."""
+        self._wanted = self._job.spec["devices"] if on else 1
+        self._look()
+
     def give_back(self, lease_id: str) -> None:
         """Let others have a phone, and ask for another one behind them.
 
@@ -268,9 +280,10 @@ class Pool:
         orders = decide(self._like, self._known, self._devices.views(), held, self._wanted, self._barred)
         again = orders.only != self._orders.only
         self._orders = orders
-        for lease_id in orders.drop:
-            del self._held[lease_id]
-            self._leases.release(lease_id, "it is not identical to the other phones of its job any more")
+        for leases, why in ((orders.drop, UNLIKE), (orders.spare, SPARE)):
+            for lease_id in leases:
+                del self._held[lease_id]
+                self._leases.release(lease_id, why)
         while self._asked and (again or len(self._asked) > orders.ask):
             _, request = self._asked.popitem()
             self._leases.withdraw(request)

@@ -99,7 +99,6 @@ class TuneTask(ModelTask):
     """Search schedules for it on a pool of phones."""
 
     job: str  # whose records and progress these are
-    devices: int  # phones at once
     trials: int
     early_stop: int | None
     prior: str | None  # artifact

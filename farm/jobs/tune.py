@@ -77,6 +77,11 @@ class PoolHost(LeaseHost):
             case "pool.give_back":
                 self.pool.give_back(text_field(fields, "lease"))
                 return {}
+            case "pool.search":
+                if not isinstance(on := fields.get("on"), bool):
+                    raise ProtocolError("the worker does not say whether it searches")
+                self.pool.search(on=on)
+                return {}
             case "records.keep":
                 self.kept.append(await self.keeper.keep(**_records(fields), job=self.running.job.id))
                 return {"version": self.kept[-1]}
@@ -116,7 +121,6 @@ class TuneExecutor:
             target,
             self._work.cache(running),
             job=running.job.id,
-            devices=pool.wanted,
             search_s=search_s(spec.timeout_s),
             nominals=nominals,
         )

@@ -13,6 +13,7 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.targets import device_of
+from farm.compiler.tvm_errors import first_line
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.database import TuningDatabase
 from farm.tuning.search import Runner
@@ -27,6 +28,7 @@ def measure_defaults(
     runner: Runner,
     schedule: Callable[[Any], Any],
     look: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
     """Seconds of each task that has records, by workload, as TVM schedules it by itself; those that ran.
 
@@ -36,17 +38,21 @@ def measure_defaults(
         runner: measures.
         schedule: what compiling does to a function without a record (IRModule -> IRModule).
         look: called while it waits; may raise.
+        tell: hears of tasks that TVM cannot schedule or build.
     """
     tried = {record.workload for record in database.own()}
     asked: dict[str, Future[Measured]] = {}
     for each in database.tunables:
         if each.task.workload in tried and not each.task.default_s:
-            module = schedule(each.module)
-            [built] = builder.build([ms.builder.BuilderInput(module, database.target)])
-            if not built.error_msg:
-                info = ms.arg_info.ArgInfo.from_prim_func(each.module["main"])
-                given = ms.runner.RunnerInput(built.artifact_path, device_of(database.target), info)
-                asked[each.task.workload] = runner.submit(given)
+            try:
+                module = schedule(each.module)
+                [built] = builder.build([ms.builder.BuilderInput(module, database.target)])
+                if not built.error_msg:
+                    info = ms.arg_info.ArgInfo.from_prim_func(each.module["main"])
+                    given = ms.runner.RunnerInput(built.artifact_path, device_of(database.target), info)
+                    asked[each.task.workload] = runner.submit(given)
+            except Exception as error:  # noqa: BLE001 - whatever TVM raises: the search is done, this is a bonus
+                tell(f"TVM's own schedule of {each.task.name} is not known: {first_line(error)}")
     deadline_s = time.monotonic() + PATIENCE_S
     while not all(each.done() for each in asked.values()) and time.monotonic() < deadline_s:
         look()

@@ -20,6 +20,10 @@ class DaemonPhones:
         told = self._daemon.call("pool")
         return PoolState(tuple(PooledPhone(**each) for each in told["phones"]), told["wanted"], told["waits"])
 
+    def search(self, *, on: bool) -> None:
+        """Have all the phones that the job asks for, or only one: the others are given back."""
+        self._daemon.call("pool.search", on=on)
+
     def open_session(self, lease: str) -> SessionOffer:
         """A way to one phone, good for one session.
 

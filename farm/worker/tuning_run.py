@@ -191,7 +191,7 @@ def searched(
             tell.progress("measuring TVM's own schedules")
             with ready.target:
                 default = tvm.transform.Sequential(default_schedules(ready.target))
-                database.know_defaults(measure_defaults(database, builder, runner, default, look))
+                database.know_defaults(measure_defaults(database, builder, runner, default, look, tell.log))
             runner.close()
         notes = [*database.damage, *database.left_out]
         return Searched(database.everything(), report(search, reason, database.only_own(), judge, notes))

@@ -14,6 +14,7 @@ POLL_S = 0.05
 
 def main(payload, daemon):
     task, phones = TuneTask.from_wire(payload), DaemonPhones(daemon)
+    phones.search(on=True)
     done, said = 0, None
     used = set()
     while True:

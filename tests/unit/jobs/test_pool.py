@@ -68,6 +68,8 @@ def test_what_is_decided_is_never_too_much_or_wrong(likes, there, held, devices,
     assert {held[lease] for lease in orders.drop} <= {name for name, like in likes.items() if like != LIKE}
     kept = len(held) - len(orders.drop)
     assert orders.ask == max(0, orders.wanted - kept)
+    assert len(orders.spare) == max(0, kept - orders.wanted)
+    assert not {*orders.spare} & {*orders.drop}
     assert orders.wanted >= 1
     assert devices in ("all", orders.wanted)
 
@@ -122,7 +124,24 @@ async def pooled(path, *views, devices=2):
             farm.devices.change(view)
         (job,) = (await farm.dispatcher.submit(tuning(devices), "alice")).jobs
         run = await farm.started()
+        assert run.pool.wanted == 1
+        run.pool.search(on=True)
         yield farm, job, run.pool
+
+
+async def test_only_a_search_has_use_for_more_than_one_phone(tmp_path):
+    async with pooled(tmp_path, known("a"), known("b"), known("c"), devices=3) as (farm, _, pool):
+        await has(pool, "a", "b", "c")
+        farm.devices.change(known("a", Life.CHECKING))
+        pool.search(on=False)
+        await until(lambda: len(farm.store.leases.open()) == 1)
+        [left] = pool.state()["phones"]
+        assert left["device"] == "b"  # one that can be measured on now
+        assert (pool.wanted, pool.state()["waits"]) == (1, "")
+        assert not farm.leases.waiting
+        farm.devices.change(known("a"))
+        pool.search(on=True)
+        await has(pool, "a", "b", "c")
 
 
 async def has(pool, *names):
@@ -257,7 +276,9 @@ async def test_a_killed_daemon_queues_it_again(tmp_path):
             after.devices.change(known("a"))
             after.devices.change(known("b"))
             after.leases.look()
-            await has((await after.started()).pool, "a", "b")
+            pool = (await after.started()).pool
+            pool.search(on=True)
+            await has(pool, "a", "b")
         farm.store = Closed()
 
 

@@ -25,6 +25,9 @@ class Pool:
     def state(self):
         return {"phones": [{"lease": "L1", "facts": {"soc": "x"}}], "wanted": 2, "waits": "w"}
 
+    def search(self, *, on):
+        self.searches = on
+
     def end_wanted(self):
         return True
 
@@ -76,6 +79,9 @@ async def test_the_pool_is_told_with_what_all_phones_share(host):
     with pytest.raises(NotInPoolError):
         await host.serve("pool.give_back", {"lease": "L9"})
     assert host.yield_wanted()
+    for on in (True, False):
+        assert await host.serve("pool.search", {"on": on}) == {}
+        assert host.pool.searches is on
 
 
 RECORDS = {"model": "k", "name": "net", "target": {"kind": "llvm"}, "artifact": "a", "records": 4, "best": {"x": 1}}
@@ -99,6 +105,8 @@ async def test_what_are_no_records_is_refused(host, wrong):
     [
         ("no.such", {}),
         ("pool.give_back", {}),
+        ("pool.search", {}),
+        ("pool.search", {"on": 2}),
         ("poison.look", {"artifacts": "abc"}),
         ("poison.look", {"artifacts": [1]}),
         ("poison.tell", {"artifact": "a", "device": "d", "what": "w", "kills": 0}),
