@@ -31,4 +31,8 @@ def _spec(value: Any, name: str) -> TensorSpec:
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else dim.dim_param or "?"
         for dim in tensor.shape.dim
     )
-    return TensorSpec(value.name, shape, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelError(f"{name}: input {value.name!r} has the type {tensor.elem_type}, which ONNX has not") from error
+    return TensorSpec(value.name, shape, dtype)

@@ -88,11 +88,11 @@ def read(data: bytes, name: str) -> OnnxModel:
     try:
         onnx.checker.check_model(proto)
         onnx.shape_inference.infer_shapes(proto, strict_mode=True, check_type=True, data_prop=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except Exception as error:  # ValidationError, InferenceError; of types and texts that do not exist, others too
         raise ModelError(
             f"{name} is not a valid ONNX model: {_one_line(error)}",
             hint="export it again, or mend that node",
-            evidence=str(error),
+            evidence=_text(error),
         ) from error
     return OnnxModel(
         name,
@@ -104,7 +104,7 @@ def read(data: bytes, name: str) -> OnnxModel:
 
 
 def _refuse_external_data(proto: Any, name: str) -> None:
-    """ONNX reads such data from the current folder. Tensors are in initializers, attributes, subgraphs, functions ..."""
+    """ONNX reads such data from the current folder; tensors are in initializers, attributes, subgraphs, functions."""
     for tensor in _tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise ModelError(
@@ -125,7 +125,15 @@ def _tensors(message: Any) -> Iterator[Any]:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+    return " ".join(_text(error).split())[:300]
+
+
+def _text(error: BaseException) -> str:
+    """What it says; ONNX's own may quote bytes that are no text."""
+    try:
+        return str(error)
+    except UnicodeError:
+        return type(error).__name__
 
 
 def _unsupported(model: OnnxModel, text: str) -> str:
