@@ -16,7 +16,9 @@ MOST_POINTS = 400  # of a curve in a result
 class Estimate:
     """The model's latency as the sum of its tasks' best times, each as often as the task runs.
 
-    What is not tuned is not in it. Infinite until every task that was ever tried has a candidate that ran.
+    The one definition, while a run goes on and afterwards: a task without a candidate that ran is left out. Before its
+    first one a task counts with the time of that: when it comes the curve is raised by it up to there, so that a curve
+    never rises because more became known. Infinite while no candidate of any task ran.
     """
 
     weights: Mapping[str, int]  # by workload: the tasks that count
@@ -24,13 +26,12 @@ class Estimate:
     trials: int = 0
     improved_at: int = 0  # the trial that made it better last
     curve: list[Point] = field(default_factory=list)
+    raised: int = 0  # how often the points that were there have been raised
 
     @property
     def seconds(self) -> float:
         """The estimate."""
-        if len(self.best_s) < len(self.weights):
-            return math.inf
-        return sum(self.weights[name] * seconds for name, seconds in self.best_s.items())
+        return sum(self.weights[name] * seconds for name, seconds in self.best_s.items()) if self.best_s else math.inf
 
     def know(self, workload: str, seconds: float) -> None:
         """A result that is no trial of this run: a prior's."""
@@ -42,9 +43,14 @@ class Estimate:
         self.trials += 1
         better = workload in self.weights and seconds < self.best_s.get(workload, math.inf)
         if better:
+            first = workload not in self.best_s
             self.best_s[workload] = seconds
             self.improved_at = self.trials
-            if math.isfinite(self.seconds):
+            if first and self.curve:
+                more_s = self.weights[workload] * seconds
+                self.curve = [(trial, spent, before + more_s) for trial, spent, before in self.curve]
+                self.raised += 1
+            else:
                 self.curve.append((self.trials, round(spent_s, 3), self.seconds))
         return better
 
@@ -55,10 +61,9 @@ class Estimate:
 
 
 def replayed(found: RecordSet, workloads: Iterable[str] | None = None) -> Estimate:
-    """The estimate after all of a set's records, in their order; only tasks with a candidate that ran count."""
-    ran = {each.workload for each in found.records if math.isfinite(each.seconds)}
+    """The estimate after all of a set's records, in their order."""
     wanted = found.tasks.keys() if workloads is None else workloads
-    estimate = Estimate({name: found.tasks[name].weight for name in wanted if name in ran and name in found.tasks})
+    estimate = Estimate({name: found.tasks[name].weight for name in wanted if name in found.tasks})
     for record in found.records:
         origin = found.origins.get(record.key)
         estimate.add(record.workload, record.seconds, origin.spent_s if origin else 0.0)

@@ -55,6 +55,7 @@ class Standing:
     waits: str
     spent_s: float
     eta_s: float | None
+    left_out: int = 0  # tasks of which no candidate ran yet: the estimate is without them
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -64,7 +65,8 @@ class Standing:
         """For people."""
         parts = [f"trial {self.trials} of {self.wanted}"]
         if math.isfinite(self.estimate_s):
-            parts.append(f"best {self.estimate_s * 1e3:.3f} ms")
+            without = f" without {self.left_out} tasks" if self.left_out else ""
+            parts.append(f"best {self.estimate_s * 1e3:.3f} ms{without}")
         parts.append(f"{self.busy} of {len(self.phones)} phones busy")
         if self.eta_s is not None:
             parts.append(f"{format_duration(self.eta_s)} left")

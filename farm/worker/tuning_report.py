@@ -37,6 +37,7 @@ class News:
     began_s: float = field(default_factory=time.monotonic)
     told_s: float = -1e9
     curve: int = 0  # points told
+    raised: int = 0  # as the estimate's when they were told
 
     def heard(self, search: Search) -> None:
         """Called often; tells when it is time to."""
@@ -58,10 +59,14 @@ class News:
             waits=status.waits,
             spent_s=round(search.spent_s, 1),
             eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
+            left_out=len(search.estimate.weights) - len(search.estimate.best_s),
         )
-        points, self.curve = search.estimate.curve[self.curve :], len(search.estimate.curve)
+        estimate = search.estimate
+        first = self.curve if self.raised == estimate.raised else 0
+        self.curve, self.raised = len(estimate.curve), estimate.raised
         rows = [each.to_wire() for each in task_rows(search, RecordSet())]
-        self.tell_to.progress(standing.line(), tuning={**standing.to_wire(), "tasks": rows, "points": points})
+        told = {**standing.to_wire(), "tasks": rows, "points": estimate.curve[first:], "points_from": first}
+        self.tell_to.progress(standing.line(), tuning=told)
 
 
 def task_rows(search: Search, found: RecordSet) -> list[TaskRow]:
@@ -87,7 +92,7 @@ def report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: lis
     for each in own.origins.values():
         if each.device:
             measured[each.device] = measured.get(each.device, 0) + 1
-    estimate = replayed(own)
+    estimate = search.estimate
     return {
         "trials": search.done,
         "earlier_trials": search.earlier,
@@ -95,7 +100,7 @@ def report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: lis
         "ended": reason,
         "search_s": round(search.spent_s, 3),
         "tasks": [each.to_wire() for each in task_rows(search, own)],
-        "estimate_s": estimate.curve[-1][2] if estimate.curve else None,
+        "estimate_s": estimate.seconds if estimate.best_s else None,
         "curve": [list(point) for point in thinned(estimate.curve)],
         "phones": [
             {
@@ -126,4 +131,4 @@ def summary(records: RecordSet) -> dict[str, Any]:
         for each in best(records)
     ]
     estimate = replayed(records)
-    return {"tasks": rows, "estimate_s": estimate.curve[-1][2] if estimate.curve else None}
+    return {"tasks": rows, "estimate_s": estimate.seconds if estimate.best_s else None}

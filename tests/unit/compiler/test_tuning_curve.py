@@ -12,10 +12,11 @@ from tests.unit.compiler.test_records import set_of
 
 def test_the_estimate_is_the_sum_of_the_best_as_often_as_they_run() -> None:
     estimate = Estimate({"a": 2, "b": 1})
-    estimate.add("a", 0.004, 1.0)
     assert estimate.seconds == math.inf
+    estimate.add("a", 0.004, 1.0)
+    assert estimate.curve == [(1, 1.0, 0.008)]
     estimate.add("b", 0.002, 2.0)
-    assert estimate.curve == [(2, 2.0, 0.010)]
+    assert (estimate.curve, estimate.raised) == ([(1, 1.0, 0.010)], 1)
     assert not estimate.add("a", 0.005, 3.0)
     assert estimate.add("a", 0.003, 4.0)
     assert estimate.curve[-1] == (4, 4.0, 0.008)
@@ -35,6 +36,18 @@ def test_what_a_prior_knows_is_known_and_no_trial() -> None:
     estimate.know("other", 0.001)
     assert (estimate.seconds, estimate.trials, estimate.curve) == (0.002, 0, [])
     assert not estimate.add("a", 0.003, 1.0)
+
+
+def test_a_task_of_which_nothing_ever_runs_hides_nothing_and_a_replay_tells_the_same() -> None:
+    rows = (("1", 0, 0.004), ("2", 0, FAILED_S), ("1", 1, 0.002), ("3", 0, 0.001), ("2", 1, FAILED_S), ("3", 1, 0.0005))
+    found = set_of(*rows)
+    live = Estimate({name: each.weight for name, each in found.tasks.items()})
+    for record in found.records:
+        live.add(record.workload, record.seconds, 0.0)
+    assert live.seconds == 2 * (0.002 + 0.0005)
+    assert [point[0] for point in live.curve] == [1, 3, 6]
+    assert [point[2] for point in live.curve] == sorted((point[2] for point in live.curve), reverse=True)
+    assert replayed(found) == live
 
 
 def test_records_tell_the_curve_again_without_tasks_that_never_ran() -> None:
