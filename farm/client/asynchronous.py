@@ -18,6 +18,7 @@ from farm.client.streams import log_lines, watched, with_idle
 from farm.core.error_wire import error_from_wire
 from farm.core.errors import DaemonUnreachableError, FarmError
 from farm.core.events import Event
+from farm.core.limits import DEFAULT_TRIALS
 
 if TYPE_CHECKING:
     from farm.client.outcomes import BenchOutcome, Outcome, RunOutcome, ShellOutcome
@@ -231,7 +232,7 @@ class AsyncClient(AsyncFarm):
         model: ModelSource,
         *,
         on: str,
-        trials: int,
+        trials: int = DEFAULT_TRIALS,
         prior: Path | str | None = None,
         **options: Unpack[TuneOptions],
     ) -> TuneSpec:

@@ -19,18 +19,21 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.client.files import checked_file
+from farm.client.input_files import checked_inputs, checked_labels
 from farm.client.model import Submitted, names_of
+from farm.client.model_files import check_models
 from farm.client.specs import packaged_target
+from farm.compiler.record_files import read_records
 from farm.core.errors import FarmError, UserError
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.selector import Selector, nearest
-from farm.jobs.specs import KINDS, SHA256_PATTERN, AnySpec
+from farm.jobs.specs import KINDS, SHA256_PATTERN, AnySpec, CompareSpec, ModelSpec
 
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient
@@ -44,6 +47,10 @@ FILES = (
     "records_b",
     "prior",
 )  # keys whose values are paths (or the SHA-256 of what the farm has already)
+CHECKED: Mapping[str, Callable[[Path], object]] = {
+    "inputs": checked_inputs, "labels": checked_labels,
+    "records": read_records, "records_b": read_records, "prior": read_records,
+}  # fmt: skip
 OWN_KEYS = frozenset({"kind", "id", "matrix"})  # of a table, beside its spec's
 CHECKED_AT_ONCE = 100  # specs in one question: a spec may have 10 kB, a message 2 MiB
 KEY_CHARS = 64  # of a caller's key that are kept; a hash of the job follows
@@ -92,13 +99,19 @@ def load(path: Path) -> tuple[Planned, ...]:
     seen: dict[str, str] = {}  # id of a table -> where
     later = {table.id: table for table in tables if table.id}
     planned: list[Planned] = []
+    looked: set[str] = set()
     for table in tables:
         unknown = [name for name in table.waits_for if name in later and name not in seen]
         if unknown:
             raise table.error(
                 f"after: {unknown[0]!r} does not stand above it", hint="write the [[job]] with that id first"
             )
-        planned += table.plan(hashes, seen)
+        for each in table.plan(hashes, seen):
+            try:
+                _look_at(each, looked)
+            except UserError as error:
+                raise table.error(f"{each.name}: {error.message}", hint=error.hint) from error
+            planned.append(each)
         if table.id:
             if table.id in seen:
                 raise table.error(f"id {table.id!r} is {seen[table.id]}'s already", hint="give each table its own")
@@ -202,6 +215,8 @@ class _Table:
 
     def _planned(self, name: str, given: dict[str, Any], hashes: dict[Path, str], ids: Mapping[str, str]) -> Planned:
         files: dict[str, Path] = {}
+        if self.cls is CompareSpec and "model_b" not in given and "model" in given:
+            given["model_b"] = given["model"]  # built another way
         for key in FILES:
             value = given.get(key)
             if key in _keys(self.cls) and isinstance(value, str):
@@ -241,6 +256,23 @@ class _Table:
             raise self.error(f"{key}: {error.message}", hint="paths are relative to the spec file") from error
         files[hashes[path]] = path
         return hashes[path]
+
+
+def _look_at(planned: Planned, looked: set[str]) -> None:
+    """Refuse files that show by themselves that they will not do. `looked`: what was found well before."""
+    spec = planned.spec
+    if not isinstance(spec, ModelSpec):
+        return
+    told = {"kind", *FILES, "shapes", "dtypes", "precision", "precision_b"}
+    key = json.dumps({name: value for name, value in spec.to_wire().items() if name in told}, sort_keys=True)
+    if key in looked:
+        return
+    files = {name: planned.files.get(getattr(spec, name, None) or "") for name in FILES}
+    for name, check in CHECKED.items():
+        if (path := files[name]) is not None:
+            check(path)
+    check_models(spec, files["model"], files["model_b"], files["inputs"])
+    looked.add(key)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 from farm.client.files import checked_file, upload
 from farm.client.input_files import checked_inputs, checked_labels
+from farm.client.model_files import check_models
 from farm.client.outcomes import save_arrays
 from farm.core.errors import UserError
 from farm.jobs.specs import BenchSpec, CompareSpec, RunSpec, TuneSpec
@@ -162,8 +163,12 @@ async def _with_files(
     path = checked_file(model)
     given = {"name": path.name, **options, **packaged_target(path, options)}
     records = {name: _records(given.pop(name)) for name in ("records", "records_b") if given.get(name) is not None}
-    cls.from_wire({**given, "model": NOT_YET})
     sources = {**files, **records}
+    spec = cls.from_wire(
+        {**given, "model": NOT_YET, **{name: NOT_YET for name in sources if sources[name] is not None}}
+    )
+    model_b = files.get("model_b")
+    check_models(spec, path, model_b if isinstance(model_b, Path) else None, files.get("inputs"))
     artifacts = {name: await upload(door, source) for name, source in sources.items() if source is not None}
     return cls.from_wire({**given, "model": await upload(door, path), **artifacts})
 

@@ -214,6 +214,6 @@ def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
         raise BadRecordsError(f"cannot read {name}: {error.strerror or error}") from error
     except tar.TarError as error:
         raise BadRecordsError(
-            f"{name} is no folder and no .tar of tuning records: {error}", hint="farm records export writes one"
+            f"{name}: no folder and no .tar of tuning records: {error}", hint="farm records export writes one"
         ) from error
     return found

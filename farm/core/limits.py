@@ -12,6 +12,7 @@ MAX_AFTER = 100  # names that a submit waits for; an array is one name, and each
 MAX_REPEAT = 20_000  # a sample is about 20 bytes as JSON; a result must fit one frame of 1 MiB
 MAX_NUMBER = 1_000_000
 MAX_TOP_K = 1000
+DEFAULT_TRIALS = 1000  # of a tuning
 MAX_TRIALS = 1_000_000  # of one tuning; a record is about 2 kB
 MAX_RESULT_BYTES = 1 << 20  # of an attempt's result as JSON; arrays go into artifacts
 MAX_JOBS_AT_ONCE = 1000  # of one submit

@@ -16,6 +16,7 @@ from farm.core.field_errors import SHA256_FORM, field_error
 from farm.core.limits import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,
+    DEFAULT_TRIALS,
     MAX_AFTER,
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
@@ -144,7 +145,7 @@ class CompareSpec(ModelSpec):
     kind: ClassVar[str] = "compare"
     lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
 
-    model_b: Sha256
+    model_b: Sha256  # in spec files A where it is left out, as on the command line
     name_b: Name
     target_b: TargetText | None = None  # None: as A
     precision_b: PrecisionName | None = None
@@ -193,7 +194,8 @@ class TuneSpec(ModelSpec):
     pooled: ClassVar[bool] = True
 
     timeout_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)] = MAX_TIMEOUT_S
-    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)]  # candidates measured in all, those of earlier attempts too
+    # Candidates measured in all, those of earlier attempts too.
+    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] = DEFAULT_TRIALS
     early_stop: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None  # end after so many without a better one
     prior: Sha256 | None = None  # artifact: records to begin with
     cost_model: Literal["xgb", "random"] = "xgb"

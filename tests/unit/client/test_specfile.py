@@ -1,16 +1,21 @@
 """Spec files: what they mean, and that every mistake names file, table and the nearest key."""
 
 import hashlib
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from farm import Client
 from farm.client.specfile import SpecFileError, load
 from farm.compiler.package import write_package
+from farm.compiler.record_files import packed
+from farm.compiler.records import RecordSet
 from farm.core.errors import NoPhoneError, UserError
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.packages import MADE
+from tests.support.tiny_model import tiny_onnx
 
 
 @pytest.fixture
@@ -68,8 +73,10 @@ def test_tables_share_what_stands_above_them_and_wait_for_one_another(write):
 
 
 def test_a_package_brings_its_target_and_records_are_files(write, tmp_path):
-    (tmp_path / "net.farm.tar").write_bytes(write_package(replace(MADE, device="opencl"), {"model.so": b"x"}))
-    (tmp_path / "tuned.tar").write_bytes(b"records")
+    (tmp_path / "net.farm.tar").write_bytes(
+        write_package(replace(MADE, device="opencl"), {"model.so": b"x", "reference.npz": b"x"})
+    )
+    (tmp_path / "tuned.tar").write_bytes(packed(RecordSet({}, (), {}, {})))
     [first, second] = load(
         write(
             'kind = "bench"\non = "android"\n[[job]]\nmodel = "net.farm.tar"\n'
@@ -79,6 +86,48 @@ def test_a_package_brings_its_target_and_records_are_files(write, tmp_path):
     assert (first.spec.target, second.spec.target) == ("opencl", "cpu")
     assert second.spec.shapes == {"x": (1, 4)}
     assert {path.name for path in second.files.values()} == {"small.onnx", "tuned.tar"}
+
+
+def damaged():
+    return bytearray(write_package(MADE, {"model.so": b"library", "reference.npz": b"x"})).replace(
+        b"library", b"liberty"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('model = "open.onnx"', "leaves dimension 0 ('n') open"),
+        ('model = "open.onnx"\nshapes = {y = [1]}', "'y', which is no input of open.onnx"),
+        ('model = "open.onnx"\ninputs = "wrong.npz"', "input 'x' has shape 2x3, the model wants nx4x8x8"),
+        ('model = "bad.farm.tar"', "SHA-256 differs"),
+        ('model = "small.onnx"\nrecords = "small.onnx"', "small.onnx: no folder and no .tar of tuning records"),
+        ('model = "small.onnx"\nkind = "run"\ninputs = "small.onnx"', "is no .npz file"),
+        ('model = "good.farm.tar"\nkind = "tune"', "is a package, compiled already"),
+    ],
+)
+def test_files_that_will_not_do_are_found_before_anything_is_sent(write, tmp_path, lines, said):
+    (tmp_path / "open.onnx").write_bytes(tiny_onnx(batch="n"))
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3), np.float32))
+    np.savez(tmp_path / "right.npz", x=np.zeros((2, 4, 8, 8), np.float32))
+    (tmp_path / "bad.farm.tar").write_bytes(damaged())
+    (tmp_path / "good.farm.tar").write_bytes(write_package(MADE, {"model.so": b"x", "reference.npz": b"x"}))
+    text = f'on = "android"\n{lines}\n' + ("" if "kind" in lines else 'kind = "bench"\n')
+    with pytest.raises(SpecFileError, match=re.escape(said)):
+        load(write(text))
+    [fits] = load(write('on = "android"\nkind = "bench"\nmodel = "open.onnx"\ninputs = "right.npz"\n'))
+    assert fits.spec.name == "open.onnx"
+
+
+def test_a_file_may_leave_out_what_the_commands_do(write):
+    compared, tuned = load(
+        write(
+            'on = "android"\nmodel = "small.onnx"\n[[job]]\nkind = "compare"\nprecision_b = "float16"\n'
+            '[[job]]\nkind = "tune"\n'
+        )
+    )
+    assert (compared.spec.model_b, compared.spec.name_b) == (sha256("small.onnx"), "small.onnx")
+    assert tuned.spec.trials == 1000
 
 
 def test_an_artifact_may_be_named_by_its_hash(write):
