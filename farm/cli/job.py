@@ -12,6 +12,7 @@ import typer
 from farm.cli import job_page, work
 from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell, write_file
 from farm.cli.job_page import local_time
+from farm.cli.records import kept_by
 from farm.core.errors import UserError
 from farm.core.job import JobState
 
@@ -64,7 +65,7 @@ def show(job: Annotated[str, typer.Argument(help="A job's id or its beginning.")
     if json:
         print_json(shown)
         return
-    job_page.print_page(shown)
+    job_page.print_page(shown, kept_by(shown["job"]["id"]) if shown["job"]["kind"] == "tune" else None)
 
 
 @app.command()

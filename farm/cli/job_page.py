@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
-from farm.cli import bench, compare, run, tune
+from farm.cli import bench, compare, run, tune_summary
 from farm.cli.context import print_table, tell
 from farm.cli.records import kept_words
 from farm.core.durations import format_duration
@@ -28,12 +28,17 @@ TOLD = {
 ARTIFACTS = ("inputs", "labels", "records", "records_b", "model_b", "prior")
 
 
-def print_page(shown: Mapping[str, Any]) -> None:
-    """The answer of `job.show`: who, where, why it waits or failed; its attempts; its result."""
+def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) -> None:
+    """The answer of `job.show`: who, where, why it waits or failed; its attempts; its result.
+
+    `kept`: the set of records that the job, a tuning, has kept, as `records.list` tells it.
+    """
     row = shown["job"]
     tell(f"{row['id']} is {row['state']}: {row['kind']} of {row['user']}, priority {row['priority']}")
     for name, value in _facts(shown):
         tell(f"  {name:<10}{value}")
+    if kept and row["ended_at"] and row["state"] != "done":
+        tell(f"  {'records':<10}{kept_words(kept)}")
     if shown["attempts"]:
         tell()
         print_table(
@@ -48,7 +53,7 @@ def print_page(shown: Mapping[str, Any]) -> None:
         )  # fmt: skip
     if shown["result"]:
         tell()
-        _print_result(shown)
+        _print_result(shown, kept)
 
 
 def local_time(text: str | None) -> str:
@@ -79,8 +84,6 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in (("error", error.get("message")), ("hint", error.get("hint"))):
         if value:
             yield name, str(value)
-    if row["kind"] == "tune" and row["ended_at"] and row["state"] != "done" and (words := kept_words(row["id"])):
-        yield "records", words
     if options := ", ".join(_options(spec)):
         yield "options", options
 
@@ -105,7 +108,7 @@ def _plain(value: object) -> str:
     return str(list(value)).replace(" ", "") if isinstance(value, list | tuple) else str(value)
 
 
-def _print_result(shown: Mapping[str, Any]) -> None:
+def _print_result(shown: Mapping[str, Any], kept: Mapping[str, Any] | None) -> None:
     """As the command that submits such jobs prints it."""
     from farm.client.outcomes import (
         BenchOutcome,
@@ -133,7 +136,16 @@ def _print_result(shown: Mapping[str, Any]) -> None:
             held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
             tell(": ".join(filter(None, (held, outcome.reason))))
         case TuneOutcome() if outcome.speedup is not None:
-            tune.print_result(outcome.result, str(outcome.spec["name"]), outcome.job.selector, None)
+            tune_summary.print_result(
+                outcome.result,
+                tune_summary.Typed(
+                    model=str(outcome.spec["name"]),
+                    on=outcome.job.selector,
+                    options=tune_summary.build_options(outcome.spec),
+                    job=outcome.job.id,
+                    prior=str(kept["set"]) if kept else "",
+                ),
+            )
         case CompareOutcome() if outcome.answer:
             compare.print_results([outcome.result])
         case BenchOutcome() if outcome.latency is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,11 +150,27 @@ def best(
 
     _, found = opened(which)
     if output is not None:
-        write_records(r.pruned(found.set), output)
+        kept = r.pruned(found.set)
+        write_records(kept, output)
+        say(f"wrote {len(kept.records)} records to {output}")
     if json:
         print_json([{**_plain(each), "gflops": each.gflops} for each in r.best(found.set)])
     else:
         print_best(found.set)
+
+
+@app.command()
+def remove(
+    sets: Annotated[list[int], typer.Argument(metavar="SET...", help="Numbers that `farm records list` shows.")],
+    json: JsonFlag = False,
+) -> None:
+    """Forget sets that the farm keeps (who tuned them, and operators); jobs that use them still can."""
+    removed = [call("records.remove", set=number) for number in sets]
+    if json:
+        print_json(removed)
+        return
+    for row in removed:
+        tell(f"removed set {row['set']}: version {row['version']} of {row['name']} for {target_words(row['target'])}")
 
 
 def opened(which: str) -> tuple[dict[str, Any], Reading]:
@@ -175,18 +192,19 @@ def opened(which: str) -> tuple[dict[str, Any], Reading]:
         return about, read_records(client.get_artifact(about["artifact"]), which)
 
 
+def kept_by(job: str) -> dict[str, Any] | None:
+    """The newest set of records that a tune job has kept."""
+    return next(iter(call("records.list", job=job, limit=1)["sets"]), None)
+
+
+def kept_words(kept: Mapping[str, Any]) -> str:
+    """The set of a tuning that did not come to its end, for somebody who may go on from it."""
+    many = kept["records"]
+    return f"{many} trial{'s were' if many != 1 else ' was'} kept: --prior {kept['set']} goes on from them"
+
+
 def print_best(records: RecordSet) -> None:
     """A table of the tasks."""
-def kept_words(job: str) -> str:
-    """What a tune job has kept, in words for somebody who may go on from it; empty when it has kept nothing."""
-    sets = call("records.list", job=job, limit=1)["sets"]
-    if not sets:
-        return ""
-    [newest] = sets
-    many = newest["records"]
-    return f"{many} trial{'s were' if many != 1 else ' was'} kept: --prior {newest['set']} goes on from them"
-
-
     from farm.compiler.records import best
 
     print_table(

@@ -12,23 +12,16 @@ import typer
 
 from farm.cli import given, work
 from farm.cli import model_options as m
-from farm.cli.context import JsonFlag, print_table, say, tell
-from farm.cli.records import write_curve
-from farm.core.durations import format_duration
+from farm.cli.context import JsonFlag, say
+from farm.cli.records import kept_by, write_curve
+from farm.cli.tune_summary import Typed, build_options, print_result
 from farm.core.errors import UserError
-from farm.core.limits import MAX_TRIALS
+from farm.core.limits import DEFAULT_TRIALS, MAX_TRIALS
 from farm.core.selector import HOST
 
 if TYPE_CHECKING:
     from farm.client import Client, Event
     from farm.client.outcomes import Outcome
-
-ENDED = {
-    "trials": "all trials are done",
-    "early_stop": "it did not get better any more",
-    "timeout": "its time was over",
-    "exhausted": "there was nothing new to try",
-}
 
 
 class CostModel(StrEnum):
@@ -46,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def tune(
     model: Annotated[Path, typer.Argument(help="A model file.")],
     on: Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias; or: host.")],
-    trials: Annotated[int, typer.Option(min=1, max=MAX_TRIALS, help="Candidates to measure.")] = 1000,
+    trials: Annotated[int, typer.Option(min=1, max=MAX_TRIALS, help="Candidates to measure.")] = DEFAULT_TRIALS,
     devices: Annotated[str, typer.Option(help="How many identical phones at once; all: as many as there are.")] = "1",
     early_stop: Annotated[
         int | None, typer.Option(min=1, max=MAX_TRIALS, help="End after so many trials without a better estimate.")
@@ -78,8 +71,9 @@ def tune(
 ) -> None:
     """Search for fast schedules of a model's operators on identical phones; keep the records. Ctrl-C cancels.
 
-    What was measured is never lost: an attempt that is killed goes on where it was, up to exactly so many trials.
-    Exit code 1 when the search or the tuned model failed, 2 for bad input, 3 when no phone matches.
+    What was measured is never lost: an attempt that is killed goes on where it was, up to exactly so many trials; of a
+    search that is cancelled or fails the trials so far are kept, for --prior. Exit code 0 also when nothing faster was
+    found, 1 when the search or the tuned model failed, 2 for bad input, 3 when no phone matches, 130 after Ctrl-C.
     """
     work.checked(model)
     if plot is not None and plot.suffix != ".svg":
@@ -122,8 +116,15 @@ def tune(
     def show(outcomes: Sequence[Outcome]) -> None:
         for each in outcomes:
             if each.ok:
-                print_result(each.result, model.name, on, output)
+                typed = Typed(
+                    model=str(model), on=on, options=build_options(spec.to_wire()), output=output, job=each.job.id,
+                    prior=str((kept_by(each.job.id) or {}).get("set", "")),
+                )  # fmt: skip
+                print_result(each.result, typed)
         work.print_failures(outcomes)
+        for each in outcomes:
+            if not each.ok:
+                work.say_kept(each.job.id)
 
     work.finish(outcomes, document, json=json, show=show)
 
@@ -155,70 +156,6 @@ class Live:
         if self._open:
             self._write("\n")
             self._open = False
-
-
-def print_result(result: Mapping[str, Any], name: str, on: str, output: Path | None) -> None:
-    """Tasks, what it took, what it brought, and what to type next."""
-    print_table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS"),
-        (
-            (
-                row["name"], row["weight"], row["trials"], row["failed"],
-                "-" if row["default_ms"] is None else f"{row['default_ms']:.4f}",
-                "-" if row["best_ms"] is None else f"{row['best_ms']:.4f}",
-                "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
-            )
-            for row in result["tasks"]
-        ),
-    )  # fmt: skip
-    tell()
-    for line in summary_lines(result):
-        tell(line)
-    for note in result["notes"]:
-        say(f"warning: {note}")
-    kept = result["records"]
-    where = kept.get("where") or f"version {kept['version']} of {kept['name']}"
-    tell(f"records    {where}")
-    if output is not None:
-        tell(f"package    {output}")
-    tell(f"next       {next_command(result, name, on, output)}")
-
-
-def summary_lines(result: Mapping[str, Any]) -> list[str]:
-    """What it took and what it brought."""
-    earlier = f", {result['earlier_trials']} of them by earlier attempts" if result["earlier_trials"] else ""
-    lines = [
-        f"trials     {result['trials']} of {result['wanted_trials']}{earlier}: {ENDED[result['ended']]}",
-        f"time       {format_duration(result['search_s'])} of search",
-    ]
-    alone = len(result["phones"]) == 1
-    for phone in result["phones"]:
-        shown = phone["factor"] and not alone
-        factor = f", {phone['factor']:.3f} of the first phone's time for the same work" if shown else ""
-        out = f"; left out: {phone['left_out']}" if phone["left_out"] else ""
-        lines.append(f"phone      {phone['device']}: {phone['trials']} trials{factor}{out}")
-    gain = result["speedup"]
-    lines.append(
-        f"latency    {gain['tuned_ms']:.3f} ms tuned, {gain['untuned_ms']:.3f} ms without, on {result['device']}"
-    )
-    doubt = "" if gain["answer"] in ("faster", "slower") else f": {gain['answer']}"
-    if doubt and not gain["low"] <= 1 <= gain["high"]:
-        doubt += f" by only {result['comparison']['pairs']} pairs of samples"
-    between = f"{gain['low']:.2f} to {gain['high']:.2f}"
-    lines.append(f"speed-up   {gain['times']:.2f} times ({gain['confidence']:.0%} interval {between}){doubt}")
-    error = result.get("max_abs_error")
-    if error is not None:
-        lines.append(f"numbers    right: off by {error:.1e} at most")
-    return lines
-
-
-def next_command(result: Mapping[str, Any], name: str, on: str, output: Path | None) -> str:
-    """What people do with a tuned model."""
-    if output is not None:
-        return f"farm bench {output} --on {on}" if on != HOST else f"farm run {output} --on host"
-    if "version" in result["records"]:
-        return f"farm records export {name} -o records.tar; farm bench {name} --on {on} --records records.tar"
-    return f"farm records show {result['records']['where']}"
 
 
 def _write(farm: Client, result: Mapping[str, Any], output: Path | None, plot: Path | None, name: str) -> None:

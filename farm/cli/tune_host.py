@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json as json_
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.cli.context import print_json
-from farm.cli.local import LocalCrashError, cache_folder, python_with_tvm, scratch_folder
+import typer
+
+from farm.cli.context import print_json, say
+from farm.cli.interrupts import interruptible
+from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.cli.records import opened, write_curve
-from farm.cli.tune import Live, print_result
+from farm.cli.tune import Live
+from farm.cli.tune_summary import Typed, build_options, print_result
+from farm.core.errors import ExitCode
 from farm.core.selector import HOST
 
 
@@ -54,50 +57,50 @@ def tune_here(
     if json:
         print_json({"ok": True, **result})
     else:
-        print_result(result, model.name, HOST, output)
+        print_result(result, Typed(model=str(model), on=HOST, options=build_options(options), output=output))
+
+
+@dataclass(slots=True)
+class Standing:
+    """How far it is, in case that it is broken off."""
+
+    folder: str = ""  # of its records
+    trials: int = 0
 
 
 def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: str, *, quiet: bool) -> dict[str, Any]:
-    asked, answer, noise = (scratch / each for each in ("request.json", "reply.json", "said.txt"))
-    asked.write_text(json_.dumps(request))
-    with noise.open("wb") as said:
-        process = subprocess.Popen(
-            [python_with_tvm(), "-m", "farm.worker.tune_here", str(asked), str(answer)],
-            stdout=subprocess.PIPE, stderr=said, env={**os.environ, "PYTHONWARNINGS": "ignore"}, text=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                _tell(line, live, quiet=quiet)
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            process.wait()
-            live.end()
-    if not answer.is_file():
-        code = process.returncode
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        raise LocalCrashError(
-            f"TVM crashed ({how}) while tuning {name}",
-            hint="the same command goes on where it was",
-            evidence=noise.read_text(errors="replace")[-2000:],
-        )
-    reply = json_.loads(answer.read_text())
-    if "error" in reply:
-        from farm.core.error_wire import error_from_wire
-
-        raise error_from_wire(reply["error"])
-    result: dict[str, Any] = reply["result"]
-    return result
+    standing = Standing()
+    try:
+        with interruptible():
+            return with_tvm(
+                "tune",
+                f"tuning {name}",
+                request,
+                scratch,
+                module="farm.worker.tune_here",
+                on_line=lambda line: _tell(line, live, standing, quiet=quiet),
+                after_crash="the same command goes on where it was",
+            )
+    except KeyboardInterrupt:
+        live.end()
+        if standing.folder and standing.trials:
+            say(f"{standing.trials} trials are kept in {standing.folder}: the same command goes on from them")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    finally:
+        live.end()
 
 
-def _tell(line: str, live: Live, *, quiet: bool) -> None:
+def _tell(line: str, live: Live, standing: Standing, *, quiet: bool) -> None:
     try:
         told = json_.loads(line)
     except ValueError:
         return  # something else that TVM printed
-    if not quiet and isinstance(told, dict):
+    if not isinstance(told, dict):
+        return
+    standing.folder = str(told.get("folder") or standing.folder)
+    if isinstance(told.get("tuning"), dict):
+        standing.trials = int(told["tuning"].get("trials", 0))
+    if not quiet and ("step" in told or "log" in told):
         live.line(str(told.get("step") or told.get("log") or ""), standing="tuning" in told)
 
 

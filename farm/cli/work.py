@@ -149,10 +149,10 @@ def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
 
 def say_kept(job: str) -> None:
     """What a tuning that did not come to its end has kept, if anything."""
-    from farm.cli.records import kept_words
+    from farm.cli.records import kept_by, kept_words
 
-    if words := kept_words(job):
-        say(words)
+    if kept := kept_by(job):
+        say(kept_words(kept))
 
 
 @contextmanager

@@ -37,6 +37,10 @@ class Printer:
         """A line of JSON."""
         self._say({"log": text, "level": level})
 
+    def folder(self, path: Path) -> None:
+        """Where the records are."""
+        self._say({"folder": str(path)})
+
     def _say(self, line: Mapping[str, Any]) -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -68,6 +72,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
         same_limit=None,
     )
     ready = prepared(plan, tell)
+    tell.folder(ready.folder)
     with HostPhones() as phones:
         found = searched(plan, ready, phones, tell)
         tuned, untuned = builds(plan, ready, found.records, tell)

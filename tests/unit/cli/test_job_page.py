@@ -13,7 +13,7 @@ HASH = "0123456789abcdef" * 4
 def page(capsys):
     """The lines of a job's page."""
 
-    def lines(spec, *, state="done", result=None, attempts=(), after=(), **row):
+    def lines(spec, *, state="done", result=None, attempts=(), after=(), kept=None, **row):
         job = {
             "id": "job-1", "kind": spec.kind, "name": "", "user": "ann", "state": state, "selector": spec.on,
             "device": "", "on": "pixel", "array": "", "priority": spec.priority, "submitted_at": AT,
@@ -21,7 +21,7 @@ def page(capsys):
             "waits": "", **row,
         }  # fmt: skip
         shown = {"job": job, "spec": spec.to_wire(), "after": after, "attempts": attempts, "result": result}
-        print_page(shown)
+        print_page(shown, kept)
         return capsys.readouterr().out.splitlines()
 
     return lines
@@ -137,3 +137,10 @@ def test_a_tuning_run_has_its_tasks_and_what_it_brought(page):
     assert "conv  2       9       1       2.0000      0.5000   4.00" in lines
     assert "speed-up   2.50 times (99% interval 2.40 to 2.60)" in lines
     assert "records    version 1 of net.onnx" in lines
+
+
+def test_a_tuning_that_failed_says_what_it_kept(page):
+    lines = page(
+        TuneSpec(on="android", model=HASH, name="net.onnx", trials=9), state="failed", kept={"set": 7, "records": 12}
+    )
+    assert "  records   12 trials were kept: --prior 7 goes on from them" in lines

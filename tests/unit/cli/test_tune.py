@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from farm.cli.curve import svg
-from farm.cli.tune import Live, next_command, summary_lines
+from farm.cli.tune import Live
+from farm.cli.tune_summary import Typed, build_options, next_command, summary_lines
 
 SLOWER = "b runs the reference kernel 20% slower"
 RESULT: dict[str, Any] = {
@@ -62,9 +65,41 @@ def test_the_end_says_what_it_took_and_what_it_brought() -> None:
 
 
 def test_the_next_command_is_one_to_type() -> None:
-    assert next_command(RESULT, "net.onnx", "android", None) == (
-        "farm records export net.onnx -o records.tar; farm bench net.onnx --on android --records records.tar"
+    typed = Typed(model="my nets/net.onnx", on="android", job="tune-1", prior="7")
+    assert next_command(RESULT, typed) == (
+        "farm job output tune-1 -o net.farm.tar && farm bench net.farm.tar --on android"
     )
+    written = replace(typed, output=Path("a b.farm.tar"))
+    assert next_command(RESULT, written) == "farm bench 'a b.farm.tar' --on android"
+    assert next_command(RESULT, replace(written, on="host")) == "farm run 'a b.farm.tar' --on host"
+
+
+def test_what_brought_nothing_is_not_recommended() -> None:
+    options = build_options(
+        {"target": "adreno", "precision": "float16", "shapes": {"x": [1, 3]}, "dtypes": {"x": "int8"}, "seed": 3}
+    )
+    typed = Typed(model="my nets/net.onnx", on="android", options=options, job="tune-1", prior="7")
+    slower = {**RESULT, "speedup": {**RESULT["speedup"], "answer": "slower", "times": 0.68, "low": 0.62, "high": 0.73}}
+    assert summary_lines(slower)[-2].endswith(
+        "(99% interval 0.62 to 0.73): SLOWER than untuned, do not use it; try more trials, or a quieter phone"
+    )
+    on = (
+        "farm tune 'my nets/net.onnx' --on android --target adreno --precision float16 --shape 'x:[1,3]' --dtype x:int8"
+    )
+    assert next_command(slower, typed) == f"{on} --trials 256 --prior 7"
+    same = {**RESULT, "compile": {"tuned": False}}
+    assert summary_lines(same)[-3:-1] == [
+        "latency    10.000 ms on a",
+        "speed-up   none: no schedule was faster than TVM's own, so both builds are the same; try more trials",
+    ]
+    assert next_command(same, replace(typed, on="host", prior="", options=())) == (
+        "farm tune 'my nets/net.onnx' --on host --trials 256"
+    )
+
+
+def test_an_interval_without_end_is_not_printed() -> None:
+    wide = {**RESULT["speedup"], "answer": "cannot tell", "low": 0.01, "high": 7142.13}
+    assert "7142" not in "".join(summary_lines({**RESULT, "speedup": wide}))
 
 
 @pytest.mark.parametrize("curve", [[], [[1, 0.5, 0.01]], [[1, 0.5, 0.01], [9, 3.0, 0.002]]])

@@ -1,0 +1,141 @@
+"""What a tuning came to, for people: its tasks, what it took, what it brought, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.cli.context import print_table, say, tell
+from farm.core.durations import format_duration
+from farm.core.limits import MAX_TRIALS
+from farm.core.selector import HOST
+
+MORE = 4  # times as many trials, where so many brought nothing
+WIDE = 10.0  # an interval whose ends are that many times apart says nothing but that
+ENDED = {
+    "trials": "all trials are done",
+    "early_stop": "it did not get better any more",
+    "timeout": "its time was over",
+    "exhausted": "there was nothing new to try",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """What was typed, for commands that go on from it."""
+
+    model: str  # path
+    on: str
+    options: tuple[str, ...] = ()  # of the build
+    output: Path | None = None
+    job: str = ""  # "": on this host
+    prior: str = ""  # the set of records that the job has kept
+
+
+def build_options(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options that build a model as a spec (its fields as JSON) does."""
+    words: list[str] = []
+    for name, usual in (("target", "cpu"), ("precision", "float32")):
+        if given.get(name, usual) != usual:
+            words += [f"--{name}", str(given[name])]
+    for name, shape in (given.get("shapes") or {}).items():
+        words += ["--shape", f"{name}:[{','.join(map(str, shape))}]"]
+    for name, dtype in (given.get("dtypes") or {}).items():
+        words += ["--dtype", f"{name}:{dtype}"]
+    return tuple(words)
+
+
+def print_result(result: Mapping[str, Any], typed: Typed) -> None:
+    """Tasks, what it took, what it brought, and what to type next."""
+    print_table(
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS"),
+        (
+            (
+                row["name"], row["weight"], row["trials"], row["failed"],
+                "-" if row["default_ms"] is None else f"{row['default_ms']:.4f}",
+                "-" if row["best_ms"] is None else f"{row['best_ms']:.4f}",
+                "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
+            )
+            for row in result["tasks"]
+        ),
+    )  # fmt: skip
+    tell()
+    for line in summary_lines(result):
+        tell(line)
+    for note in result["notes"]:
+        say(f"warning: {note}")
+    kept = result["records"]
+    where = kept.get("where") or f"version {kept['version']} of {kept['name']}"
+    tell(f"records    {where}")
+    if typed.output is not None:
+        tell(f"package    {typed.output}")
+    tell(f"next       {next_command(result, typed)}")
+
+
+def summary_lines(result: Mapping[str, Any]) -> list[str]:
+    """What it took and what it brought."""
+    earlier = f", {result['earlier_trials']} of them by earlier attempts" if result["earlier_trials"] else ""
+    lines = [
+        f"trials     {result['trials']} of {result['wanted_trials']}{earlier}: {ENDED[result['ended']]}",
+        f"time       {format_duration(result['search_s'])} of search",
+    ]
+    alone = len(result["phones"]) == 1
+    for phone in result["phones"]:
+        shown = phone["factor"] and not alone
+        factor = f", {phone['factor']:.3f} of the first phone's time for the same work" if shown else ""
+        out = f"; left out: {phone['left_out']}" if phone["left_out"] else ""
+        lines.append(f"phone      {phone['device']}: {phone['trials']} trials{factor}{out}")
+    lines += _gain_lines(result)
+    error = result.get("max_abs_error")
+    if error is not None:
+        lines.append(f"numbers    right: off by {error:.1e} at most")
+    return lines
+
+
+def worth_it(result: Mapping[str, Any]) -> bool:
+    """Whether the tuned build is another one than the untuned, and not slower."""
+    return _has_records(result) and result["speedup"]["answer"] != "slower"
+
+
+def next_command(result: Mapping[str, Any], typed: Typed) -> str:
+    """What to do with a tuned model that is worth it; else how to search on."""
+    if not worth_it(result):
+        trials = min(MAX_TRIALS, MORE * result["wanted_trials"])
+        words = ["farm", "tune", typed.model, "--on", typed.on, *typed.options, "--trials", str(trials)]
+        return shlex.join([*words, "--prior", typed.prior] if typed.prior else words)
+    package = typed.output or Path(f"{Path(typed.model).stem}.farm.tar")
+    if typed.on == HOST:
+        done = ["farm", "run", str(package), "--on", HOST]
+        return shlex.join(done if typed.output else ["farm", "records", "show", result["records"]["where"]])
+    bench = shlex.join(["farm", "bench", str(package), "--on", typed.on])
+    if typed.output is not None:
+        return bench
+    return f"{shlex.join(['farm', 'job', 'output', typed.job, '-o', str(package)])} && {bench}"
+
+
+def _has_records(result: Mapping[str, Any]) -> bool:
+    return bool(result.get("compile", {}).get("tuned", True))
+
+
+def _gain_lines(result: Mapping[str, Any]) -> list[str]:
+    gain = result["speedup"]
+    if not _has_records(result):
+        return [
+            f"latency    {gain['untuned_ms']:.3f} ms on {result['device']}",
+            "speed-up   none: no schedule was faster than TVM's own, so both builds are the same; try more trials",
+        ]
+    doubt = "" if gain["answer"] in ("faster", "slower") else f": {gain['answer']}"
+    if doubt and not gain["low"] <= 1 <= gain["high"]:
+        doubt += f" by only {result['comparison']['pairs']} pairs of samples"
+    if gain["answer"] == "slower":
+        doubt = ": SLOWER than untuned, do not use it; try more trials, or a quieter phone"
+    between = f"{gain['low']:.2f} to {gain['high']:.2f}"
+    if gain["high"] > WIDE * gain["low"]:
+        between = "too wide to say: a quieter host or phone"
+    return [
+        f"latency    {gain['tuned_ms']:.3f} ms tuned, {gain['untuned_ms']:.3f} ms without, on {result['device']}",
+        f"speed-up   {gain['times']:.2f} times ({gain['confidence']:.0%} interval {between}){doubt}",
+    ]
