@@ -1,19 +1,20 @@
-"""Runs `farm.worker.local` in a process that has TVM, and reads what it says."""
+"""Runs work that needs TVM, and no daemon, in a process that has TVM, and reads what it says."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.core.errors import HostError, ModelError
+from farm.core.errors import FarmError, HostError, ModelError
 
 
 class NoTvmError(HostError):
@@ -28,6 +29,13 @@ class LocalCrashError(ModelError):
     code = "tvm_crashed"
 
 
+class LocalFailureError(FarmError):
+    """An error that nobody foresaw: farm's own fault."""
+
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|Iteration)\b")  # a traceback's last line
+
+
 def cache_folder() -> Path:
     """Where commands without a daemon keep compiled libraries."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -36,41 +44,86 @@ def cache_folder() -> Path:
     return folder
 
 
-def with_tvm(do: str, doing: str, request: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
-    """The result of one piece of `farm.worker.local`'s work.
+def with_tvm(
+    do: str,
+    doing: str,
+    request: Mapping[str, Any],
+    scratch: Path,
+    *,
+    module: str = "farm.worker.local",
+    on_line: Callable[[str], None] | None = None,
+    after_crash: str = "another target, precision or TVM version; the evidence is in --json",
+) -> dict[str, Any]:
+    """The result of one piece of work in a process that has TVM. An interrupt ends that process, too.
 
     Args:
-        do: which.
+        do: which piece.
         doing: what it is called in an error: "compiling net.onnx".
         request: what it is told.
         scratch: a folder that it may fill.
+        module: what does it: takes the paths of a request and of a reply.
+        on_line: called with each line that it prints on stdout.
+        after_crash: what to do when TVM crashed.
 
     Raises:
         FarmError: what it raised.
         NoTvmError: no interpreter with TVM is known.
-        LocalCrashError: it died.
+        LocalCrashError: a signal ended it.
+        LocalFailureError: it failed in a way that nobody foresaw.
     """
     asked, answer, noise = (scratch / name for name in ("request.json", "reply.json", "said.txt"))
     asked.write_text(json.dumps({"do": do, "scratch": str(scratch), **request}))
     with noise.open("wb") as said:
-        done = subprocess.run(
-            [python_with_tvm(), "-m", "farm.worker.local", str(asked), str(answer)],
-            stdout=said, stderr=said, env={**os.environ, "PYTHONWARNINGS": "ignore"}, check=False,
+        process = subprocess.Popen(
+            [python_with_tvm(), "-m", module, str(asked), str(answer)],
+            stdout=subprocess.PIPE if on_line else said, stderr=said, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            text=True,
         )  # fmt: skip
-    if not answer.is_file():
-        how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
-        raise LocalCrashError(
-            f"TVM crashed ({how}) while {doing}",
-            hint="another target, precision or TVM version; the evidence is in --json",
-            evidence=noise.read_text(errors="replace")[-2000:],
-        )
-    reply = json.loads(answer.read_text())
+        try:
+            if on_line is not None and process.stdout is not None:
+                for line in process.stdout:
+                    on_line(line)
+            process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+    reply = _reply(answer)
+    if reply is None:
+        raise _died(process.returncode, doing, noise.read_text(errors="replace"), after_crash)
     if "error" in reply:
         from farm.core.error_wire import error_from_wire
 
         raise error_from_wire(reply["error"])
     result: dict[str, Any] = reply["result"]
     return result
+
+
+def _reply(answer: Path) -> dict[str, Any] | None:
+    """None: there is none, or half of one."""
+    try:
+        reply = json.loads(answer.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return reply if isinstance(reply, dict) else None
+
+
+def _died(code: int, doing: str, said: str, after_crash: str) -> FarmError:
+    if code < 0:
+        return LocalCrashError(
+            f"TVM crashed ({signal.Signals(-code).name}) while {doing}", hint=after_crash, evidence=said[-2000:]
+        )
+    lines = said.splitlines()
+    raised = [line for line in lines if _RAISED.match(line)]
+    last = (raised or [line for line in lines if line.strip()] or [f"exit code {code}"])[-1].strip()
+    return LocalFailureError(
+        f"internal error of farm while {doing}: {last[:300]}",
+        hint="please report it; the evidence is in --json",
+        evidence=said[-2000:],
+    )
 
 
 def python_with_tvm() -> str:
