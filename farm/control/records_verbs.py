@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as checked
 from farm.control.forms import Count
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
-from farm.core.errors import UserError
+from farm.core.errors import NotAllowedError, UserError
 from farm.core.field_errors import SHA256_FORM
 from farm.store.record_sets import KeptSet, RecordSets
 
@@ -50,6 +50,13 @@ class KeepSet:
     best: dict[str, Any]
 
 
+@checked(frozen=True, slots=True, config=STRICT)
+class RemoveSet:
+    """`records.remove`: a set by its number; a model's name would mean another one tomorrow."""
+
+    set: Annotated[int, Field(ge=1, lt=1 << 63)]
+
+
 class NoSuchSetError(UserError):
     """There is no such set of records."""
 
@@ -80,6 +87,7 @@ class RecordsVerbs:
         server.register("records.list", self.list, Role.VIEWER)
         server.register("records.show", self.show, Role.VIEWER)
         server.register("records.keep", self.keep, Role.USER)
+        server.register("records.remove", self.remove, Role.USER)
 
     async def list(self, call: ControlCall) -> Mapping[str, Any]:
         """The newest sets."""
@@ -105,6 +113,18 @@ class RecordsVerbs:
             job="",
         )
         return {"version": version}
+
+    async def remove(self, call: ControlCall) -> Mapping[str, Any]:
+        """Forget a set: who ran its job may, and operators; answers with what was removed."""
+        number = read_fields(call, RemoveSet).set
+        kept = await asyncio.to_thread(self._found, str(number))
+        owner = await asyncio.to_thread(self._sets.owner, kept)
+        if call.caller.role < Role.OPERATOR and call.caller.user != owner:
+            whose = f"{owner}'s" if owner else "nobody's: it was kept by hand, or its job is forgotten"
+            raise NotAllowedError(f"set {number} is {whose}", hint="its owner or an operator may remove it")
+        if not await self._sets.remove(number):
+            raise NoSuchSetError(f"there is no set of records {number}", hint="farm records list")
+        return row(kept)
 
     def _found(self, which: str) -> KeptSet:
         if which.isascii() and which.isdigit() and len(which) < 19:

@@ -1,4 +1,7 @@
-"""Which artifacts are needed: every SHA-256 in a job's spec or result counts, and every kept set of tuning records."""
+"""Which artifacts are needed: every SHA-256 in a job's spec or result counts, and every set of tuning records.
+
+Old sets are forgotten, and others removed, by farm.store.record_sets.
+"""
 
 from __future__ import annotations
 

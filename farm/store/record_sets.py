@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from farm.core.events import Event
 from farm.core.target_key import target_key
 from farm.store.database import Database
+from farm.store.schema import job as job_table
 from farm.store.schema import record_set
+
+KEPT_VERSIONS = 5  # of one model and target; what older ones hold is mostly in these, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,8 @@ class RecordSets:
     ) -> int:
         """Keep a set as the next version of its model and target; returns the version.
 
+        Each version holds what it went on from, so only the newest `KEPT_VERSIONS` are kept, this one included.
+
         What a job has kept already is not kept again: an attempt may be killed between this and its result.
         """
         key = target_key(target)
@@ -88,9 +93,26 @@ class RecordSets:
                     records=records, best=dict(best), job=job, at=datetime.now(UTC),
                 )
             )  # fmt: skip
+            of_these = select(record_set.c.version).where(*same).order_by(record_set.c.version.desc())
+            oldest = connection.execute(of_these.offset(KEPT_VERSIONS - 1).limit(1)).scalar()
+            if oldest is not None:
+                connection.execute(delete(record_set).where(*same, record_set.c.version < oldest))
             return version
 
         return await self._database.write(keep, events)
+
+    def owner(self, kept: KeptSet) -> str:
+        """Whose job it is of; "" when it was kept by hand or nobody remembers the job."""
+        with self._database.reading() as connection:
+            return connection.execute(select(job_table.c.user).where(job_table.c.id == kept.job)).scalar() or ""
+
+    async def remove(self, number: int, events: Sequence[Event] = ()) -> bool:
+        """Forget the set of that id; its artifact goes when nothing else needs it. False when there was none."""
+
+        def remove(connection: Connection) -> bool:
+            return connection.execute(delete(record_set).where(record_set.c.id == number)).rowcount > 0
+
+        return await self._database.write(remove, events)
 
     def _rows(self, wanted: Any) -> tuple[KeptSet, ...]:
         with self._database.reading() as connection:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
+
+from farm.store.record_sets import KEPT_VERSIONS
+from tests.unit.store.values import job
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 
@@ -32,9 +36,30 @@ async def test_what_a_job_has_kept_it_does_not_keep_again(store: Any) -> None:
     assert len(store.record_sets.page(limit=10)) == 2
 
 
+async def test_only_the_newest_versions_are_kept_and_only_their_artifacts_are_needed(store: Any) -> None:
+    await kept(store, artifact="0" * 64, model="d" * 64)
+    for number in range(1, KEPT_VERSIONS + 3):
+        assert await kept(store, job=f"j{number}", artifact=f"{number}" * 64) == number
+    assert [each.version for each in store.record_sets.page(limit=50)] == [7, 6, 5, 4, 3, 1]
+    assert store.artifact_use.live() == {f"{number}" * 64 for number in (0, 3, 4, 5, 6, 7)}
+
+
+async def test_what_is_removed_is_forgotten_and_its_artifact_not_needed(store: Any) -> None:
+    await store.jobs.add([job("j1")])
+    await kept(store)
+    [there] = store.record_sets.page(limit=2)
+    assert store.record_sets.owner(there) == job("j1").user
+    assert store.record_sets.owner(replace(there, job="")) == ""
+    assert await store.record_sets.remove(there.id)
+    assert not await store.record_sets.remove(there.id)
+    assert store.record_sets.page(limit=2) == ()
+    assert "b" * 64 not in store.artifact_use.live()
+
+
 async def test_two_at_once_get_different_versions(store: Any) -> None:
     versions = await asyncio.gather(*(kept(store, job=f"j{i}") for i in range(8)))
     assert sorted(versions) == list(range(1, 9))
+    assert len(store.record_sets.page(limit=50)) == KEPT_VERSIONS
 
 
 async def test_found_by_number_and_by_name(store: Any) -> None:

@@ -1,0 +1,48 @@
+"""Who may remove a kept set of tuning records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farm.control.records_verbs import NoSuchSetError, RecordsVerbs
+from farm.control.server import Role
+from farm.core.errors import NotAllowedError, UserError
+from farm.store.store import Store
+from tests.unit.store.values import job
+
+FIELDS: dict[str, Any] = {
+    "model": "a" * 64, "name": "net.onnx", "target": "llvm", "artifact": "b" * 64, "records": 1, "best": {},
+}  # fmt: skip
+
+
+def call(user: str, role: Role, number: object) -> Any:
+    request = SimpleNamespace(kind="records.remove")
+    return SimpleNamespace(fields={"set": number}, request=request, caller=SimpleNamespace(user=user, role=role))
+
+
+async def test_the_owner_of_its_job_and_operators_may_and_nobody_else(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        tuning: Any = job("j1")
+        await store.jobs.add([tuning])
+        await store.record_sets.keep(**FIELDS, job="j1")
+        await store.record_sets.keep(**FIELDS, job="")
+        by_hand, of_job = (each.id for each in store.record_sets.page(limit=2))
+        verbs = RecordsVerbs(store.record_sets, SimpleNamespace())
+        with pytest.raises(NotAllowedError, match=f"{tuning.user}'s"):
+            await verbs.remove(call("mallory", Role.USER, of_job))
+        with pytest.raises(NotAllowedError, match="kept by hand"):
+            await verbs.remove(call(tuning.user, Role.USER, by_hand))
+        assert (await verbs.remove(call(tuning.user, Role.USER, of_job)))["set"] == of_job
+        assert (await verbs.remove(call("root", Role.OPERATOR, by_hand)))["set"] == by_hand
+        with pytest.raises(NoSuchSetError):
+            await verbs.remove(call("root", Role.OPERATOR, by_hand))
+        with pytest.raises(UserError, match=r"records\.remove"):
+            await verbs.remove(call("root", Role.OPERATOR, "net.onnx"))
+        assert store.record_sets.page(limit=2) == ()
+    finally:
+        store.close()
