@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MIN_EFFECT = 0.01  # DESIGN D8
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
+MOST_NEEDED = 100_000  # pairs that somebody might take: some hours
+WIDE = 10.0  # an interval whose ends are that many times apart says nothing but that
 
 
 def register(app: typer.Typer) -> None:
@@ -104,9 +106,9 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
         [
             (
                 each["device"], each["comparison"]["answer"], f"{each['comparison']['ratio']:.3f}",
-                f"{each['comparison']['low']:.3f} .. {each['comparison']['high']:.3f}",
+                _interval(each["comparison"], ".."),
                 f"{each['a']['latency']['median_ms']:.3f}", f"{each['b']['latency']['median_ms']:.3f}",
-                each["comparison"]["pairs"], each["comparison"]["needed_pairs"],
+                each["comparison"]["pairs"], _needed(each["comparison"]["needed_pairs"]),
                 *(_error(each[side]) for side in ("a", "b")),
             )
             for each in results
@@ -119,9 +121,19 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
 
 def sentence(compared: Mapping[str, Any]) -> str:
     """The answer in words."""
-    interval = f"99 % interval {compared['low']:.3f} to {compared['high']:.3f}"
+    interval = f"99 % interval {_interval(compared, 'to')}"
     said = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
     return f"{said.get(compared['answer'], 'cannot tell')}: B / A is {compared['ratio']:.3f}, {interval}"
+
+
+def _interval(compared: Mapping[str, Any], between: str) -> str:
+    """Where the ratio is; "too wide" says all that numbers far apart would say."""
+    low, high = compared["low"], compared["high"]
+    return f"{low:.3f} {between} {high:.3f}" if high <= WIDE * low else "too wide"
+
+
+def _needed(pairs: int) -> str:
+    return str(pairs) if pairs <= MOST_NEEDED else f"more than {MOST_NEEDED}"
 
 
 def _bundles(result: Mapping[str, Any]) -> list[str]:
@@ -133,10 +145,12 @@ def _bundles(result: Mapping[str, Any]) -> list[str]:
 
 def _remarks(compared: Mapping[str, Any]) -> list[str]:
     lines = [reason["sentence"] for reason in compared["reasons"]]
-    if compared["answer"] == "cannot tell":
+    if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MOST_NEEDED:
+        lines.append(f"too noisy here: it would take more than {MOST_NEEDED} pairs; try a quieter host or phone")
+    elif compared["answer"] == "cannot tell":
         lines.append(
             f"{compared['needed_pairs']} pairs taken in turns would find a difference of {compared['find_effect']:.0%} "
-            f"with 95 % power, {compared['needed_same']} would show that there is none"
+            f"with 95 % power, {_needed(compared['needed_same'])} would show that there is none"
         )
     return lines
 

@@ -155,6 +155,14 @@ def test_a_comparison_that_cannot_tell_says_what_it_would_take(capsys):
     ]
 
 
+def test_a_comparison_that_nobody_could_finish_says_that_it_is_too_noisy(capsys):
+    compare.print_results([compared(low=0.856, high=7142.13, needed_pairs=2421394, needed_same=10**9)])
+    lines = capsys.readouterr().out.splitlines()
+    assert "too wide" in lines[1]
+    assert "more than 100000" in lines[1]
+    assert lines[3] == "  pixel: too noisy here: it would take more than 100000 pairs; try a quieter host or phone"
+
+
 def test_a_profile_has_its_operators_and_what_it_cannot_see(capsys):
     operator = {"name": "conv", "calls": 2, "each_ms": 0.5, "total_ms": 1.0, "share": 0.25, "shapes": []}
     bench.print_profile({"device": "pixel", "profile": {"operators": [operator], "notes": ["each ran alone"]}})
