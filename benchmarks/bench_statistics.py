@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from benchmarks import simulated_runs as runs
 from benchmarks.harness import Context, Figure
 from benchmarks.simulated_runs import NOMINAL_S, TRUE_S, Noise, Random, Shape
 from farm.measure.assess import Assessment, assess
-from farm.measure.comparison import FIRST_PAIRS, Answer, compare, more_pairs
+from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Answer, compare, more_pairs
 from farm.measure.conditions import Verdict
 from farm.measure.regression import Point, changes
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
@@ -30,13 +29,16 @@ from farm.measure.series import FloatArray, Series
 HALF_WIDTH = 0.01
 MOST_SAMPLES = 320
 MOST_PAIRS = 800
+ALL_LOOKS = 2000  # pairs, as `farm compare` takes at most: every look there is
 FIND_EFFECT = 0.03
 PROCESSES = 2
+SEED = 20261122  # of every case: neither its name nor its place changes what it draws
 # With these, a rate that holds by a small margin has an interval inside its goal (0 of 385 shows "under 1 %").
 SAMPLED_RUNS = 3000
 COVERAGE_RUNS = 1500
 DETECTION_RUNS = 400
 ALARM_RUNS = 600
+LOOKED_RUNS = 1500
 POWER_RUNS = 1600
 HISTORY_RUNS = 600
 
@@ -93,7 +95,7 @@ def _cases() -> list[Case]:
 
 def _held(number: int) -> int:
     case = _cases()[number]
-    random = np.random.default_rng(zlib.crc32(case.name.encode()))
+    random = np.random.default_rng(SEED)
     return sum(case.trial(random) for _ in range(case.runs))
 
 
@@ -116,14 +118,14 @@ def _wilson(held: int, count: int) -> tuple[float, float]:
 # What is asked of them ---------------------------------------------------------------------------------------------
 
 
-def _sampled(random: Random, shape: Shape) -> Assessment:
+def _sampled(random: Random, shape: Shape, nominal_s: float = NOMINAL_S) -> Assessment:
     """As a bench run does it: a first batch, then as many more as it says, until it says enough."""
     whole = runs.series(random, shape(random, MOST_SAMPLES))
     count = FIRST_SAMPLES
     while True:
         found = assess(
             Series(whole.seconds[:count], whole.start_s[:count], whole.reference_s[:count]),
-            NOMINAL_S,
+            nominal_s,
             half_width=HALF_WIDTH,
         )
         more = more_samples(found, HALF_WIDTH, most=MOST_SAMPLES)
@@ -134,6 +136,17 @@ def _sampled(random: Random, shape: Shape) -> Assessment:
 
 def _sampled_covers(shape: Shape) -> Callable[[Random], bool]:
     return lambda random: _covers(_sampled(random, shape))
+
+
+def _estimated_covers(shape: Shape, between: float) -> Callable[[Random], bool]:
+    """The nominal is the median of 5 benches' references, whose levels differ by `between`."""
+
+    def trial(random: Random) -> bool:
+        readings = runs.REFERENCE_NOISE * random.normal(size=(5, FIRST_SAMPLES)) + between * random.normal(size=(5, 1))
+        nominal_s = NOMINAL_S * math.exp(float(np.median(np.median(readings, axis=1))))
+        return _covers(_sampled(random, shape, nominal_s))
+
+    return trial
 
 
 def _covers(found: Assessment) -> bool:
@@ -161,6 +174,9 @@ def _coverage() -> list[Case]:
         )
         for name, shape, goal in shapes
     ]
+    for between, wanted in ((0.0, goal), (0.005, None)):
+        told = f"coverage, sampled to +-1 %: iid, nominal of 5 benches {between:.1%} apart"
+        cases.append(Case(told, COVERAGE_RUNS, _estimated_covers(runs.shape(runs.normal), between), wanted))
     warm = _fixed(runs.shape(runs.normal, runs.flat, runs.warming(0.05)), 120, _covers)
     cases.append(Case("coverage, 120 samples: warm-up of 5 % of the run", DETECTION_RUNS, warm))
     for count in (40, 80, 160):
@@ -238,15 +254,17 @@ def _pairs(random: Random, noise: Noise, scale: float, effect: float, drift: flo
     return [rounds[:, [0, 3]].ravel(), rounds[:, [1, 2]].ravel() * (1 + effect)]
 
 
-def _false_alarm(noise: Noise, scale: float, drift: float) -> Callable[[Random], bool]:
+def _false_alarm(
+    noise: Noise, scale: float, drift: float, min_effect: float = MIN_EFFECT, most: int = MOST_PAIRS
+) -> Callable[[Random], bool]:
     """Two equal builds, compared until `compare` wants no more pairs."""
 
     def trial(random: Random) -> bool:
-        a_s, b_s = _pairs(random, noise, scale, 0.0, drift, MOST_PAIRS)
+        a_s, b_s = _pairs(random, noise, scale, 0.0, drift, most)
         pairs = FIRST_PAIRS
         while True:
-            found = compare(a_s[:pairs], b_s[:pairs], find_effect=FIND_EFFECT)
-            more = more_pairs(found, most=MOST_PAIRS)
+            found = compare(a_s[:pairs], b_s[:pairs], min_effect=min_effect)
+            more = more_pairs(found, most=most)
             if more == 0:
                 return found.answer in (Answer.FASTER, Answer.SLOWER)
             pairs += more
@@ -284,6 +302,14 @@ def _comparison() -> list[Case]:
             cases.append(
                 Case(f"3 % found by the pairs it states: {told}", POWER_RUNS, _found(noise, scale, drift), power)
             )
+    for noise, scale, min_effect, name in (
+        (runs.normal, 0.02, 0.002, "iid"),
+        (runs.normal, 0.01, 0.001, "iid"),
+        (runs.ar(0.7), 0.02, 0.002, "AR(1) 0.7"),
+    ):
+        told = f"false alarm of compare --min-effect {min_effect:g}: {name}, noise {scale:.0%}"
+        alarm = _false_alarm(noise, scale, 0.0, min_effect, ALL_LOOKS)
+        cases.append(Case(told, LOOKED_RUNS, alarm, Goal(high=1)))
     return cases
 
 
