@@ -20,6 +20,7 @@ from farm.daemon.workers import Workers
 from farm.fleet.conditions import read_conditions
 from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.kills import Kills
 from farm.jobs.lease import LeaseExecutor
 from farm.jobs.measuring import BenchExecutor
 from farm.jobs.model_executor import ModelExecutor
@@ -101,6 +102,7 @@ async def open_sharing(
         gate=gate,
         toolchain_of=workers.toolchains.of_view,
         poison=poison,
+        kills=Kills(leasing, phones.fleet),
     )
     look = partial(read_conditions, phones.client)
     personal = LeaseExecutor(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from farm.core.device import DeviceView
 from farm.core.errors import ProtocolError
+from farm.core.field_errors import SHA256_FORM
 from farm.core.identity import DeviceIdentity
 from farm.fleet.named_targets import target_on
 from farm.jobs.attempt import AttemptHost, SessionOffer, Task, Workers, no_verb, text_field
 from farm.jobs.executor import Running
+from farm.jobs.kills import Kills
 from farm.jobs.poison import PoisonLedger
 
 WORKER = "worker"  # source of what workers say
-MAX_KILLS = 100  # told at once
+MAX_KILLS = 2  # of one artifact, told by one attempt: enough to have it refused
+MAX_LOOKED = 1_000_000  # artifacts of one attempt
 MAX_ARTIFACTS = 10_000  # asked about at once
 
 
@@ -39,6 +43,9 @@ class LeaseHost:
     keys: SessionKeys
     gate: Callable[[], tuple[str, int]]
     poison: PoisonLedger
+    kills: Kills
+    # What this attempt has asked about, with the kills that it told of: of nothing else it may tell.
+    looked: dict[str, int] = field(default_factory=dict, kw_only=True)
 
     async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - it has one
         """A way to the lease's phone, good for one session."""
@@ -57,16 +64,41 @@ class LeaseHost:
         """What is known of artifacts that kill."""
         match verb:
             case "poison.look":
-                return {"poisoned": sorted(self.poison.refused(_artifacts(fields)))}
+                artifacts = _artifacts(fields)
+                if len(self.looked) + len(artifacts) <= MAX_LOOKED:
+                    for artifact in artifacts:
+                        self.looked.setdefault(artifact, 0)
+                return {"poisoned": sorted(self.poison.refused(artifacts))}
             case "poison.tell":
                 artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
                 kills = fields.get("kills", 1)
-                if not isinstance(kills, int) or not 1 <= kills <= MAX_KILLS:
+                if not isinstance(kills, int) or isinstance(kills, bool) or not 1 <= kills <= MAX_KILLS:
                     raise ProtocolError(f"a worker tells of 1 to {MAX_KILLS} kills")
-                job = self.running.job
-                await self.poison.tell(artifact, device, what, int(kills), user=job.user, job=job.id)
+                if device not in self.devices():
+                    raise ProtocolError(f"{device} is no phone of this attempt")
+                await self._told(artifact, device, what, kills)
                 return {}
+            case "poison.suspect":
+                artifact, what = text_field(fields, "artifact"), text_field(fields, "what")
+                lease = self.running.lease
+                killed = await self.kills.killed(lease.id, lease.device)
+                if killed:
+                    await self._told(artifact, lease.device, what, 1)
+                return {"killed": killed}
         raise no_verb(verb)
+
+    def devices(self) -> Collection[str]:
+        """The phones that the attempt has had."""
+        return (self.running.lease.device,)
+
+    async def _told(self, artifact: str, device: str, what: str, kills: int) -> None:
+        if artifact not in self.looked:
+            raise ProtocolError("a worker tells only of artifacts that it has asked about")
+        if self.looked[artifact] + kills > MAX_KILLS:
+            raise ProtocolError(f"an attempt tells of at most {MAX_KILLS} kills by one artifact")
+        self.looked[artifact] += kills
+        job = self.running.job
+        await self.poison.tell(artifact, device, what, kills, user=job.user, job=job.id)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Told to those who watch, and kept."""
@@ -93,6 +125,7 @@ class PhoneWork:
         gate: Callable[[], tuple[str, int]],
         toolchain_of: Callable[[DeviceView], str],
         poison: PoisonLedger,
+        kills: Kills,
     ) -> None:
         """`gate`: where workers on this host reach the TVM door. `toolchain_of`: the one its bundle is paired with."""
         self._keys = keys
@@ -100,6 +133,7 @@ class PhoneWork:
         self._gate = gate
         self._toolchain_of = toolchain_of
         self._poison = poison
+        self._kills = kills
 
     async def run(
         self,
@@ -124,7 +158,13 @@ class PhoneWork:
 
     def host_fields(self, running: Running) -> dict[str, Any]:
         """Fields of the LeaseHost of an attempt."""
-        return {"running": running, "keys": self._keys, "gate": self._gate, "poison": self._poison}
+        return {
+            "running": running,
+            "keys": self._keys,
+            "gate": self._gate,
+            "poison": self._poison,
+            "kills": self._kills,
+        }
 
     def toolchain(self, running: Running) -> str:
         """The toolchain of the phone's bundle."""
@@ -155,9 +195,13 @@ class PhoneWork:
 
 def _artifacts(fields: Mapping[str, Any]) -> list[str]:
     given = fields.get("artifacts")
-    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(isinstance(each, str) for each in given):
+    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(map(_is_hash, given)):
         raise ProtocolError(f"the worker's 'artifacts' is no list of at most {MAX_ARTIFACTS} hashes")
     return given
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(SHA256_FORM, value) is not None
 
 
 def about_phone(view: DeviceView) -> dict[str, Any]:

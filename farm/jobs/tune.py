@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from farm.jobs.attempt import SessionOffer, text_field
 from farm.jobs.executor import Running, YieldedError
 from farm.jobs.measuring import epoch_of
 from farm.jobs.phone_work import LeaseHost, PhoneWork
-from farm.jobs.pool import Pool, not_in_pool
+from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
 from farm.jobs.specs import TuneSpec
 from farm.jobs.tasks import TuneTask
 from farm.leasing import NoSuchLeaseError
@@ -65,7 +65,15 @@ class PoolHost(LeaseHost):
 
     async def abort_session(self, reason: str, lease: str) -> None:
         """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""
+        try:
+            self.pool.check(lease)
+        except NotInPoolError:
+            return
         self.keys.abort(lease, reason)
+
+    def devices(self) -> Collection[str]:
+        """The phones that the pool has had."""
+        return self.pool.had
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Verbs about the pool and the records."""

@@ -244,6 +244,13 @@ class Leasing:
         if held is not None and not held.ending:
             self._devices.report_broken_session(held.lease.device, reason)
 
+    async def ended_by_phone(self, lease_id: str) -> bool:
+        """Whether the phone's side ended the lease's last session, which is waited for; False when nobody knows."""
+        held = self._holdings.leases.get(lease_id)
+        if held is not None and held.session is not None:
+            await held.session.over.wait()
+        return held is not None and held.phone_closed
+
     async def revoke(self, target: str, reason: str) -> None:
         """Take a device away from its holder; returns when its session has ended.
 

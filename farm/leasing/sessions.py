@@ -59,6 +59,7 @@ class Held:
     ending: str = ""  # why it ends as soon as its session is over
     lent: bool = False  # its holder may have another bundle on the phone than its own
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
+    phone_closed: bool = False  # its last session was ended by the phone's side
     awaited: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -206,6 +207,7 @@ class Sessions:
             seconds=round(end.seconds, 3),
             detail=end.detail,
         )
+        held.phone_closed = end.outcome is SessionOutcome.PHONE_CLOSED
         # Before the lease ends: the next client must not get a phone that is still busy with this one.
         if not held.internal and end.outcome in ABNORMAL_OUTCOMES:
             reason = end.detail or end.outcome.value

@@ -42,6 +42,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         timed = _timed(task, ran, loaded, nominal_of(kernel.key, task.nominals), daemon)
         if task.profile:
             daemon.progress("timing each operator")
+            session.suspect = ""  # their library is another one
             timed["profile"] = profile(built, daemon.artifact(task.model), session, timed["latency"]["median_ms"] / MS)
     certificate = {**timed["certificate"], **about_build(built, task), "notes": [VIRTUAL] if task.virtual else []}
     return {**numerics, **timed, **built.about(), "certificate": certificate}

@@ -82,6 +82,13 @@ class Daemon:
         """A library has killed what ran it on `device`, so many times; `what` happened, one line."""
         self.call("poison.tell", artifact=artifact, device=device, what=what[:MAX_WORDS_CHARS], kills=kills)
 
+    def suspect(self, artifact: str, what: str) -> bool:
+        """The phone's process died under a library: whether it was that, which the daemon then remembers.
+
+        Returns when the phone was looked at (seconds); its session is over then. False: it may have been a cable.
+        """
+        return bool(self.call("poison.suspect", artifact=artifact, what=what[:MAX_WORDS_CHARS])["killed"])
+
     def keep_records(
         self, *, model: str, name: str, target: object, artifact: str, records: int, best: Mapping[str, Any]
     ) -> int:

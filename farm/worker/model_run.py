@@ -17,11 +17,11 @@ from farm.compiler.fitting import unpack
 from farm.compiler.inputs import Fill
 from farm.compiler.model import Array
 from farm.compiler.reference import flatten
-from farm.core.errors import ModelError, PhoneError
+from farm.core.errors import FarmError, ModelError, PhoneError
 from farm.core.target_key import target_key
 from farm.jobs.tasks import ModelTask
 from farm.worker.daemon import Daemon
-from farm.worker.session import PhoneSession, on_phone, opened
+from farm.worker.session import PhoneProcessError, PhoneSession, on_phone, opened
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder
 
@@ -106,11 +106,16 @@ def one_more_session(daemon: Daemon) -> Iterator[PhoneSession]:
     Raises:
         PhoneError: the phone failed.
     """
+    suspect = ""
     try:
         with opened(daemon.open_session()) as session:
-            yield session
+            try:
+                yield session
+            finally:
+                suspect = session.suspect
     except PhoneError as error:
-        daemon.abort_session(error.message)
+        if not (suspect and isinstance(error, PhoneProcessError) and _killed(daemon, suspect, error.message)):
+            daemon.abort_session(error.message)
         raise
 
 
@@ -125,6 +130,7 @@ def first_run(built: Build, session: PhoneSession, daemon: Hears, *, side: str =
     """
     device = session.device(built.device)
     daemon.progress("uploading")
+    session.suspect = built.compiled.sha256
     times_s = [time.monotonic()]
     name = f"{built.compiled.key[:16]}{side}.so"
     with on_phone("loading the model", built.least_bytes):
@@ -140,9 +146,20 @@ def first_run(built: Build, session: PhoneSession, daemon: Hears, *, side: str =
         times_s.append(time.monotonic())
         outputs = flatten(machine.get_outputs("main"))
         times_s.append(time.monotonic())
+    if not session.alone:
+        session.suspect = ""  # from now on it may be either of two
+    session.alone = False
     names = ("upload_s", "send_inputs_s", "run_s", "fetch_outputs_s")
     timings = {name: times_s[i + 1] - times_s[i] for i, name in enumerate(names)}
     return FirstRun(machine, device, outputs, timings)
+
+
+def _killed(daemon: Daemon, artifact: str, what: str) -> bool:
+    """Whether the daemon holds the library guilty; the phone is looked after then."""
+    try:
+        return daemon.suspect(artifact, what)
+    except FarmError:
+        return False
 
 
 def _records(task: ModelTask, daemon: Daemon) -> Path | None:

@@ -30,6 +30,10 @@ class PhoneSessionError(PhoneError):
     code = "session"
 
 
+class PhoneProcessError(PhoneSessionError):
+    """The process that served the session is gone: it crashed, or the session was cut."""
+
+
 class PhoneOutOfMemoryError(PhoneError):
     """The phone is out of memory."""
 
@@ -41,6 +45,8 @@ class PhoneSession:
 
     def __init__(self, session: Any) -> None:
         self.raw = session  # tvm.rpc.RPCSession
+        self.suspect = ""  # SHA-256 of the library to blame, should the phone's process die now; "": nobody knows
+        self.alone = True  # whether one library at most was loaded
 
     def device(self, kind: str) -> Any:
         """The phone's device for a TVM target kind (`llvm`, `opencl`).
@@ -121,6 +127,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
                 hint="a phone with more memory, --precision float16, or a smaller batch",
                 evidence=evidence,
             ) from error
-        died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
-        said = died if "kShutdown" in text else first_line(error)
-        raise PhoneSessionError(f"{step} failed: {said}", evidence=evidence) from error
+        if "kShutdown" in text:
+            died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
+            raise PhoneProcessError(f"{step} failed: {died}", evidence=evidence) from error
+        raise PhoneSessionError(f"{step} failed: {first_line(error)}", evidence=evidence) from error

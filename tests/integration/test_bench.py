@@ -80,7 +80,7 @@ class Lab:
         self.logs = AttemptLogs(folder / "logs")
         self.port = port
         self.keys = OneKey()
-        self.steps = []
+        self.steps, self.suspected = [], []
         self.heard = asyncio.Event()
         self.model = self.artifacts.add(build().SerializeToString(deterministic=True))
         self.count = 0
@@ -119,6 +119,7 @@ class Lab:
             gate=lambda: ("127.0.0.1", port or self.port),
             toolchain_of=lambda view: "default",
             poison=SimpleNamespace(refused=lambda artifacts: frozenset()),
+            kills=SimpleNamespace(killed=self.killed),
         )
         executor = {
             "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals),
@@ -126,6 +127,11 @@ class Lab:
             "run": ModelExecutor(work, "farm.worker.run", RunTask),
         }[kind]
         return await executor.run(running)
+
+    async def killed(self, lease_id, device):
+        """The phone was looked at."""
+        self.suspected.append(device)
+        return False
 
     async def look(self, serial):
         """The phone's condition."""

@@ -58,6 +58,7 @@ def main(payload, daemon):
                     )
                     daemon.progress("kept", version=version)
                 case "poison":
+                    phones.poisoned([rest])  # a worker tells only of what it has asked about
                     phones.tell_poison(rest, state.phones[0].device, "SIGSEGV")
                     daemon.progress("told", poisoned=sorted(phones.poisoned([rest, "f" * 64])))
         time.sleep(POLL_S)

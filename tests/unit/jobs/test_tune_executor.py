@@ -1,5 +1,6 @@
 """What a tune attempt's worker may ask for, and how long it may search."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,8 @@ from farm.leasing import NoSuchLeaseError
 
 
 class Pool:
+    had = ("pixel",)
+
     def __init__(self):
         self.given = []
 
@@ -53,11 +56,11 @@ class Keeper:
 
 @pytest.fixture
 def host():
-    running = SimpleNamespace(job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0"))
+    running = SimpleNamespace(job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"))
     poison = SimpleNamespace(refused=frozenset)
     return PoolHost(
         running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
-        pool=Pool(), keeper=Keeper(), about={"target": {"kind": "llvm"}},
+        pool=Pool(), kills=None, keeper=Keeper(), about={"target": {"kind": "llvm"}},
     )  # fmt: skip
 
 
@@ -82,6 +85,59 @@ async def test_the_pool_is_told_with_what_all_phones_share(host):
     for on in (True, False):
         assert await host.serve("pool.search", {"on": on}) == {}
         assert host.pool.searches is on
+
+
+A, B = "a" * 64, "b" * 64
+
+
+class Ledger:
+    def __init__(self):
+        self.told = []
+
+    def refused(self, artifacts):
+        return frozenset()
+
+    async def tell(self, artifact, device, what, kills, *, user, job):
+        self.told.append((artifact, device, kills))
+
+
+async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_most(host):
+    host = replace(host, poison=Ledger())
+
+    async def tell(artifact, kills=1, device="pixel"):
+        fields = {"artifact": artifact, "device": device, "what": "SIGSEGV", "kills": kills}
+        return await host.serve("poison.tell", fields)
+
+    with pytest.raises(ProtocolError, match="asked about"):
+        await tell(A)
+    await host.serve("poison.look", {"artifacts": [A, B]})
+    with pytest.raises(ProtocolError, match="no phone of this attempt"):
+        await tell(A, device="somebody's")
+    for wrong in (3, True, 100):
+        with pytest.raises(ProtocolError):
+            await tell(A, wrong)
+    assert await tell(A) == await tell(A) == {}
+    with pytest.raises(ProtocolError, match="at most 2"):
+        await tell(A)
+    await tell(B, 2)
+    assert host.poison.told == [(A, "pixel", 1), (A, "pixel", 1), (B, "pixel", 2)]
+
+
+@pytest.mark.parametrize("guilty", [True, False])
+async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
+    class Kills:
+        async def killed(self, lease, device):
+            return guilty and (lease, device) == ("L0", "pixel")
+
+    host = replace(host, poison=Ledger(), kills=Kills())
+    await host.serve("poison.look", {"artifacts": [A]})
+    assert await host.serve("poison.suspect", {"artifact": A, "what": "it died"}) == {"killed": guilty}
+    assert host.poison.told == [(A, "pixel", 1)] * guilty
+
+
+async def test_no_session_of_others_is_cut(host):
+    await host.abort_session("mine now", "L7")
+    assert host.keys.aborted == ()
 
 
 RECORDS = {"model": "k", "name": "net", "target": {"kind": "llvm"}, "artifact": "a", "records": 4, "best": {"x": 1}}
