@@ -164,6 +164,15 @@ def fixed_inputs(
     return tuple(_fixed(source, spec, shapes, or_else) for spec in source.inputs)
 
 
+def open_shapes(source: Fed, shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> tuple[str, ...]:
+    """The options that would fix the inputs that `shapes` leaves open: 1 where nothing is known."""
+    return tuple(
+        _typed(spec, spec.shape)
+        for spec in source.inputs
+        if spec.name not in shapes and not all(isinstance(size, int) for size in spec.shape)
+    )
+
+
 def read_arrays(npz: bytes) -> dict[str, Array]:
     """The arrays in an .npz file's bytes, which are never unpickled.
 

@@ -55,7 +55,14 @@ def read(data: bytes, name: str) -> SourceModel:
         return relax_model.read_json(data, name)
     if kind == "script":
         return relax_model.read_script(data, name)
-    return tflite_model.read(data, name) if kind == "tflite" else onnx_model.read(data, name)
+    if kind == "tflite":
+        return tflite_model.read(data, name)
+    try:
+        return onnx_model.read(data, name)
+    except ModelError as error:
+        if data[:1] == onnx_model.FIRST or name.lower().endswith(".onnx"):
+            raise
+        raise ModelError(f"{name} is of no known model format", hint=f"formats: {FORMATS}") from error
 
 
 def format_of(data: bytes, name: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,6 +23,8 @@ from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
 from farm.compiler.onnx_inputs import input_specs
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError
+
+FIRST = b"\x08"  # every ONNX file begins with ir_version, field 1 of ModelProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,16 @@ class OnnxModel:
                 hint="rewrite that node, or export the model with fixed shapes and constants",
             ) from error
 
+    def operators(self) -> Counter[str]:
+        """ONNX's names of the graph's operators, and how often each stands in it."""
+        return Counter(node.op_type for node in self.proto.graph.node)
+
+    def parameters(self) -> tuple[int, int]:
+        """Elements of all weights, and their bytes."""
+        tensors = self.proto.graph.initializer
+        sizes = [(math.prod(each.dims), onnx.helper.tensor_dtype_to_np_dtype(each.data_type)) for each in tensors]
+        return sum(size for size, _ in sizes), sum(size * dtype.itemsize for size, dtype in sizes)
+
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """ONNX's own evaluator (numpy, shares no code with TVM)."""
         try:
@@ -76,7 +90,7 @@ def read(data: bytes, name: str) -> OnnxModel:
     try:
         proto = onnx.load_model_from_string(data)
     except DecodeError as error:
-        looks = data[:1] == b"\x08"  # every ONNX file begins with ir_version, field 1 of ModelProto
+        looks = data[:1] == FIRST
         raise ModelError(
             f"{name} is an ONNX model that is cut short or damaged" if looks else f"{name} is not an ONNX model",
             hint="copy or export it again" if looks else "export the model as ONNX (torch.onnx.export, tf2onnx ...)",

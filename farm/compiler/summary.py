@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from farm.compiler.model import ImportedModel, TensorSpec, numpy_dtype
+from farm.compiler.model import ImportedModel, SourceModel, TensorSpec, numpy_dtype
+from farm.compiler.onnx_model import OnnxModel
 from farm.compiler.symbolic import dimensions
 
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
@@ -46,7 +47,31 @@ class Summary:
             "parameters": self.parameters,
             "parameters_bytes": self.parameters_bytes,
             "macs": self.macs,
+            "open": [],
         }
+
+
+def outline(source: SourceModel, missing: Sequence[str]) -> dict[str, Any]:
+    """What can be said of a model whose shapes are open, as JSON; `missing`: the options that would fix them.
+
+    Operators and parameters are the file's own, and only an ONNX file tells them.
+    """
+    known: dict[str, Any] = {"operators": None, "parameters": None, "parameters_bytes": None}
+    if isinstance(source, OnnxModel):
+        elements, size_bytes = source.parameters()
+        known = {
+            "operators": dict(source.operators().most_common()), "parameters": elements, "parameters_bytes": size_bytes,
+        }  # fmt: skip
+    return {
+        "name": source.name,
+        "format": source.format,
+        "sha256": source.sha256,
+        "inputs": [_tensor(spec) for spec in source.inputs],
+        "outputs": [{"name": name} for name in source.outputs],
+        **known,
+        "macs": None,
+        "open": list(missing),
+    }
 
 
 def summarise(model: ImportedModel) -> Summary:

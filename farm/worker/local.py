@@ -18,12 +18,13 @@ from tvm import relax
 from farm.compiler.build import Wanted, build
 from farm.compiler.compile import Recipe
 from farm.compiler.fitting import unpack
+from farm.compiler.inputs import open_shapes
 from farm.compiler.load import file_bytes, import_model, load, read
 from farm.compiler.package import is_package
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
-from farm.compiler.summary import summarise
+from farm.compiler.summary import outline, summarise
 from farm.compiler.targets import TargetRefusedError, device_of, host_target, is_texture
 from farm.compiler.tvm_errors import first_line
 from farm.core.error_wire import error_to_wire
@@ -134,13 +135,16 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What is in a model file.
+    """What is in a model file; while its shapes are open, what can be said without them.
 
     Raises:
         ModelError: as `farm.compiler.load.load`.
     """
-    model = load(Path(request["model"]), shapes=request["shapes"], dtypes=request["dtypes"])
-    return summarise(model).to_wire()
+    path = Path(request["model"])
+    source = read(file_bytes(path), path.name)
+    if missing := open_shapes(source, request["shapes"]):
+        return outline(source, missing)
+    return summarise(import_model(source, request["shapes"], request["dtypes"])).to_wire()
 
 
 def import_to(request: Mapping[str, Any]) -> dict[str, Any]:

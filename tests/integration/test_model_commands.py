@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from farm.compiler.package import write_package
+from tests.support.packages import MADE
+from tests.support.tiny_model import tiny_onnx
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -34,9 +38,29 @@ def test_an_imported_model_is_the_same_model(folder):
     assert set(after["operators"]) - set(before["operators"]) == {"astype"}
 
 
+def test_of_an_open_model_is_said_what_is_known(folder):
+    (folder / "open.onnx").write_bytes(tiny_onnx(batch="n"))
+    shown = farm(folder, "show", "open.onnx")
+    assert "inputs: x [n, 4, 8, 8] float32\n" in shown.stdout
+    assert "parameters: 344 " in shown.stdout
+    assert "1 GlobalAveragePool" in shown.stdout
+    assert shown.stdout.endswith("give them: --shape 'x:[1,4,8,8]'\n")
+    about = json.loads(farm(folder, "show", "open.onnx", "--json").stdout)
+    assert (about["macs"], about["open"]) == (None, ["--shape 'x:[1,4,8,8]'"])
+
+
+def test_a_package_says_what_it_is(folder):
+    (folder / "net.farm.tar").write_bytes(write_package(MADE, {"model.so": b"library", "reference.npz": b"arrays"}))
+    shown = farm(folder, "show", "net.farm.tar").stdout
+    assert "net.onnx: a package, of onnx" in shown
+    assert "inputs: x 1x4 float32\noutputs: y 1x2 bfloat16\n" in shown
+    assert "by farm 1, TVM 0.27.0, linker ld.lld" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["show", "/etc/passwd"], "passwd is of no known model format"),
         (["show", "absent.onnx"], "absent.onnx does not exist"),
         (["show", "net.onnx", "--shape", "inptu:[1]"], "did you mean 'input'?"),
         (["show", "net.onnx", "--shape", "input:1x3"], "is no list in brackets"),
