@@ -75,7 +75,8 @@ def read_json(data: bytes, name: str) -> RelaxModel:
         ModelError: it is neither, is damaged, or another TVM version wrote it.
     """
     try:
-        document = json.loads(data)
+        text = data.decode()
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f"{name} is JSON that is cut short or damaged", hint="copy or import it again", evidence=str(error)
@@ -84,7 +85,8 @@ def read_json(data: bytes, name: str) -> RelaxModel:
     if isinstance(document, dict) and document.get("kind") == KIND:
         module, version, outputs = _checked(document, name)
     elif isinstance(document, dict) and isinstance(document.get("nodes"), list) and "root_index" in document:
-        module, version = data.decode(), str((document.get("metadata") or {}).get("tvm_version", "unknown"))
+        about = document.get("metadata")
+        module, version = text, str(about.get("tvm_version", "unknown") if isinstance(about, dict) else "unknown")
     else:
         raise ModelError(
             f"{name} is JSON, but no Relax module", hint="tvm.ir.save_json or `farm model import` make one"
@@ -122,7 +124,7 @@ def _checked(document: Mapping[str, Any], name: str) -> tuple[str, str, tuple[st
         if hashlib.sha256(module.encode()).hexdigest() != wanted:
             raise ModelError(f"{name} is damaged: its module has another hash than it says", hint="import it again")
         return str(module), str(document["tvm"]), tuple(str(each["name"]) for each in document["outputs"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, UnicodeError) as error:
         raise ModelError(f"{name} is no whole model file of the farm", hint="import it again") from error
 
 
