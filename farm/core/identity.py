@@ -70,6 +70,7 @@ class DeviceIdentity:
     cpu: tuple[CpuCluster, ...] = ()
     cpu_features: tuple[str, ...] = ()
     virtual: bool = False
+    clock_policy: str = ""  # governors of its CPU clusters and GPU when it was identified, as far as readable
     # TVM targets that follow, by farm's name for them ("cpu", "adreno", "opencl"): a tag or a target dict.
     targets: Mapping[str, object] = field(default_factory=dict)
     raw: Mapping[str, str] = field(default_factory=dict)  # the properties the facts came from, unnormalised

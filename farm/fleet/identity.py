@@ -31,6 +31,8 @@ _CPU_GLOBS = (
     "/sys/devices/system/cpu/cpufreq/policy[0-9]*/related_cpus",
     "/sys/devices/system/cpu/cpu[0-9]*/regs/identification/midr_el1",
 )
+_CPU_GOVERNORS = "/sys/devices/system/cpu/cpufreq/policy[0-9]*/scaling_governor"
+_GPU_GOVERNOR = "/sys/class/kgsl/kgsl-3d0/devfreq/governor"
 _VIRTUAL_ABI = "farm.virtual.abi"
 _MARKET_NAMES = (
     "ro.product.marketname",  # Xiaomi
@@ -73,7 +75,7 @@ show() {{
   done
 }}
 echo '{SECTION}files'
-show {" ".join((*SOC_FILES, *_CPU_GLOBS))}
+show {" ".join((*SOC_FILES, *_CPU_GLOBS, _CPU_GOVERNORS, _GPU_GOVERNOR))}
 gpu=$(show {" ".join(STATED_IN)})
 echo "$gpu"
 echo '{SECTION}gles'
@@ -163,9 +165,20 @@ def identify(raw: RawIdentity) -> DeviceIdentity:
         cpu=cpu.clusters,
         cpu_features=cpu.features,
         virtual=bool(virtual_abi),
+        clock_policy=clock_policy(raw.files),
         targets=targets_of(abi, cpu, gpu.family, virtual=bool(virtual_abi)),
         raw=_kept(raw),
     )
+
+
+def clock_policy(files: Mapping[str, str]) -> str:
+    """Which governors set the clocks, "schedutil, gpu msm-adreno-tz"; empty when nothing is readable.
+
+    Clusters are not told apart: one that is offline just then shows no governor, and that is no other policy.
+    """
+    cpu = {text.strip() for path, text in files.items() if path.endswith("/scaling_governor") and text.strip()}
+    gpu = files.get(_GPU_GOVERNOR, "").strip()
+    return ", ".join([*sorted(cpu), *([f"gpu {gpu}"] if gpu else [])])
 
 
 def _first(properties: Mapping[str, str], *names: str) -> str:

@@ -16,7 +16,7 @@ from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Heat, Life, Service
 from farm.core.errors import FarmError, PhoneError, UserError
 from farm.core.job import Job
-from farm.core.requests import Lease
+from farm.core.requests import Lease, LeaseRequest
 from farm.jobs.planning import request_of, usable
 from farm.jobs.ports import Devices, Leases
 
@@ -45,7 +45,7 @@ class Alike:
     abi: str
     targets: str  # canonical JSON
     bundle: str  # hash
-    clock_policy: str = ""  # nothing sets clocks yet
+    clock_policy: str = ""  # governors; "" when none is readable
 
 
 def alike(view: DeviceView) -> Alike | None:
@@ -55,7 +55,21 @@ def alike(view: DeviceView) -> Alike | None:
         return None
     targets = json.dumps(identity.targets, sort_keys=True, default=str)
     soc, gpu = identity.soc, identity.gpu
-    return Alike(soc.model or soc.name, f"{gpu.model} {gpu.cores}".strip(), identity.abi, targets, view.bundle)
+    gpu_name = f"{gpu.model} {gpu.cores}".strip()
+    return Alike(soc.model or soc.name, gpu_name, identity.abi, targets, view.bundle, identity.clock_policy)
+
+
+def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
+    """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
+    groups: dict[Alike, set[str]] = {}
+    for view in views:
+        meant = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
+        if meant and usable(view) and (like := alike(view)) is not None:
+            groups.setdefault(like, set()).add(view.name)
+    most = max(map(len, groups.values()), default=0)
+    enough = most if devices == "all" else min(most, devices)
+    able = frozenset(name for names in groups.values() if len(names) >= enough for name in names)
+    return replace(request, prefer=able)
 
 
 @dataclass(frozen=True, slots=True)

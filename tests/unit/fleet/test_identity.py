@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from farm.core.identity import Confidence, CpuCluster, DeviceIdentity
 from farm.fleet import vitals
 from farm.fleet.getprop import decode, parse_getprop
-from farm.fleet.identity import READ_COMMAND, NoIdentityError, RawIdentity, identify, read_identity
+from farm.fleet.identity import READ_COMMAND, NoIdentityError, RawIdentity, clock_policy, identify, read_identity
 from farm.fleet.shell_output import SECTION
 from tests.unit.fleet.captures import PHONES, answer, capture, every
 
@@ -425,3 +425,14 @@ def test_reading_can_be_cancelled() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(scenario())
+
+
+def test_governors_are_the_clock_policy() -> None:
+    policy = "/sys/devices/system/cpu/cpufreq/policy"
+    files = {f"{policy}0/scaling_governor": "schedutil", f"{policy}4/scaling_governor": "schedutil"}
+    assert clock_policy(files) == "schedutil"
+    assert clock_policy({**files, "/sys/class/kgsl/kgsl-3d0/devfreq/governor": "msm-adreno-tz"}) == (
+        "schedutil, gpu msm-adreno-tz"
+    )
+    assert clock_policy({**files, f"{policy}7/scaling_governor": "performance"}) == "performance, schedutil"
+    assert clock_policy({}) == ""
