@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -12,12 +13,12 @@ from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from farm.core.errors import HostError
-from farm.store.backup import backup_name, copy_database, newest_backup
+from farm.store.backup import copy_before, newest_backup
 from farm.store.engine import sqlite_engine
 from farm.store.reserve import Reserve
 from farm.store.rows import select_jobs, select_leases
 from farm.store.schema import SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
-from farm.store.trouble import trouble_of
+from farm.store.trouble import PRIMARY_CODE, trouble_of
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
@@ -67,7 +68,7 @@ def open_file(path: Path, reserve: Reserve) -> Opened:
                 "the last changes are lost", path,
             )  # fmt: skip
         epoch = _count_start(path, reserve)
-    except (DatabaseError, ValueError, OverflowError) as error:  # texts, JSON and times that cannot be read
+    except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also texts, JSON, times not to be read
         reading.dispose()
         raise unusable(path, error) from error
     except BaseException:
@@ -196,26 +197,55 @@ def _bring_up(path: Path, version: int | None) -> None:
     """Migrate an older database, after copying it aside."""
     from farm.store.migrate import migrate
 
-    backup = backup_name(path, f"schema{version or 0}")
-    copy_database(path, backup)
+    try:
+        backup, made = copy_before(path, f"schema{version or 0}")
+    except HostError as error:
+        if (trouble := trouble_of(error)) is None:
+            raise
+        raise DatabaseUnusableError(
+            f"cannot use the database {path}: it is of an earlier release and cannot be copied before it is brought up "
+            f"to date: {trouble.reason}",
+            hint=trouble.hint, evidence=trouble.evidence,
+        ) from error  # fmt: skip
     engine = sqlite_engine(path, begin="BEGIN IMMEDIATE", synchronous="FULL", foreign_keys=False)
     try:
         try:
             with engine.begin() as connection:
                 migrate(connection, version)
-        except (ValueError, LookupError, IntegrityError) as error:
-            backup.unlink()  # nothing was changed: a daemon that is started again and again must not pile up copies
+        except BaseException as error:
+            # A daemon that is started again and again must not pile up copies.
+            if made and _is_still(engine, version, path):
+                backup.unlink(missing_ok=True)
+            if not isinstance(error, (ValueError, LookupError, IntegrityError)):
+                raise
             raise DatabaseUnusableError(
                 f"{path} cannot be brought up to date from schema version {version}; it is as it was",
                 hint="go on with the farm release that wrote it, and report this",
                 evidence=f"{type(error).__name__}: {error}",
             ) from error
         logger.info("%s: from schema version %s to %d (backup: %s)", path, version, SCHEMA_VERSION, backup)
-        raw = engine.raw_connection()
-        raw.cursor().execute("VACUUM")  # from now on the file can shrink: auto_vacuum begins with one
-        raw.close()
+        _tidy(engine, path, "VACUUM")  # from now on the file can shrink: auto_vacuum begins with one
     finally:
         engine.dispose()
+
+
+def _is_still(engine: Engine, version: int | None, path: Path) -> bool:
+    """Whether the schema is as it was: of a commit that failed on the disk's word, nobody knows."""
+    with contextlib.suppress(DatabaseError, sqlite3.Error, HostError), engine.connect() as connection:
+        return version_of(connection, path) == version
+    return False
+
+
+def _tidy(engine: Engine, path: Path, statement: str) -> None:
+    """Do what only saves space; without room for it the start goes on."""
+    try:
+        with contextlib.closing(engine.raw_connection()) as raw:
+            raw.cursor().execute(statement).fetchall()
+    except sqlite3.Error as error:
+        trouble = trouble_of(error)
+        if trouble is None or _is_damage(error):
+            raise
+        logger.warning("%s: %s was left out, which costs only space: %s", path, statement, trouble.reason)
 
 
 def _was_serving(engine: Engine) -> bool:
@@ -235,9 +265,7 @@ def _count_start(path: Path, reserve: Reserve) -> int:
                 raise
             with engine.begin() as connection:
                 epoch = next_epoch(connection)
-        raw = engine.raw_connection()
-        raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        raw.close()
+        _tidy(engine, path, "PRAGMA wal_checkpoint(TRUNCATE)")
         return epoch
     finally:
         engine.dispose()
@@ -246,15 +274,19 @@ def _count_start(path: Path, reserve: Reserve) -> int:
 def unusable(path: Path, error: Exception) -> DatabaseUnusableError:
     """In words: damage asks for a backup, anything else for the host's administrator."""
     said = str(getattr(error, "orig", None) or error)
-    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
     trouble = trouble_of(error)
     if isinstance(error, OSError):
         return DatabaseUnusableError(f"cannot use the database {path}: {error.strerror}", hint="farm doctor")
-    if trouble is None or (code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)):
+    if trouble is None or _is_damage(error):
         return damaged(path, said)
     return DatabaseUnusableError(
         f"cannot use the database {path}: {trouble.reason}", hint=trouble.hint, evidence=trouble.evidence
     )
+
+
+def _is_damage(error: Exception) -> bool:
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    return code is not None and code & PRIMARY_CODE in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _newest(name: Path | str) -> str:

@@ -54,7 +54,12 @@ def trouble_of(error: BaseException) -> Trouble | None:
     for each in _chain(error):
         if isinstance(each, FileGoneError):
             return Trouble(*GONE, evidence=str(each))
-        if isinstance(each, DBAPIError) and (found := _of_driver(each)) is not None:
+        found = None
+        if isinstance(each, DBAPIError):
+            found = _of_driver(each)
+        elif isinstance(each, sqlite3.Error):  # of a statement outside the engine's transactions (VACUUM)
+            found = _of_sqlite(each)
+        if found is not None:
             return found
     return None
 
@@ -62,15 +67,18 @@ def trouble_of(error: BaseException) -> Trouble | None:
 def _of_driver(error: DBAPIError) -> Trouble | None:
     said = error.orig
     if isinstance(said, sqlite3.Error):
-        code = getattr(said, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & PRIMARY_CODE
-        words = _SQLITE.get(code)
-        return Trouble(*words, evidence=str(said)) if words else None
+        return _of_sqlite(said)
     state = getattr(said, "sqlstate", None)
     if state is None:  # the driver has no server: there is nobody to give a code
         lost = isinstance(error, OperationalError | InterfaceError)
         return Trouble(*UNREACHABLE, evidence=str(said).strip()) if lost else None
     words = _SERVER.get(state) or _SERVER.get(state[:2])
     return Trouble(*words, evidence=str(said).strip()) if words else None
+
+
+def _of_sqlite(said: sqlite3.Error) -> Trouble | None:
+    words = _SQLITE.get(getattr(said, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & PRIMARY_CODE)
+    return Trouble(*words, evidence=str(said)) if words else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,0 +1,195 @@
+"""Starts that fail or are killed on the way leave the database as it was, and no pile of copies."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import event
+
+from farm.store.engine import sqlite_engine
+from farm.store.opening import DatabaseUnusableError
+from farm.store.schema import SCHEMA_VERSION
+from farm.store.store import Store
+from tests.unit.store.test_migrations import second_release
+from tests.unit.store.test_trouble import IN_NAMESPACE, ROOT, TMPFS, mountable, sqlite_error
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import farm.store.migrate
+from farm.store.store import Store
+farm.store.migrate.migrate = lambda *_: os._exit(9)
+Store.open(Path(sys.argv[1]))
+"""
+# Opens copies of a database of schema 2 with less and less room left.
+FULL = """
+import json, os, shutil, sys
+from pathlib import Path
+from farm.store.opening import DatabaseUnusableError
+from farm.store.store import Store
+
+disk, source = Path(sys.argv[1]), Path(sys.argv[2])
+size, told = source.stat().st_size, []
+for tenths in (0, 5, 12, 18, 24, 60):
+    path = disk / "farm.db"
+    shutil.copy(source, path)
+    filler = disk / "filler"
+    filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - tenths * size // 10)))
+    before = []
+    for _ in range(3):
+        try:
+            Store.open(path).close()
+            said = ""
+        except DatabaseUnusableError as error:
+            said = error.message
+        before.append((said, sum(each.name.count("backup") for each in disk.iterdir())))
+    told.append(before)
+    for each in disk.iterdir():
+        each.unlink()
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "farm.db"
+    second_release(path)
+    return path
+
+
+def copies(path):
+    return sorted(each.name for each in path.parent.glob("*.backup-*"))
+
+
+def version(path):
+    with sqlite3.connect(path) as connection:
+        return connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()[0]
+
+
+@pytest.mark.parametrize("error", [sqlite_error(sqlite3.SQLITE_FULL), KeyboardInterrupt(), ValueError("no number")])
+def test_a_migration_that_changed_nothing_leaves_no_copy(path, monkeypatch, error):
+    def fails(connection, _):
+        connection.exec_driver_sql("DELETE FROM lease")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("farm.store.migrate.migrate", fails)
+        with pytest.raises(
+            KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DatabaseUnusableError
+        ) as told:
+            Store.open(path)
+    if "full" in str(error):
+        assert "the disk is full" in told.value.message
+    assert copies(path) == []
+    assert version(path) == 2
+    Store.open(path).close()
+    assert version(path) == SCHEMA_VERSION
+    assert len(copies(path)) == 1
+
+
+def killed(path):
+    done = subprocess.run([sys.executable, "-c", KILLED, path], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 9, done.stderr
+
+
+def test_killed_starts_leave_one_copy(path):
+    killed(path)
+    (copy,) = copies(path)
+    (path.parent / f"{copy}.part").write_bytes(b"half a copy")
+    killed(path)
+    assert copies(path) == [copy]
+    Store.open(path).close()
+    assert copies(path) == [copy]
+    assert version(path.parent / copy) == 2
+
+
+def test_a_database_that_changed_since_is_copied_anew(path):
+    killed(path)
+    (copy,) = copies(path)
+    (path.parent / copy).rename(path.parent / "farm.db.backup-20250101T000000Z-schema2")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
+    connection.close()
+    Store.open(path).close()
+    assert len(copies(path)) == 2
+
+
+class FullCursor(sqlite3.Cursor):
+    """Of a disk on which there is room for changes, but not for tidying."""
+
+    code = sqlite3.SQLITE_FULL
+
+    def execute(self, sql, *parameters):
+        if sql.startswith(("VACUUM", "PRAGMA wal_checkpoint")):
+            error = sqlite3.OperationalError("as told")
+            error.sqlite_errorcode = self.code
+            raise error
+        return super().execute(sql, *parameters)
+
+
+class FullConnection(sqlite3.Connection):
+    def cursor(self, *_):
+        return FullCursor(self)
+
+
+@pytest.fixture
+def no_room_to_tidy(monkeypatch):
+    def engine_of(path, **options):
+        engine = sqlite_engine(path, **options)
+
+        @event.listens_for(engine, "do_connect")
+        def with_ours(_dialect, _record, _arguments, options):
+            options["factory"] = FullConnection
+
+        return engine
+
+    monkeypatch.setattr("farm.store.opening.sqlite_engine", engine_of)
+
+
+def test_a_start_goes_on_without_room_to_tidy(path, no_room_to_tidy, caplog):
+    with caplog.at_level(logging.WARNING):
+        store = Store.open(path)
+    assert store.epoch == 8
+    store.close()
+    assert version(path) == SCHEMA_VERSION
+    said = [each.message for each in caplog.records if "was left out" in each.message]
+    assert ["VACUUM" in said[0], "wal_checkpoint" in said[1]] == [True, True]
+    assert all("the disk is full" in each for each in said)
+
+
+def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatch):
+    monkeypatch.setattr(FullCursor, "code", sqlite3.SQLITE_CORRUPT)
+    with pytest.raises(DatabaseUnusableError, match="is damaged"):
+        Store.open(path)
+
+
+def test_with_less_and_less_room(path, tmp_path):
+    if not mountable():
+        pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
+    connection = sqlite3.connect(path)
+    connection.executemany(
+        "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts)"
+        " VALUES (?, 'j1', ?, 'pixel', 'l1', ?, 'done', 1.0, 2.0, ?)",
+        [(f"a{number}", number, number, json.dumps({"x": "y" * 600})) for number in range(10, 1000)],
+    )
+    connection.commit()
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        [*IN_NAMESPACE, TMPFS, "sh", "24m", str(disk), sys.executable, "-c", FULL, str(disk), str(path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all("the disk is full" in said for starts in told for said, _ in starts if said), told
+    # None is left of a start that changed nothing, one of those that went through.
+    assert all(left == (not starts[0][0]) for starts in told for _, left in starts), told
+    assert ["cannot be copied" in starts[0][0] for starts in told[:4]] == [False, True, False, False]
+    assert [said for starts in told[-2:] for said, _ in starts] == [""] * 6
