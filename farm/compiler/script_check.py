@@ -45,6 +45,7 @@ _NO_PART = (
 )  # fmt: skip
 _AXIS = frozenset({"remap", "spatial", "reduce", "scan", "opaque", "S", "R"})  # T.axis.NAME
 _KEYWORD_OF_HOST = "derive_func"  # of R.Callable: the name of a function of TVM's that shape inference calls
+_PLAIN_OF_CALLABLE = 3  # its positional arguments before that
 _BUFFER_FIELDS = frozenset({"data", "dtype", "elem_offset", "shape", "strides"})
 _BUFFER_METHODS = frozenset({"access_ptr", "astype", "vload", "vstore"})
 _STATEMENTS = (
@@ -237,13 +238,19 @@ class _Checker:
                 self._callee(func)
                 for argument in (*node.args, *(each.value for each in node.keywords)):
                     self._expression(argument)
-                if any(each.arg in (None, _KEYWORD_OF_HOST) for each in node.keywords):
-                    raise self._refused(node, "keywords that call the host's functions, or are not named, are refused")
+                self._no_function_of_host(node)
             case ast.Subscript(value=ast.Subscript(value=ast.Name(id="metadata"), slice=kind), slice=number):
                 if not (isinstance(kind, ast.Constant) and isinstance(number, ast.Constant)):
                     raise self._refused(node, 'metadata is read as metadata["kind"][number] only')
             case _:
                 self._children(node)
+
+    def _no_function_of_host(self, node: ast.Call) -> None:
+        named = any(each.arg in (None, _KEYWORD_OF_HOST) for each in node.keywords)
+        kind = isinstance(node.func, ast.Attribute) and node.func.attr == "Callable"
+        spread = len(node.args) > _PLAIN_OF_CALLABLE or any(isinstance(each, ast.Starred) for each in node.args)
+        if named or (kind and spread):
+            raise self._refused(node, "arguments that name functions of the host, or are not named, are refused")
 
     def _value(self, node: ast.expr, said: str) -> None:
         bound = self._bound
@@ -284,6 +291,8 @@ class _Checker:
         said = ast.unparse(node)
         root, *parts = said.split(".")
         found: Any = ROOTS[root]
+        if said in _DECORATORS:
+            raise self._refused(node, f"`{said}` stands above a function or a class only")
         if root == "T" and len(parts) == 2 and parts[0] == "axis" and parts[1] in _AXIS:
             return
         for depth, part in enumerate(parts):
