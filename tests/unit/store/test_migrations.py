@@ -168,7 +168,7 @@ def test_no_room_for_the_copy_no_migration(tmp_path, monkeypatch):
     def full(*_):
         raise HostError("cannot copy: no room")
 
-    monkeypatch.setattr("farm.store.opening.copy_database", full)
+    monkeypatch.setattr("farm.store.backup.copy_database", full)
     with pytest.raises(HostError, match="no room"):
         Store.open(path)
     with sqlite3.connect(path) as connection:
