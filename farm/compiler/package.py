@@ -57,6 +57,10 @@ class PackageUnfitError(PackageError):
     code = "package_unfit"
 
 
+class PackageForeignError(PackageUnfitError):
+    """The package is for another CPU or platform."""
+
+
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -73,7 +77,7 @@ class Manifest:
     """What `package.json` says."""
 
     format: int
-    name: str  # of the model: its file name
+    name: Annotated[str, Field(min_length=1)]  # of the model: its file name
     source_format: str  # of the model file: onnx, torch, tflite, relax, keras
     source_sha256: Sha256  # of the model file
     key: Sha256  # ImportedModel.key
@@ -244,13 +248,16 @@ def check_fits(manifest: Manifest, abi: Abi, platform: Platform, device: str, fe
     `device` is TVM's (cpu, opencl, vulkan); `features` are LLVM's names of what the phone's CPU is known to have
     beyond its ABI.
 
+    Instructions that an `mcpu` alone grants are not looked at: LLVM's table of them is not at hand without TVM.
+
     Raises:
-        PackageUnfitError: it cannot; the message says why.
+        PackageForeignError: its CPU or platform is another one's.
+        PackageUnfitError: it is for another of TVM's devices.
     """
     if (manifest.abi, manifest.platform) != (abi, platform):
-        raise PackageUnfitError(
+        raise PackageForeignError(
             f"{manifest.name} was compiled for {manifest.abi} ({manifest.platform}), and this is {abi} ({platform})",
-            hint="compile it for this phone: farm compile MODEL --on SELECTOR",
+            hint=f"compile it for this phone: farm compile {manifest.name} --on SELECTOR",
         )
     if manifest.device != device:
         raise PackageUnfitError(
@@ -258,9 +265,9 @@ def check_fits(manifest: Manifest, abi: Abi, platform: Platform, device: str, fe
         )
     lacking = sorted(cpu_features(manifest.target) - set(features))
     if lacking:
-        raise PackageUnfitError(
+        raise PackageForeignError(
             f"{manifest.name} was compiled for CPUs with {', '.join(lacking)}, which this one is not known to have",
-            hint="compile it for this phone: farm compile MODEL --on SELECTOR",
+            hint=f"compile it for this phone: farm compile {manifest.name} --on SELECTOR",
         )
 
 

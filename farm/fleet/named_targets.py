@@ -15,7 +15,7 @@ from typing import Any
 from farm.core.errors import UserError
 from farm.core.selector import nearest
 from farm.fleet.cpu import CpuFacts, arm_part
-from farm.fleet.targets import Target, arm_linux_target, targets_of
+from farm.fleet.targets import GPU_TARGETS, Target, arm_linux_target, targets_of
 
 _TAG = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)+")
 _ARM = 0x41  # ARM's own cores, by MIDR implementer
@@ -106,13 +106,22 @@ def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
         return own[text]
     custom, cpu = _custom(text), own.get("cpu")
     if custom is None or not isinstance(cpu, Mapping):
-        raise UnknownTargetError(f"{phone} has no target {text!r}", hint=f"its targets: {', '.join(own) or 'none'}")
+        raise _unknown_on(text, own, phone)
     if custom.get("kind") == "llvm":
         completed = {**{name: cpu[name] for name in ("mtriple", "num-cores") if name in cpu}, **custom}
     else:
         completed = {"host": dict(cpu), **custom}
     _check_machine(text, completed, cpu, phone)
     return completed
+
+
+def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UnknownTargetError:
+    near = nearest(text, {*own, *GPU_TARGETS}) if text not in GPU_TARGETS else ()
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    no_gpu = "; it has no GPU that is known, as virtual phones have none" if not own.keys() & set(GPU_TARGETS) else ""
+    listing = f"{guess}its targets: {', '.join(own) or 'none'}"
+    meant_gpu = text in GPU_TARGETS or bool(set(near) & set(GPU_TARGETS))
+    return UnknownTargetError(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
 
 
 def _of_board(board: Board) -> Target:

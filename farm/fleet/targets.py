@@ -24,6 +24,7 @@ _ADRENO_TAGS = {
 }
 # Families whose Android drivers bring libOpenCL.so and Vulkan. No row here means no GPU target, not a broken one.
 GPU_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
+GPU_TARGETS = (*_ADRENO_TAGS, "opencl", "vulkan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from farm.compiler.compile import Recipe
 from farm.compiler.fitting import unpack
 from farm.compiler.inputs import open_shapes
 from farm.compiler.load import file_bytes, import_model, load, read
-from farm.compiler.package import is_package
+from farm.compiler.package import PackageForeignError, is_package
 from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
@@ -105,7 +105,11 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         npz=file_bytes(Path(request["inputs"])) if request["inputs"] else None,
         fill=request["fill"],
     )
-    built = build(file_bytes(path), path.name, wanted, Path(request["cache"]))
+    try:
+        built = build(file_bytes(path), path.name, wanted, Path(request["cache"]))
+    except PackageForeignError as error:
+        hint = "compile its model for this machine: farm compile MODEL --target host"
+        raise PackageForeignError(f"{path.name}: {error.message}", hint=hint) from error
     if labels:
         check_labels(labels, built.outputs)
     device = tvm.runtime.device(built.device, 0)

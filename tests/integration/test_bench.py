@@ -271,7 +271,7 @@ async def test_a_model_is_compared_with_itself_and_both_are_checked(lab):
 
 
 async def test_of_two_models_the_one_that_is_wrong_is_named(lab):
-    with pytest.raises(ModelError, match=r"^B: notes\.txt is not an ONNX model"):
+    with pytest.raises(ModelError, match=r"^B: notes\.txt is of no known model format"):
         await lab.run("compare", model_b=lab.artifacts.add(b"hello world, no model"), name_b="notes.txt")
     with pytest.raises(UserError, match="a has no target 'adreno'"):
         await lab.run("compare", model_b=lab.model, name_b="net", target_b="adreno")
@@ -342,14 +342,14 @@ async def test_inputs_of_ones_own_are_used_and_must_fit(lab):
 
 
 async def test_a_bad_model_says_why(lab):
-    with pytest.raises(ModelError, match=r"^notes\.txt is not an ONNX model"):
+    with pytest.raises(ModelError, match=r"^notes\.txt is of no known model format"):
         await lab.run(model=lab.artifacts.add(b"hello world, no model"), name="notes.txt")
 
 
 async def test_a_phone_without_that_target_is_named(lab):
     with pytest.raises(UserError, match="a has no target 'adreno'") as caught:
         await lab.run(target="adreno")
-    assert caught.value.hint == "its targets: cpu, arm"
+    assert caught.value.hint == "its targets: cpu, arm; it has no GPU that is known, as virtual phones have none"
 
 
 @pytest.mark.parametrize("kind", ["bench", "run"])

@@ -52,8 +52,8 @@ def external():
     ("data", "said"),
     [
         (b"", "net is empty"),
-        (b"hello world, this is no model", "net is not an ONNX model"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "net is not an ONNX model"),
+        (b"hello world, this is no model", "net is of no known model format"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "net is of no known model format"),
         (SMALL[: len(SMALL) // 2], "cut short or damaged"),
         (SMALL[:3], "net is not an ONNX model|cut short"),
         (external(), "keeps the weights of 'w' in another file"),

@@ -48,6 +48,21 @@ def test_a_name_that_is_none_is_told_with_the_nearest():
     assert caught.value.hint == "its targets: cpu, opencl"
 
 
+@pytest.mark.parametrize(
+    ("asked", "own", "hint"),
+    [
+        ("adreno", {"cpu": {}}, "its targets: cpu; it has no GPU that is known, as virtual phones have none"),
+        ("vulcan", PHONE, "did you mean 'vulkan'? its targets: cpu, opencl"),
+        ("vulkan", PHONE, "its targets: cpu, opencl"),
+        ("vulcan", {"cpu": {}}, "did you mean 'vulkan'? its targets: cpu; it has no GPU that is known, as virtual "),
+    ],
+)
+def test_a_gpus_target_on_a_phone_without_it(asked, own, hint):
+    with pytest.raises(UnknownTargetError, match=f"p has no target '{asked}'") as caught:
+        target_on(asked, own, "p")
+    assert caught.value.hint.startswith(hint)
+
+
 def test_a_tag_or_dict_of_a_gpu_gets_the_phones_cpu_as_its_host():
     assert target_on("opencl", PHONE, "p") is PHONE["opencl"]
     assert target_on("qcom/adreno-opencl", PHONE, "p") == {"tag": "qcom/adreno-opencl", "host": PHONE["cpu"]}
