@@ -184,9 +184,8 @@ def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float
     Raises:
         UserError: they may not be compared, or one of them is no measurement.
     """
-    from farm.measure.comparison import Answer, compare_results
+    from farm.measure.comparison import compare_results
     from farm.measure.conditions import Reason, Verdict
-    from farm.measure.effects import find_effect_of
 
     for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
         if a[name] != b[name]:
@@ -201,18 +200,15 @@ def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float
     for name, each in (("A", a), ("B", b)):
         if each["verdict"] == "rejected":
             raise UserError(f"cannot tell: the result of {name} is rejected: {_why(each)}", hint=IN_TURNS)
-    try:
-        found = compare_results(
-            at_speed_of(b, a), _estimate(b), min_effect=min_effect, find_effect=find_effect_of(min_effect)
-        )
-    except ValueError as error:
-        raise UserError(f"the two cannot be compared: {error}", hint=IN_TURNS) from error
     doubts = tuple(
         Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}: {_why(each)}")
         for name, each in (("A", a), ("B", b))
         if each["verdict"] != "trusted"
     )
-    return replace(found, answer=Answer.CANNOT_TELL, reasons=(*found.reasons, *doubts)) if doubts else found
+    try:
+        return compare_results(at_speed_of(b, a), _estimate(b), min_effect=min_effect, doubts=doubts)
+    except ValueError as error:
+        raise UserError(f"the two cannot be compared: {error}", hint=IN_TURNS) from error
 
 
 def _why(certificate: Mapping[str, Any]) -> str:
