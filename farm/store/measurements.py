@@ -16,6 +16,7 @@ from farm.store.schema import measurement, nominal
 
 KIND = "bench"
 NOMINAL_OF = 5  # measurements: the first so many of an identity epoch fix what a phone's nominal speed is
+OFFSET = "reference_offset"  # farm.measure.assess: the reference kernel's time is far from its nominal
 MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
 # What a history shows of a result, besides where it was measured.
 _SUMMARY = (
@@ -129,8 +130,7 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
             device=ended.device,
             epoch=epoch,
             kernel=kernel,
-            # What was no measurement says nothing of the phone's nominal speed either.
-            reference_s=None if certificate.get("verdict") == "rejected" else reference.get("median_s"),
+            reference_s=reference.get("median_s") if _tells_speed(certificate) else None,
             nominal_s=reference.get("nominal_s"),
             at=ended.ended_at,
             summary={name: certificate[name] for name in _SUMMARY if name in certificate},
@@ -138,6 +138,17 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
     )
     if kernel:
         _fix_nominal(connection, ended, epoch, kernel)
+
+
+def _tells_speed(certificate: Mapping[str, Any]) -> bool:
+    """Whether its reference kernel's time counts for the phone's nominal speed: what was no measurement says nothing.
+
+    One that is rejected only because that time is far from the nominal counts: it may be the nominal that is wrong.
+    """
+    if certificate.get("verdict") != "rejected":
+        return True
+    reasons = [each for each in certificate.get("reasons", ()) if each.get("verdict") == "rejected"]
+    return bool(reasons) and all(each.get("code") == OFFSET for each in reasons)
 
 
 def _fix_nominal(connection: Connection, ended: Attempt, epoch: str, kernel: str) -> None:

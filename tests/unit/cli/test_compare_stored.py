@@ -55,7 +55,7 @@ def test_results_that_are_not_trusted_tell_nothing():
     doubtful = certificate(0.005, verdict="suspect", reasons=[{"sentence": "few samples"}])
     found = compare_stored(certificate(), doubtful, 0.01)
     assert (found.answer, found.ratio) == ("cannot tell", pytest.approx(0.5))
-    assert found.reasons[-1].sentence == "the result of B is suspect: few samples"
+    assert "the result of B is suspect: few samples" in [each.sentence for each in found.reasons]
 
 
 def test_without_a_reference_kernel_they_are_taken_as_measured():

@@ -29,6 +29,7 @@ def bench(store):
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
         verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
+        reasons=(),
     ):  # fmt: skip
         nonlocal count
         count += 1
@@ -37,7 +38,8 @@ def bench(store):
         tried = attempt(count, one.id, 1, device)
         assert await begin(store, tried)
         told = {
-            "epoch": epoch, "verdict": verdict, "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
+            "epoch": epoch, "verdict": verdict,
+            "reasons": [{"verdict": "rejected", "code": each} for each in reasons], "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
             "reference": {"kernel": kernel, "median_s": reference_s, "nominal_s": nominal_s}, "tvm": "0.27",
         }  # fmt: skip
         if inside:
@@ -75,7 +77,7 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     one = store.measurements.page(A, limit=1)[0]
     assert (one.name, one.epoch, one.kernel, one.reference_s, one.nominal_s) == ("net", "x/y:14", "k", 0.001, 0.001)
     assert one.at > NOW
-    assert one.summary == {"verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
+    assert one.summary == {"reasons": [], "verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
 
 
 async def test_a_package_counts_as_the_model_inside(store, bench):
@@ -122,3 +124,11 @@ async def test_the_job_goes_and_what_it_measured_stays(store, bench):
     for _ in range(5):
         await bench(reference_s=0.1)
     assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003}
+
+
+async def test_a_bench_that_is_only_far_from_the_nominal_counts_for_it(store, bench):
+    await bench(reference_s=0.008)  # at a slow moment
+    await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
+    await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
+    await bench(reference_s=0.5, verdict="rejected", reasons=["reference_offset", "step"])
+    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.001}
