@@ -9,6 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +17,11 @@ from typing import Any, Self
 
 from farm.client.asynchronous import AsyncClient
 from farm.client.lease import AsyncLease
+from farm.client.model import DeviceInfo
+from farm.client.waiting import Reasons
 from farm.core.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
 from farm.core.selector import Selector
+from farm.jobs.specs import LeaseSpec
 from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.candidate import Measured
@@ -63,12 +67,16 @@ class FarmRunner(PoolRunner):
 
         Args:
             on: which phones (a selector).
-            devices: how many at once; all have the SoC and the GPU of the first one.
+            devices: how many at once; all have the same SoC and GPU, one of which there are so many if there is one.
             socket: the daemon's control socket; None: as `farm` finds it.
             evaluator: how often each candidate is run; the default is MetaSchedule's.
             timeout_s: of one candidate on a phone.
             measured: hears which phone measured what, from other threads.
             on_notice: hears sentences for people, from other threads.
+
+        Raises:
+            NoPhoneError: no phone matches.
+            DaemonUnreachableError: no daemon answers.
         """
         self._phones = FarmPhones(on, devices, socket, on_notice)
         intrinsics.load()  # else the search imports those of CUDA too, which no phone has: most of ten seconds
@@ -111,7 +119,12 @@ class FarmPhones:
     def __init__(
         self, on: str, devices: int, socket: Path | str | None = None, on_notice: Callable[[str], None] = logger.warning
     ) -> None:
-        """Ask for them on an event loop in a thread of its own."""
+        """Ask for them on an event loop in a thread of its own.
+
+        Raises:
+            UserError: the selector is wrong, or no phone matches it.
+            DaemonUnreachableError: no daemon answers.
+        """
         if devices < 1:
             raise UserError(f"{devices} phones cannot measure anything", hint="give devices=1 or more")
         Selector.parse(on)  # a mistake in it is told now, not by a phone that never comes
@@ -122,10 +135,16 @@ class FarmPhones:
         self._loop = asyncio.new_event_loop()
         self._main: asyncio.Task[None] | None = None
         self._closed = False
-        self._started = threading.Event()
+        self._reasons = Reasons()
+        self._began: Future[None] = Future()
         self._thread = threading.Thread(target=self._serve, name="farm phones", daemon=True)
         self._thread.start()
-        self._started.wait()
+        try:
+            self._began.result()
+        except FarmError:
+            self._closed = True
+            self._thread.join(LEAVE_S)
+            raise
 
     def state(self) -> PoolState:
         """The phones that are held now."""
@@ -186,10 +205,51 @@ class FarmPhones:
         self._like = self._loop.create_future()
         for seat in self._seats:
             seat.again = asyncio.Event()
-        self._started.set()
-        async with AsyncClient(self._socket, on_notice=self._on_notice) as client, asyncio.TaskGroup() as group:
-            for seat in self._seats:
-                group.create_task(self._keep(client, seat))
+        async with AsyncClient(self._socket, on_notice=self._on_notice) as client:
+            try:
+                if like := await self._alike(client):
+                    self._like.set_result(like)
+            except FarmError as error:
+                self._began.set_exception(error)
+                return
+            self._began.set_result(None)
+            async with asyncio.TaskGroup() as group:
+                for seat in self._seats:
+                    group.create_task(self._keep(client, seat))
+
+    async def _alike(self, client: AsyncClient) -> str:
+        """The selector of like phones of which there are as many as wanted; "" when the first may be any.
+
+        Raises:
+            NoPhoneError: no phone matches.
+        """
+
+        async def refusal(on: str, devices: int) -> FarmError | None:
+            wish = LeaseSpec.from_wire({"on": on, "seconds": HOLD_S, "devices": devices})
+            return (await client.check([(wish, "")], must_match=True))[2]
+
+        if (error := await refusal(self._on, 1)) is not None:
+            raise error
+        ready: dict[str, int] = {}
+        for device in await client.devices():
+            if device.adopted:
+                like = self._like_of(device)
+                ready[like] = ready.get(like, 0) + (device.state == "ready")
+        wanted = len(self._seats)
+        for count in range(wanted, 1, -1):
+            able = [like for like in ready if await refusal(like, count) is None]
+            if able:
+                if count < wanted:
+                    self._on_notice(f"only {count} phones that match {self._on} are alike: not {wanted} at once")
+                return max(able, key=lambda like: ready[like])
+        if wanted > 1:
+            self._on_notice(f"no two phones that match {self._on} are alike: one at once, not {wanted}")
+        return ""
+
+    def _like_of(self, device: DeviceInfo) -> str:
+        """A selector of phones like one."""
+        facts = {"soc": device.soc, "gpu": device.gpu}
+        return ",".join([self._on, *(f"{label}={value}" for label, value in facts.items() if value)])
 
     async def _keep(self, client: AsyncClient, seat: _Seat) -> None:
         while True:
@@ -208,6 +268,8 @@ class FarmPhones:
 
         def waits(why: str) -> None:
             seat.waits = why
+            if self._reasons.is_news(str(seat.number), why):
+                self._on_notice(f"phone {seat.number} of {len(self._seats)} is waited for: {why}")
 
         on = await self._selector(seat)
         held = await client.acquire(on=on, seconds=HOLD_S, note="tuning", tuning=True, on_wait=waits)
@@ -250,10 +312,7 @@ class FarmPhones:
         assert self._like is not None
         if not self._like.done():
             device = next(each for each in await client.devices() if each.name == held.device)
-            facts = {"soc": device.soc, "gpu": device.gpu}
-            self._like.set_result(
-                ",".join([self._on, *(f"{label}={value}" for label, value in facts.items() if value)])
-            )
+            self._like.set_result(self._like_of(device))
 
     async def _leave(self, seat: _Seat) -> None:
         assert seat.again is not None

@@ -266,7 +266,8 @@ class Allocator:
         reluctance = self._state.index.reluctance
         if len(chosen) == 1:
             ((waiting, devices),) = chosen.items()
-            return {waiting: min(devices, key=reluctance)}
+            prefer = waiting.request.prefer
+            return {waiting: min(devices, key=lambda device: (device not in prefer, reluctance(device)))}
         assignment: Matching[str, Waiting] = Matching()
         for device in sorted(set().union(*chosen.values()), key=reluctance):
             assignment.add(device, [waiting for waiting, devices in chosen.items() if device in devices])

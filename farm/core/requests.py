@@ -36,6 +36,7 @@ class LeaseRequest:
     device: str = ""  # only this device (arrays: one request per matching phone)
     avoid: frozenset[str] = frozenset()  # devices not wanted: they failed this job, or a sibling has them
     only: frozenset[str] | None = None  # just these devices, if the selector means them: alike to those of a pool
+    prefer: frozenset[str] = frozenset()  # of those that would do, rather one of these: they have their like
     worker: bool = False  # needs one of the host's worker places too
     traces: bool = False  # whatever ends the lease, the device is cleaned and checked before the next one
     personal: bool = False  # in a person's hands: the daemon's stop does not end it, the next start restores it

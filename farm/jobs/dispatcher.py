@@ -65,6 +65,7 @@ from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
 from farm.jobs.planning import another_phone, plan, pooled, request_of, usable
+from farm.jobs.pool import preferring
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.recovery import arrays_begun, recover
 from farm.jobs.specs import AnySpec
@@ -308,6 +309,8 @@ class Dispatcher:
     def _ask(self, job: Job, avoid: frozenset[str]) -> None:
         try:
             request = request_of(job, avoid)
+            if pooled(job):
+                request = preferring(request, self._devices.views(), job.spec["devices"])
         except Exception as error:  # a job of another release, or a bug: no trouble of its neighbours'
             log.exception("job %s cannot ask for a phone", job.id)
             self._tell(JobImpossible(job.id, error_to_wire(error)))

@@ -112,6 +112,13 @@ def test_the_common_phone_is_taken_while_nothing_is_known():
     assert lab.want("r") == "x"
 
 
+def test_of_phones_that_would_do_a_preferred_one_is_taken_if_there_is_one():
+    phones = [DeviceChanged(phone(name)) for name in "abc"]
+    wanted = replace(wish(), prefer=frozenset("bz"))
+    assert feed(Allocator(), *phones, RequestCame("r", wanted)) == [Grant("r", "b")]
+    assert feed(Allocator(), phones[0], RequestCame("r", wanted)) == [Grant("r", "a")]
+
+
 def test_a_phone_that_others_need_is_kept_for_them():
     lab = Lab(phone("a", "adreno"), phone("b", "adreno"), phone("z", "mali"))
     for number in range(6):  # somebody tunes for the adreno phones: request, release, again and again
