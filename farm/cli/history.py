@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -47,12 +48,11 @@ def history(
     with connect() as client:
         hashes = _hashes(client, model)
         rows = [row for sha256 in hashes for row in _rows(client, sha256, device, limit)]
-    if not rows:
+    if not (lines := lines_of(rows)):
         where = f" on {device}" if device else ""
         raise UserError(
             f"nothing called {model} was measured{where}", hint="farm bench measures; farm job list --kind bench"
         )
-    lines = lines_of(rows)
     if json:
         print_json({"ok": True, "lines": [_line_json(each) for each in lines]})
         return
@@ -73,13 +73,19 @@ class Line:
 
 def lines_of(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
     """Rows apart by model, phone, system version, kind of build and reference kernel; each line oldest first."""
-    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows)
+    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if _has_number(row))
 
     def key(row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(row.get(name, "")) for name in SAME)
 
     ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
     return [Line(list(some)) for _, some in groupby(ordered, key)]
+
+
+def _has_number(row: Mapping[str, Any]) -> bool:
+    """Whether its estimate has a median inside an interval: samples that are beyond all bounds give none."""
+    low, median, high = (row.get("estimate", {}).get(name) for name in ("low_s", "median_s", "high_s"))
+    return None not in (low, median, high) and bool(0 < low <= median <= high < math.inf)
 
 
 def at_one_speed(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

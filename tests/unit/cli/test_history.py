@@ -6,6 +6,7 @@ import pytest
 
 from farm.cli import bench, compare, history
 from farm.cli.history import PLOT_COLUMNS, drawn, lines_of
+from farm.core.errors import UserError
 
 NONE = "900 would show that there is none"
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
@@ -111,6 +112,14 @@ def test_a_regression_is_found_though_the_nominal_moved():
     ]
     [line] = lines_of(rows)
     assert [round(change.ratio, 3) for change in line.changes] == [1.1]
+
+
+@pytest.mark.parametrize("wrong", [None, 0, float("inf")])
+def test_a_result_without_a_number_is_left_out(wrong, told):
+    bad = row(2) | {"estimate": {"median_s": 0.01, "low_s": 0.009, "high_s": wrong}}
+    assert [each["seq"] for line in lines_of([row(1), bad, row(3)]) for each in line.rows] == [1, 3]
+    with pytest.raises(UserError, match="nothing called net was measured"):
+        told([bad])
 
 
 def test_results_that_are_not_trusted_are_shown_and_left_out(told):

@@ -39,7 +39,8 @@ def bench(store):
         assert await begin(store, tried)
         told = {
             "epoch": epoch, "verdict": verdict,
-            "reasons": [{"verdict": "rejected", "code": each} for each in reasons], "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
+            "reasons": [{"verdict": "rejected", "code": each} for each in reasons],
+            "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
             "reference": {"kernel": kernel, "median_s": reference_s, "nominal_s": nominal_s}, "tvm": "0.27",
         }  # fmt: skip
         if inside:
