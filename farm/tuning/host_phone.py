@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from farm.core.errors import HostError
-from farm.tuning import tether
+from farm.tuning import host_server, tether
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 
 STARTS = 3  # attempts to start a server again, one after the other
@@ -31,10 +31,10 @@ Command = Callable[[int, str, Path], Sequence[str]]
 
 
 def stock_server(port: int, key: str, folder: Path) -> Sequence[str]:
-    """TVM's own RPC server in Python; what everybody has who has TVM."""
-    del folder
+    """TVM's own RPC server in Python; what everybody has who has TVM. Its key is in its environment only."""
+    del key, folder
     ports = ["--port", str(port), "--port-end", str(port + 1)]
-    return [sys.executable, "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", *ports, "--key", key, "--silent"]
+    return [sys.executable, "-m", "farm.tuning.host_server", "--host", "127.0.0.1", *ports, "--silent"]
 
 
 def compiled_server(bundle: Path) -> Command:
@@ -177,7 +177,8 @@ class _Server:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", tether.__file__, *self._command(port, key, self._folder)],
                 cwd=self._folder,
-                env=self._environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env=self._environment
+                | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), host_server.KEY: key},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
