@@ -22,6 +22,7 @@ class Progress:
         rows = tuple(jobs)
         self._devices = {job.id: job.device or job.on for job in rows}
         pinned = {job.device for job in rows if job.device}
+        self._pooled = {job.id for job in rows if job.kind == "tune"}  # no one phone's
         self._by_device = len(rows) == 1 or len(pinned) == len(rows)  # then the phone's name tells which job it is
         self._many = len(rows) > FEW_JOBS and not ends
         self._ends = ends
@@ -30,6 +31,8 @@ class Progress:
 
     def name(self, job: str) -> str:
         """A job: its phone's name where that tells it from the others."""
+        if job in self._pooled:
+            return job
         device = self._devices.get(job, "")
         return device or job if self._by_device else f"{job} {device}".rstrip()
 

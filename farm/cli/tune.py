@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +24,9 @@ from farm.core.selector import HOST
 if TYPE_CHECKING:
     from farm.client import Client, Event
     from farm.client.outcomes import Outcome
+
+STANDING_S = 10.0  # between two lines about the search where they stay
+_NUMBER = re.compile(r"[0-9.]+")
 
 
 class CostModel(StrEnum):
@@ -130,26 +135,48 @@ def tune(
 
 
 class Live:
-    """Lines as they come; at a terminal the search's standing overwrites itself."""
+    """Lines as they come; at a terminal the search's standing overwrites itself, elsewhere only news of it is told."""
 
-    def __init__(self, *, tty: bool, write: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tty: bool,
+        write: Callable[[str], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: monotonic seconds."""
         self._tty = tty
         self._write = write or sys.stderr.write
+        self._clock = clock
         self._open = False
+        self._told: tuple[object, str] = None, ""  # trials, and why there are too few phones
+        self._told_s = -STANDING_S
 
     def show(self, event: Event, line: str) -> None:
         """Print a line about an event."""
-        self.line(line, standing=isinstance(event.data.get("tuning"), Mapping))
+        standing = event.data.get("tuning")
+        self.line(line, standing if isinstance(standing, Mapping) else None)
 
-    def line(self, line: str, *, standing: bool) -> None:
-        """Print a line; `standing`: the next one replaces it."""
-        if standing and self._tty:
+    def line(self, line: str, standing: Mapping[str, Any] | None) -> None:
+        """Print a line; `standing`: what it says of the search, for the next one replaces it."""
+        if standing is not None and not self._tty and not self._is_news(standing):
+            return
+        if standing is not None and self._tty:
             self._write(f"\r\x1b[K{line}")
             sys.stderr.flush()
             self._open = True
         else:
             self.end()
             say(line)
+
+    def _is_news(self, standing: Mapping[str, Any]) -> bool:
+        trials, waits = standing.get("trials"), _NUMBER.sub("", str(standing.get("waits", "")))
+        done = trials == standing.get("wanted") and trials != self._told[0]
+        due = trials != self._told[0] and self._clock() - self._told_s >= STANDING_S
+        if not (done or due or waits != self._told[1]):
+            return False
+        self._told, self._told_s = (trials, waits), self._clock()
+        return True
 
     def end(self) -> None:
         """Begin a new line if there is one to end."""

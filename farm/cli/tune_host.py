@@ -101,7 +101,7 @@ def _tell(line: str, live: Live, standing: Standing, *, quiet: bool) -> None:
     if isinstance(told.get("tuning"), dict):
         standing.trials = int(told["tuning"].get("trials", 0))
     if not quiet and ("step" in told or "log" in told):
-        live.line(str(told.get("step") or told.get("log") or ""), standing="tuning" in told)
+        live.line(str(told.get("step") or told.get("log") or ""), told.get("tuning"))
 
 
 def _prior(which: str | None, scratch: Path) -> str | None:

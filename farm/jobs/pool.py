@@ -163,6 +163,7 @@ class Pool:
         self._settled = False
         self._began_s = 0.0
         self._said: object = None
+        self._left: dict[str, str] = {}  # phones that left since it was told, and why
         self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
     def begin(self, told: Callable[[str, dict[str, Any]], None]) -> None:
@@ -267,7 +268,7 @@ class Pool:
             NotInPoolError: it is not in the pool.
         """
         self.check(lease_id)
-        del self._held[lease_id]
+        self._left[self._held.pop(lease_id).device] = OTHERS_WAIT
         self._leases.release(lease_id, OTHERS_WAIT)
         self._look_soon()
 
@@ -296,7 +297,7 @@ class Pool:
         self._orders = orders
         for leases, why in ((orders.drop, UNLIKE), (orders.spare, SPARE)):
             for lease_id in leases:
-                del self._held[lease_id]
+                self._left[self._held.pop(lease_id).device] = why
                 self._leases.release(lease_id, why)
         while self._asked and (again or len(self._asked) > orders.ask):
             _, request = self._asked.popitem()
@@ -338,6 +339,7 @@ class Pool:
         if why.cancelled() or lease_id not in self._held:
             return
         lease = self._held.pop(lease_id)
+        self._left[lease.device] = why.result().message
         if isinstance(why.result(), UserError):
             self._barred.add(lease.device)
         self._look_soon()
@@ -347,6 +349,8 @@ class Pool:
         if (devices, self._orders.wanted) != self._said:
             self._said = devices, self._orders.wanted
             step = f"{len(devices)} of {self._orders.wanted} phones: {', '.join(devices) or 'it waits for one'}"
+            step += "".join(f"; {name} left: {why}" for name, why in self._left.items() if name not in devices)
+            self._left.clear()
             self._told(step, {"phones": devices, "wanted": self._orders.wanted, "waits": self.waits()})
 
     def _facts(self, view: DeviceView) -> dict[str, Any]:

@@ -18,12 +18,28 @@ PAUSE_S = 0.002  # between two chunks of what is dropped: reading 4 MB/s costs t
 END_LIMIT_S = 1.0  # every writer is dead by then; one in uninterruptible sleep is not waited for
 
 
+# TVM says so of each operator of a kind for which a target has no rule of its own; the general ones are used.
+HARMLESS = 'Unknown schedule rule "meta_schedule.'
+
+
+def without_harmless(text: str) -> str:
+    """Lines without those that are known to say nothing."""
+    if HARMLESS not in text:
+        return text
+    return "\n".join(line for line in text.split("\n") if HARMLESS not in line)
+
+
 class WorkerOutput:
     """The read end of one worker's output. `close` it in the end; `writer` is the zygote's to hand on."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """`say` hears complete lines, several at once with newlines between them."""
-        self._lines = Lines(say, tail_bytes=TAIL_BYTES)
+
+        def heard(text: str) -> None:
+            if told := without_harmless(text):
+                say(told)
+
+        self._lines = Lines(heard, tail_bytes=TAIL_BYTES)
         self._loop = asyncio.get_running_loop()
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)

@@ -1,5 +1,6 @@
 """Lines about jobs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from farm.cli.progress import Progress
@@ -33,6 +34,11 @@ def test_a_phone_names_its_job_only_where_no_other_job_has_it():
     assert matrix.line(started(1, "pixel")) == "job-1 pixel: started"
     assert matrix.line(event("job.progress", 1, step="timing")) == "job-1 pixel: timing"
     assert matrix.line(event("job.done", 1)) == ""
+
+
+def test_a_tuning_is_no_one_phones():
+    tuning = Progress([replace(job(1), kind="tune")])
+    assert tuning.line(started(1, "pixel")) == "job-1: started"
 
 
 def test_of_many_jobs_it_is_told_how_many_have_ended():

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,10 +42,27 @@ def test_at_a_terminal_the_standing_overwrites_itself(capsys: pytest.CaptureFixt
 
 
 def test_elsewhere_each_line_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    live = Live(tty=False)
-    live.show(event(True), "trial 1")
+    now_s = 0.0
+    live = Live(tty=False, clock=lambda: now_s)
+
+    def told(trials: int, line: str, waits: str = "") -> None:
+        standing = {"trials": trials, "wanted": 9, "waits": waits}
+        live.show(cast(Any, SimpleNamespace(data={"tuning": standing})), line)
+
+    told(1, "trial 1")
+    told(2, "so soon")
+    now_s = 60.0
+    told(1, "the same, but for the time left")
+    told(3, "trial 3")
+    told(3, "1 of 2 phones", "b is held for 5 s")
+    told(3, "1 of 2 phones again", "b is held for 4 s")
+    told(9, "trial 9")
+    told(9, "trial 9 again")
+    live.show(event(False), "keeping the records")
     live.end()
-    assert capsys.readouterr().err == "trial 1\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "trial 1", "trial 3", "1 of 2 phones", "trial 9", "keeping the records",
+    ]  # fmt: skip
 
 
 def test_the_end_says_what_it_took_and_what_it_brought() -> None:

@@ -16,7 +16,7 @@ from farm.core.job import AttemptState, JobState
 from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
 from farm.jobs.planning import plan
-from farm.jobs.pool import Alike, NotInPoolError, alike, decide, preferring, resting, why_fewer
+from farm.jobs.pool import OTHERS_WAIT, Alike, NotInPoolError, alike, decide, preferring, resting, why_fewer
 from farm.jobs.specs import BadSpecError, TuneSpec
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import running
@@ -196,6 +196,8 @@ async def test_the_first_phone_may_go_and_another_job_may_have_it(tmp_path):
         await has(pool, "a", "b")
         lease = lease_on(pool, "a")
         other = await farm.one(on="android", user="bob")
+        said: list[str] = []
+        pool._told = lambda step, _: said.append(step)
         pool.give_back(lease)
         assert (await farm.started()).job.id == other  # its attempt is written beside the pooled one's
         with pytest.raises(NotInPoolError):
@@ -203,6 +205,7 @@ async def test_the_first_phone_may_go_and_another_job_may_have_it(tmp_path):
         with pytest.raises(NotInPoolError):
             pool.give_back(lease)
         await has(pool, "b")
+        assert said == [f"1 of 2 phones: b; a left: {OTHERS_WAIT}"]
         assert farm.waits(job).startswith("1 of 2 phones; every phone is busy")
         await farm.ends(other, {"ok": True})
         await has(pool, "a", "b")
