@@ -7,7 +7,6 @@ function, so records fit only when tasks were extracted from the very functions 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -25,10 +24,12 @@ from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.batch_norm import fold_batch_norm
+from farm.compiler.cache import drop_unused, locked
 from farm.compiler.fitting import foreign_records, same_target, words
 from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
+from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.targets import TargetRefusedError, abi_of, check_target, described, is_texture, target_from
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError, UserError
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 LIBRARY = "model.so"
 RECIPE = 3  # raise it when this module compiles differently: older cached libraries are then not used
-UNUSED_S = 7 * 24 * 3600.0  # what is in the cache and nobody wanted for a week is deleted
-WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"  # MetaSchedule's JSONDatabase
 
 
 # After `fold_batch_norm`: in the weights it costs nothing, and half precision never sees a variance.
@@ -202,7 +201,7 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
             _make(model, recipe, folder)
         made = json.loads((folder / "made.json").read_text())
         os.utime(folder)
-    _drop_unused(cache)
+    drop_unused(cache.iterdir())
     return Compiled(folder / LIBRARY, key, made["sha256"], made["seconds"], cached, made["linker"])
 
 
@@ -298,24 +297,3 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes out of what a lock file stands for."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # freed by the kernel however this process ends
-        yield
-
-
-def _drop_unused(cache: Path) -> None:
-    """Delete what nobody wanted for a week: libraries, references, locks, and what killed workers left half done."""
-    oldest_s = time.time() - UNUSED_S
-    for path in cache.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another worker was faster
-            if path.stat().st_mtime >= oldest_s:
-                continue
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink()

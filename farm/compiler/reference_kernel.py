@@ -20,7 +20,7 @@ import numpy as np
 import tvm
 from tvm import te
 
-from farm.compiler.compile import locked
+from farm.compiler.cache import locked
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.targets import abi_of, target_from
 

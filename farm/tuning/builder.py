@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,13 +30,13 @@ import tvm
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 
+from farm.compiler.cache import drop_unused
 from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
 from farm.tuning.build_server import BuildServer, die_with, import_tvm, processors
 from farm.tuning.runner import PoolRunner
 
 RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
-UNUSED_S = 7 * 24 * 3600.0
 LEAVE_S = 5.0
 MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
 
@@ -150,7 +149,8 @@ class Build:
         self._cache.mkdir(parents=True, exist_ok=True)
         building = cache / "building"
         building.mkdir(exist_ok=True)
-        _drop_unused(self._cache, building)
+        drop_unused(self._cache.iterdir())
+        _drop_left(building)
         self._own = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=building))
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # over what follows, and over writing to the server
@@ -296,13 +296,8 @@ def _result(pending: _Pending) -> Any:
         return BuilderResult(None, f"farm: it could not be built: {error}")
 
 
-def _drop_unused(cache: Path, building: Path) -> None:
-    """Delete what nobody wanted for a week, and what killed owners left."""
-    oldest_s = time.time() - UNUSED_S
-    for path in cache.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < oldest_s:
-                path.unlink()
+def _drop_left(building: Path) -> None:
+    """Delete what killed owners left."""
     for path in building.iterdir():
         if not Path("/proc", path.name.partition("-")[0]).exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -12,9 +12,8 @@ from farm.jobs.tasks import ModelTask
 from farm.measure.assess import Assessment
 from farm.measure.conditions import Moment
 from farm.measure.statistics import Summary, summarise
-from farm.worker.timing import Taken
+from farm.worker.timing import MS, Taken
 
-MS = 1000.0
 VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"
 
 

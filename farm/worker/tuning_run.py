@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.build import Build, Wanted, build
+from farm.compiler.cache import drop_unused, newest_inside_s
 from farm.compiler.compile import Recipe, default_schedules, lowered
 from farm.compiler.inputs import import_with
 from farm.compiler.load import read
@@ -47,7 +47,6 @@ COMPARE_S = (3.0, 60.0)  # for the two builds in turns: at least, at most
 COMPARE_PART = 0.2  # of the time the search took
 COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
 PHONE_LOOK_S = 0.5
-UNUSED_S = 7 * 24 * 3600.0  # what a run left behind that nobody went on with
 TUNING = "tuning"  # folder in the cache
 MODEL = "model.json"  # beside a run's records: what they are kept under, should its worker be killed
 
@@ -308,8 +307,4 @@ def _drop_unused(cache: Path) -> None:
     tuning = cache / TUNING
     tuning.mkdir(parents=True, exist_ok=True)
     os.utime(tuning)
-    oldest_s = time.time() - UNUSED_S
-    for folder in tuning.glob("*/*"):
-        with contextlib.suppress(OSError):
-            if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < oldest_s:
-                shutil.rmtree(folder, ignore_errors=True)
+    drop_unused(tuning.glob("*/*"), newest_inside_s)

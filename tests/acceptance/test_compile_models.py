@@ -9,8 +9,6 @@ from tvm.s_tir import meta_schedule as ms
 from farm.compiler import compile as compile_module
 from farm.compiler.build import Wanted, build
 from farm.compiler.compile import (
-    RECORDS,
-    WORKLOADS,
     CompileError,
     Recipe,
     compile_library,
@@ -22,6 +20,7 @@ from farm.compiler.load import load
 from farm.compiler.package import read_package, write_package
 from farm.compiler.packing import make_package
 from farm.compiler.record_files import read_records
+from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.reference import compare, flatten
 from farm.compiler.targets import target_from
 from farm.zoo import mobilenet_v2, resnet, small_cnn

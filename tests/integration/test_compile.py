@@ -13,8 +13,6 @@ from tvm.s_tir import meta_schedule as ms
 from farm.bundle.elf import Machine, parse_elf
 from farm.compiler.build import Wanted, build
 from farm.compiler.compile import (
-    RECORDS,
-    WORKLOADS,
     Recipe,
     UnusableRecordsError,
     compile_library,
@@ -26,6 +24,7 @@ from farm.compiler.inputs import all_inputs
 from farm.compiler.isolated import TvmCrashedError, isolated
 from farm.compiler.load import load
 from farm.compiler.precision import PrecisionError
+from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.reference import flatten
 from farm.compiler.targets import TargetRefusedError, generators, host_target
 from farm.core.errors import ModelError

@@ -1,0 +1,43 @@
+"""Folders of what was made once and may be made again: one maker at a time, and what nobody wants is deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+UNUSED_S = 7 * 24 * 3600.0  # what nobody wanted for a week is deleted
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes out of what a lock file stands for."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # freed by the kernel however this process ends
+        yield
+
+
+def used_at_s(path: Path) -> float:
+    """When a path was written or touched last, seconds since the epoch."""
+    return path.stat().st_mtime
+
+
+def newest_inside_s(folder: Path) -> float:
+    """When anything directly in a folder, or it, was written or touched last, seconds since the epoch."""
+    return max(used_at_s(path) for path in (folder, *folder.iterdir()))
+
+
+def drop_unused(paths: Iterable[Path], used_at_s: Callable[[Path], float] = used_at_s) -> None:
+    """Delete those files and folders that nobody wanted for a week."""
+    oldest_s = time.time() - UNUSED_S
+    for path in paths:
+        with contextlib.suppress(OSError):  # another process was faster
+            if used_at_s(path) >= oldest_s:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()

@@ -1,0 +1,24 @@
+"""Caches: what nobody wanted for a week is deleted, nothing else."""
+
+import os
+import time
+
+from farm.compiler.cache import UNUSED_S, drop_unused, newest_inside_s
+
+
+def test_only_what_is_old_is_deleted(tmp_path):
+    for name in ("old", "young", "busy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / "old.lock").touch()
+    old_s = time.time() - UNUSED_S - 60
+    for path in ("old/file", "old", "old.lock", "busy"):
+        os.utime(tmp_path / path, (old_s, old_s))
+    drop_unused(tmp_path.iterdir(), newest_inside_s_or_own)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "young"]
+    drop_unused(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["young"]
+
+
+def newest_inside_s_or_own(path):
+    return newest_inside_s(path) if path.is_dir() else path.stat().st_mtime
