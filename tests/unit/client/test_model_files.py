@@ -1,0 +1,54 @@
+"""Models that show by themselves that they will not do: nothing of them is sent."""
+
+import numpy as np
+import pytest
+
+from farm import Client
+from farm.compiler.package import PackageError, PackageUnfitError, write_package
+from farm.core.errors import FarmError, ModelError, UserError
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.packages import MADE
+from tests.support.tiny_model import tiny_onnx
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    with FakeDaemon(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def folder(tmp_path):
+    whole = write_package(MADE, {"model.so": b"library", "reference.npz": b"arrays"})
+    (tmp_path / "whole.farm.tar").write_bytes(whole)
+    (tmp_path / "damaged.farm.tar").write_bytes(whole.replace(b"library", b"liberty"))
+    (tmp_path / "open.onnx").write_bytes(tiny_onnx(batch="n"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options", "error", "said"),
+    [
+        ("bench_spec", "damaged.farm.tar", {}, PackageError, "SHA-256 differs"),
+        ("bench_spec", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, PackageUnfitError, "--shape x is"),
+        ("tune_spec", "whole.farm.tar", {}, UserError, "is a package, compiled already"),
+        ("run_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),
+        ("tune_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),
+        ("run_spec", "open.onnx", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants nx4x8x8"),
+        ("run_spec", "whole.farm.tar", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants 1x4"),
+    ],
+)
+def test_it_is_refused_before_anything_is_sent(daemon, folder, kind, name, options, error, said):
+    with Client(daemon.socket) as farm:
+        with pytest.raises(FarmError, match=said) as caught:
+            getattr(farm, kind)(folder / name, on="android", **options)
+        assert isinstance(caught.value, error)
+        assert ("--input" in caught.value.hint) == (kind == "run_spec" and "dimension" in said)
+    assert not any(call.startswith("artifact") for call in daemon.calls)
+
+
+def test_what_fits_is_taken(daemon, folder):
+    with Client(daemon.socket) as farm:
+        given = farm.run_spec(folder / "open.onnx", on="android", inputs={"x": np.zeros((2, 4, 8, 8), np.float32)})
+        shaped = farm.tune_spec(folder / "open.onnx", on="android", shapes={"x": (1, 4, 8, 8)})
+    assert (given.name, shaped.shapes, shaped.trials) == ("open.onnx", {"x": (1, 4, 8, 8)}, 1000)
