@@ -104,7 +104,6 @@ class Measured:
         at: When it was done, Unix seconds.
         seconds: Of each repeat, as the phone measured them.
         factor: This phone's speed beside the others': the runner answers `scaled`.
-        call_s: How long this host waited for the measuring call.
     """
 
     path: str
@@ -113,7 +112,6 @@ class Measured:
     at: float
     seconds: tuple[float, ...]
     factor: float
-    call_s: float
 
     @property
     def scaled(self) -> list[float]:

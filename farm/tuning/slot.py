@@ -234,14 +234,12 @@ class Slot:
 
     def _measure(self, work: Work, session: CandidateSession) -> Measured:
         call = session.evaluator(work.library, work.device_type, work.args_info, self._settings.evaluator)
-        begun_s = time.monotonic()
         self.measuring = True
         try:
             seconds = call()
         finally:
             self.measuring = False
-        call_s = time.monotonic() - begun_s
-        return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, self._factor, call_s)
+        return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, self._factor)
 
     def _what_ended(self, work: Work, session: CandidateSession, said: str) -> tuple[End, str]:
         alive = False

@@ -134,7 +134,7 @@ def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> 
         def submit(self, given: Any) -> Future[Measured]:
             asked.append(Future())
             if len(asked) == 1:
-                asked[0].set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0, 0.1))
+                asked[0].set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
             return asked[-1]
 
     def build(inputs: Sequence[Any]) -> list[Any]:
@@ -163,7 +163,7 @@ def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path:
     class Phones:
         def submit(self, given: Any) -> Future[Measured]:
             answer: Future[Measured] = Future()
-            answer.set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0, 0.1))
+            answer.set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
             return answer
 
     def build(inputs: Sequence[Any]) -> list[Any]:
