@@ -95,7 +95,7 @@ def _to_its_end(main: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(run())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        raise typer.Exit(ExitCode.FAILED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 async def _run(held: AsyncLease, command: list[str]) -> int:

@@ -168,7 +168,7 @@ def test_ctrl_c_cancels_the_jobs_and_says_so(farm, client, typed):
     jobs = client.jobs(state=("running",))
     command.until_said("running the command")
     command.ctrl_c()
-    assert command.end() == ExitCode.FAILED
+    assert command.end() == ExitCode.INTERRUPTED
     assert "cancelled 2 jobs\n" in command.said
     assert {client.job(job.id).job.state for job in jobs} == {JobState.CANCELLED}
 
@@ -188,7 +188,7 @@ def test_ctrl_c_at_a_terminal_cancels_a_command_that_talks(farm, client):
         while said.count(b"talk\r\n") < 2:
             said += terminal.read(4096)
         os.write(terminal.fileno(), b"\x03")
-        assert process.wait(LIMIT_S) == ExitCode.FAILED
+        assert process.wait(LIMIT_S) == ExitCode.INTERRUPTED
     assert client.jobs(limit=1)[0].state == JobState.CANCELLED
 
 

@@ -192,7 +192,7 @@ def test_whoever_gives_up_waiting_leaves_nothing(farm):
         assert "waits" in waiting.stderr.readline()
         waiting.send_signal(2)
         said = waiting.stderr.read()
-        assert waiting.wait(LIMIT_S) == ExitCode.FAILED
+        assert waiting.wait(LIMIT_S) == ExitCode.INTERRUPTED
     assert "cancelled 1 job" in said
     assert [row["id"] for row in farm.client.call("lease.list")["leases"]] == [held["lease"]]
     assert farm.client.call("lease.list")["waiting"] == []

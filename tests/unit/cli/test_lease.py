@@ -29,7 +29,7 @@ def test_whoever_gives_up_waiting_leaves_no_job(daemon, typed, number):
     command = typed("lease", "acquire", "--on", "android", "--json")
     daemon.until_called("job.watch")
     command.send_signal(number)
-    assert command.wait(LIMIT_S) == ExitCode.FAILED
+    assert command.wait(LIMIT_S) == ExitCode.INTERRUPTED
     assert "cancelled 1 job\n" in command.stderr.read()
     with Client(daemon.socket) as client:
         assert client.job("job-0001").job.state is JobState.CANCELLED
