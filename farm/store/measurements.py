@@ -15,7 +15,8 @@ from farm.store.database import Database
 from farm.store.schema import measurement, nominal
 
 KIND = "bench"
-NOMINAL_OF = 5  # measurements: the first so many of an identity epoch fix what a phone's nominal speed is
+NOMINAL_OF = 5  # measurements in a row of an identity epoch that agree fix what a phone's nominal speed is
+AGREE = 0.1  # they lie within this part of their median: a phone or host that was busy for a day fixes nothing
 OFFSET = "reference_offset"  # farm.measure.assess: the reference kernel's time is far from its nominal
 MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
 # What a history shows of a result, besides where it was measured.
@@ -82,7 +83,8 @@ class MeasurementTable:
     def nominal_s(self, device: str, epoch: str) -> dict[str, float]:
         """The nominal time of each reference kernel on a phone, seconds.
 
-        It is the median of the kernel's first measurements there. Fewer give one for now, which may still move.
+        It is the median of the first `NOMINAL_OF` measurements in a row that agree. Until there are such, it is that of
+        the newest, and moves.
         """
         with self._database.reading() as connection:
             there = (nominal.c.device == device, nominal.c.epoch == epoch)
@@ -96,7 +98,7 @@ class MeasurementTable:
                 kernel = connection.execute(next_one).scalar()
                 if kernel is None:
                     break
-                if kernel not in fixed and (readings := _first_readings(connection, device, epoch, kernel)):
+                if kernel not in fixed and (readings := _newest_readings(connection, device, epoch, kernel)):
                     found[kernel] = float(median(readings))
                 newer = kernel
         return found | fixed
@@ -157,12 +159,13 @@ def _fix_nominal(connection: Connection, ended: Attempt, epoch: str, kernel: str
     there = (nominal.c[name] == value for name, value in key.items())
     if connection.execute(select(nominal.c.kernel).where(*there)).first() is not None:
         return
-    readings = _first_readings(connection, ended.device, epoch, kernel)
-    if len(readings) == NOMINAL_OF:
-        connection.execute(insert(nominal).values(**key, reference_s=float(median(readings)), at=ended.ended_at))
+    readings = _newest_readings(connection, ended.device, epoch, kernel)
+    usual = median(readings) if readings else 0.0
+    if len(readings) == NOMINAL_OF and max(readings) - min(readings) <= AGREE * usual:
+        connection.execute(insert(nominal).values(**key, reference_s=float(usual), at=ended.ended_at))
 
 
-def _first_readings(connection: Connection, device: str, epoch: str, kernel: str) -> Sequence[float]:
+def _newest_readings(connection: Connection, device: str, epoch: str, kernel: str) -> Sequence[float]:
     mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel == kernel)
     known = select(measurement.c.reference_s).where(*mine, measurement.c.reference_s.is_not(None))
-    return connection.execute(known.order_by(measurement.c.seq).limit(NOMINAL_OF)).scalars().all()
+    return connection.execute(known.order_by(measurement.c.seq.desc()).limit(NOMINAL_OF)).scalars().all()
