@@ -1,13 +1,15 @@
 """What a tune attempt's worker may ask for, and how long it may search."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from farm.core.errors import ProtocolError
+from farm.core.errors import HostError, ProtocolError, UserError
+from farm.jobs.executor import YieldedError
 from farm.jobs.pool import NotInPoolError
-from farm.jobs.tune import PoolHost, search_s
+from farm.jobs.tune import PoolHost, ends_job, search_s
 from farm.leasing import NoSuchLeaseError
 
 
@@ -177,3 +179,19 @@ async def test_what_no_worker_says_is_refused(host, verb, fields):
 @pytest.mark.parametrize(("timeout_s", "expected_s"), [(86400.0, 86280.0), (480.0, 360.0), (60.0, 45.0)])
 def test_some_of_the_time_is_for_the_end(timeout_s, expected_s):
     assert search_s(timeout_s) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "over", "ends"),
+    [
+        (asyncio.CancelledError(), 0, True, True),
+        (asyncio.CancelledError(), 0, False, False),  # the daemon stops: the next one goes on
+        (YieldedError("others wait"), 9, True, False),
+        (UserError("no such target"), 0, False, True),
+        (HostError("the worker died"), 0, False, False),
+        (HostError("the worker died"), 2, False, True),  # the third try of three
+    ],
+)
+def test_records_are_kept_when_no_attempt_goes_on_from_them(error, attempts, over, ends):
+    job = SimpleNamespace(attempts=attempts, uncounted=0, max_attempts=3)
+    assert ends_job(SimpleNamespace(job=job, over=lambda: over), error) is ends
