@@ -114,22 +114,22 @@ async def test_nominal_speeds_are_of_the_first_benches_in_a_row_that_agree(store
 
 
 async def test_the_job_goes_and_what_it_measured_stays(store, bench):
-    for reference_s in [0.001, 0.002, 0.003, 0.004, 0.005]:
+    for reference_s in [0.00301, 0.00298, 0.003, 0.00305, 0.0031]:
         job_id = await bench(reference_s=reference_s)
     await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: NOW + timedelta(days=100)).prune()
     assert store.jobs.get(job_id) is None
     page = store.measurements.page(A)
-    assert [each.reference_s for each in page] == [0.005, 0.004, 0.003, 0.002, 0.001]
+    assert [each.reference_s for each in page] == [0.0031, 0.00305, 0.003, 0.00298, 0.00301]
     assert page[0].job == job_id
     assert page[0].summary["estimate"] == {"median_s": 0.002}
     long_after = NOW + HISTORY + timedelta(days=1)
     await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: long_after).prune()
     assert store.measurements.page(A) == ()
     # Written down when it was known; it does not move, not even when what it was made of is gone.
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003}
+    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.00301}
     for _ in range(5):
         await bench(reference_s=0.1)
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.003}
+    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.00301}
 
 
 async def test_a_bench_that_is_only_far_from_the_nominal_counts_for_it(store, bench):
