@@ -3,6 +3,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= python3
 NAME ?=
+# Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other.
+PYTEST := -m pytest -q -n 2 --dist loadfile
 
 .PHONY: help setup demo test acceptance soak lint bench clean lock
 help: ## this list
@@ -21,7 +23,7 @@ demo: setup ## virtual phones, the daemon, and a model benchmarked on each: ends
 	$(VENV)/bin/farm demo
 
 test: setup ## unit, integration and one end-to-end path
-	$(PY) -m pytest -q tests/unit tests/integration
+	$(PY) $(PYTEST) tests/unit tests/integration
 
 # Tests of PyTorch's and Keras's models have an environment of their own above .venv: a TVM beside PyTorch imports it at every
 # start. The CPU build by its full name, or none: any other brings several GB of CUDA. Without it those tests are skipped.
@@ -35,7 +37,7 @@ $(TORCH)/.ready: $(VENV)/.ready
 	@touch $@
 
 acceptance: setup $(TORCH)/.ready ## everything else
-	$(PY) -m pytest -q tests/acceptance --ignore=tests/acceptance/with_torch
+	$(PY) $(PYTEST) tests/acceptance --ignore=tests/acceptance/with_torch
 	$(TORCH)/bin/python -m pytest -q tests/acceptance/with_torch || [ $$? = 5 ] # 5: a repetition of what failed has none here
 
 soak: setup ## the long storm (not in CI)
