@@ -30,13 +30,19 @@ def newest_inside_s(folder: Path) -> float:
     return max(used_at_s(path) for path in (folder, *folder.iterdir()))
 
 
-def drop_unused(paths: Iterable[Path], used_at_s: Callable[[Path], float] = used_at_s) -> None:
-    """Delete those files and folders that nobody wanted for a week."""
+def drop_unused(paths: Iterable[Path], used_at_s: Callable[[Path], float] = used_at_s, lock: str = "") -> None:
+    """Delete those files and folders that nobody wanted for a week.
+
+    `lock`: the file in a folder that whoever uses the folder has locked; one that is in use stays, however old.
+    """
     oldest_s = time.time() - UNUSED_S
     for path in paths:
-        with contextlib.suppress(OSError):  # another process was faster
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # another process was faster, or is in there
             if used_at_s(path) >= oldest_s:
                 continue
+            if lock and (path / lock).is_file():
+                file = held.enter_context((path / lock).open())
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:

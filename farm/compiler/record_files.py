@@ -12,15 +12,16 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Self
 
 from farm.compiler import tar
-from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, read
+from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, Workload, read
 from farm.core.errors import HostError, UserError
 
+LOCK = "lock"  # held by the process that writes the folder
 ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
 REPAIRED = "repaired"  # a folder with files that replace the damaged ones; whole as soon as it has this name
 
@@ -101,7 +102,7 @@ class RecordFolder:
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._lock = (folder / "lock").open("w")
+        self._lock = (folder / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel however this process ends
         except OSError as error:
@@ -140,15 +141,29 @@ class RecordFolder:
     def set_aside(self, record_lines: Mapping[int, str]) -> None:
         """Drop records that look right and are wrong: their numbers in `found` (from 0), and why.
 
-        Used for what only TVM can tell. `found` is the rest afterwards.
+        Used for what only TVM can tell. `found` is the rest afterwards, with what was appended since.
         """
+        now = read(_in_folder(self._folder)).set
         kept, damage = [], []
-        for number, record in enumerate(self.found.set.records):
+        for number, record in enumerate(now.records):
             if number in record_lines:
                 damage.append(Damage(RECORDS, number + 1, record_lines[number], record.line(0)))
             else:
                 kept.append(record)
-        rest = RecordSet(self.found.set.workloads, tuple(kept), self.found.set.origins, self.found.set.tasks)
+        self._rewrite(replace(now, records=tuple(kept)), damage)
+
+    def put_right(self, workloads: Mapping[str, Workload]) -> None:
+        """Replace workloads, by hash, whose modules are not what they should be. `found` is as after `set_aside`."""
+        now = read(_in_folder(self._folder)).set
+        damage = [
+            Damage(WORKLOADS, number, "its module is another one than this TVM makes, which is now there", each.line())
+            for number, each in enumerate(now.workloads.values(), 1)
+            if each.hash in workloads
+        ]
+        right = {name: workloads.get(name, each) for name, each in now.workloads.items()}
+        self._rewrite(replace(now, workloads=right), damage)
+
+    def _rewrite(self, rest: RecordSet, damage: Sequence[Damage]) -> None:
         _replace(self._folder, rest, tuple(damage))
         self.damage = (*self.damage, *damage)
         self.found = Reading(rest)

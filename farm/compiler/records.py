@@ -127,7 +127,9 @@ class Reading:
 
     set: RecordSet
     damage: tuple[Damage, ...] = ()
-    whole: bool = True  # False: a last line was torn and is dropped; that is what a kill leaves, and no damage
+    whole: bool = (
+        True  # False: a torn last line (what a kill leaves) or a workload that is there twice is dropped; no damage
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,7 @@ def read(files: Mapping[str, bytes]) -> Reading:
             tasks,
         ),
         tuple(damage),
-        whole,
+        whole and len(workloads) == len(at),
     )
 
 

@@ -106,12 +106,14 @@ class TuningDatabase:
 
     def add_tasks(self, extracted: Sequence[Any]) -> list[Tunable]:
         """Take the model's tasks (MetaSchedule's ExtractedTask), and load every record that is about one of them."""
+        found = self._folder.found.set
+        wrong: dict[str, Workload] = {}
         # The most work first: a short run does not get to all of them.
         for each in sorted(extracted, key=lambda each: -int(each.weight) * _flop(each.dispatched[0])):
             module = each.dispatched[0]
             workload = self.memory.commit_workload(module)
             name, text = workload.as_json()
-            known = self._folder.found.set.tasks.get(str(name))
+            known = found.tasks.get(str(name))
             task = Task(
                 workload=str(name),
                 name=str(each.task_name),
@@ -121,11 +123,16 @@ class TuningDatabase:
                 default_for=known.default_for if known else "",
             )
             self.tunables.append(Tunable(task, module, workload))
+            line = Workload(str(name), str(text))
             if task.workload not in self._index:
                 self._index[task.workload] = len(self._index)
-                self._lines[task.workload] = Workload(str(name), str(text))
-                self._folder.append(WORKLOADS, self._lines[task.workload].line())
+                self._folder.append(WORKLOADS, line.line())
+            elif self._lines[task.workload] != line:  # the hash is ours, the module is not
+                wrong[task.workload] = line
+            self._lines[task.workload] = line
             self._folder.append(TASKS, _json(task))
+        if wrong:
+            self._folder.put_right(wrong)
         self._load()
         return self.tunables
 

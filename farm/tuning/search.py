@@ -331,7 +331,8 @@ class Search:
         for record in self.database.own():
             task = by_workload[record.workload]
             task.note(record)
-            self.estimate.add(record.workload, record.seconds, origins[record.key].spent_s)
+            origin = origins.get(record.key)  # records of stock have none
+            self.estimate.add(record.workload, record.seconds, origin.spent_s if origin else 0.0)
             if task.trials % self._size == 0:
                 task.rounds.append(task.best_s)
         for task in self.tasks:

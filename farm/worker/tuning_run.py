@@ -22,7 +22,7 @@ from farm.compiler.inputs import import_with
 from farm.compiler.load import read
 from farm.compiler.model import ImportedModel
 from farm.compiler.package import is_package
-from farm.compiler.record_files import write_records
+from farm.compiler.record_files import LOCK, write_records
 from farm.compiler.records import RecordSet, pruned
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.compiler.targets import is_texture, target_from
@@ -161,7 +161,7 @@ def searched(
         RecordsBusyError: another process tunes there.
         FarmError: as `tell` raises.
     """
-    _drop_unused(plan.cache)
+    _drop_unused(plan.cache, ready.folder)
     kernel = reference_kernel(plan.target, plan.cache)
     judge = Judge(
         lambda session: load_kernel(session, kernel).seconds,
@@ -302,9 +302,12 @@ def _median_ms(seconds: Sequence[float]) -> float:
     return 1e3 * (ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
 
-def _drop_unused(cache: Path) -> None:
-    """Delete what runs of last week left; keep the folder itself young, which the compile cache tidies by age."""
+def _drop_unused(cache: Path, mine: Path) -> None:
+    """Delete what runs of last week left; keep the folder itself young, which the compile cache tidies by age.
+
+    `mine` stays, too: a job may go on after a week.
+    """
     tuning = cache / TUNING
     tuning.mkdir(parents=True, exist_ok=True)
     os.utime(tuning)
-    drop_unused(tuning.glob("*/*"), newest_inside_s)
+    drop_unused((each for each in tuning.glob("*/*") if each != mine), newest_inside_s, LOCK)

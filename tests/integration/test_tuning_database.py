@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.record_files import read_records
-from farm.compiler.records import RECORDS, Origin, merge, pruned
+from farm.compiler.records import MEASURED_BY, RECORDS, WORKLOADS, Origin, merge, pruned
 from farm.jobs.executor import YieldedError
 from farm.tuning import intrinsics
 from farm.tuning.candidate import CandidateError, Measured
@@ -99,6 +99,62 @@ def test_a_trace_that_tvm_does_not_take_is_set_aside(folder: Path) -> None:
         measured(database, (4,))
         assert database.trials == 3
     assert len(ms.database.JSONDatabase(work_dir=str(folder))) == 3
+
+
+def test_a_record_without_origin_is_a_trial(folder: Path) -> None:
+    lines = (folder / MEASURED_BY).read_text().splitlines()
+    (folder / MEASURED_BY).write_text(lines[0] + "\n")
+    with TuningDatabase(folder, TARGET) as database:
+        database.add_tasks([task(64), task(32)])
+        search = Search(database, None, SimpleNamespace(), SearchOptions(trials=8, cost_model="random"))
+        assert (search.done, database.spent_s) == (3, 2.0)
+        assert [(each.trials, each.failed) for each in search.tasks] == [(3, 1), (0, 0)]
+
+
+def test_a_lost_workload_and_a_wrong_trace_together_cost_that_record_only(folder: Path) -> None:
+    """The second workload's line is garbage, and TVM does not take a record of the first."""
+    workloads, records = (folder / WORKLOADS), (folder / RECORDS)
+    workloads.write_text(workloads.read_text().splitlines()[0] + "\n\0garbage\n")
+    records.write_text(records.read_text().replace('"GetSBlock"', '"NoSuchInstruction"', 1))
+    with TuningDatabase(folder, TARGET) as database:
+        first, second = database.add_tasks([task(64), task(32)])
+        assert database.trials == 2
+        origin = Origin(key="", device="pixel", at="")
+        database.commit(database.write(second, candidate(second.module, 2), [0.5], origin))
+        measured(database, (16,))
+    found = read_records(folder)
+    assert not found.damage
+    assert {each.workload for each in found.set.records} == {first.task.workload, second.task.workload}
+    assert found.set.tasks.keys() == found.set.workloads.keys()
+    assert len(ms.database.JSONDatabase(work_dir=str(folder))) == 4
+
+
+@pytest.mark.parametrize("module", ["AAAA", None], ids=["garbage", "another module"])
+def test_a_workload_with_a_wrong_module_is_put_right_and_loses_no_record(folder: Path, module: str | None) -> None:
+    lines = [json.loads(line) for line in (folder / WORKLOADS).read_text().splitlines()]
+    right = lines[0][1]
+    lines[0][1] = module or lines[1][1]
+    (folder / WORKLOADS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with TuningDatabase(folder, TARGET) as database:
+        database.add_tasks([task(64), task(32)])
+        assert (database.trials, len(database.damage)) == (3, 1)
+        assert f"{WORKLOADS} line 1: its module is another one" in database.damage[0]
+        measured(database, (16,))
+        assert database.everything().workloads[lines[0][0]].module == right
+    assert len(ms.database.JSONDatabase(work_dir=str(folder))) == 4
+    with TuningDatabase(folder, TARGET) as database:
+        database.add_tasks([task(64), task(32)])
+        assert (database.trials, database.damage) == (4, [])
+
+
+def test_a_workload_that_is_there_twice_shifts_no_record(folder: Path) -> None:
+    lines = (folder / WORKLOADS).read_text().splitlines()
+    (folder / WORKLOADS).write_text("\n".join([lines[0], lines[0], lines[1]]) + "\n")
+    with TuningDatabase(folder, TARGET) as database:
+        _, second = database.add_tasks([task(64), task(32)])
+        origin = Origin(key="", device="pixel", at="")
+        database.commit(database.write(second, candidate(second.module, 2), [0.5], origin))
+    assert read_records(folder).set.records[-1].workload == second.task.workload
 
 
 def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_path: Path) -> None:
