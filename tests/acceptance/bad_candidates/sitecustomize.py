@@ -6,9 +6,12 @@ file is copied into a folder with `seed`, `crash.so` and `endless.so`; `made` th
 
 import functools
 import hashlib
+import importlib.abc
+import importlib.machinery
 import sys
 from pathlib import Path
 
+BUILDS = "farm.tuning.build_server"  # imported by whoever forks a build server
 ONE_IN = 10  # crashes, and as many never end
 
 
@@ -31,8 +34,20 @@ def spoiled(export, folder):
     return linked
 
 
-if "farm.tuning.build_server" in sys.orig_argv:
-    from farm.compiler import link
+class Loader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module):
+        super().exec_module(module)
+        make = module._exporter
+        module._exporter = lambda *of, **more: spoiled(make(*of, **more), Path(__file__).parent)
 
-    make = link.exporter
-    link.exporter = lambda *of: spoiled(make(*of), Path(__file__).parent)
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != BUILDS:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        found.loader = Loader(name, found.origin)
+        return found
+
+
+sys.meta_path.insert(0, Finder())
