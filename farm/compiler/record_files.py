@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from farm.compiler import tar
+from farm.compiler.record_nodes import checked
 from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, Workload, read
 from farm.core.errors import HostError, UserError
 
@@ -54,7 +55,7 @@ def read_records(source: Path | bytes, name: str = "") -> Reading:
     files = _in_folder(source) if isinstance(source, Path) and source.is_dir() else _in_tar(source, name)
     if WORKLOADS not in files or RECORDS not in files:
         raise BadRecordsError(f"{name} has no tuning records", hint=f"a folder or .tar with {WORKLOADS} and {RECORDS}")
-    found = read(files)
+    found = checked(read(files))
     if not found.set.records and found.damage:
         raise BadRecordsError(
             f"{name} has no record that can be read: {found.damage[0]}", evidence="\n".join(map(str, found.damage[:20]))

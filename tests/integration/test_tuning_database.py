@@ -102,6 +102,7 @@ def test_a_trace_that_tvm_does_not_take_is_set_aside(folder: Path) -> None:
 
 
 def test_a_record_without_origin_is_a_trial(folder: Path) -> None:
+    intrinsics.load()
     lines = (folder / MEASURED_BY).read_text().splitlines()
     (folder / MEASURED_BY).write_text(lines[0] + "\n")
     with TuningDatabase(folder, TARGET) as database:

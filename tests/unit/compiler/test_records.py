@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import random
@@ -49,6 +50,12 @@ X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mcpu": "cortex-a76"}
 
 
+def module_of(*kinds: str, text: str = "") -> str:
+    """A module as TVM writes it, with nodes of those kinds."""
+    document = (text or json.dumps({"root_index": 0, "nodes": [{"type": each} for each in kinds]})).encode()
+    return base64.b64encode(len(document).to_bytes(8, "little") + document).decode()
+
+
 def record(workload: str, tile: int, seconds: float, target: dict[str, str] = LLVM) -> Record:
     trace = [[["SamplePerfectTile", ["l2"], [4, 64], ["v5"]]], [[0, [tile, 1]]]]
     key = record_key(workload, trace, target)
@@ -59,7 +66,7 @@ def set_of(*rows: tuple[str, int, float], device: str = "emerald-9", target: dic
     records = tuple(record(*row, target) for row in rows)
     names = dict.fromkeys(each.workload for each in records)
     return RecordSet(
-        {name: Workload(name, "bW9k") for name in names},
+        {name: Workload(name, module_of("ir.IRModule")) for name in names},
         records,
         {each.key: Origin(key=each.key, device=device, at="2026-01-01T00:00:00+00:00") for each in records},
         {name: Task(workload=name, name=f"conv_{name}", weight=2, flop=2e6) for name in names},
@@ -114,7 +121,7 @@ def test_a_folder_cut_at_any_byte_takes_new_records_and_keeps_the_old(
     with RecordFolder(folder) as opened:
         before = opened.found.set
         new = record("9", 7, 0.003)
-        opened.append(WORKLOADS, Workload("9", "bW9k").line())
+        opened.append(WORKLOADS, Workload("9", module_of("ir.IRModule")).line())
         opened.append(RECORDS, new.line(len(before.workloads)))
     after = read_records(folder)
     assert after.set.records == (*before.records, new)
@@ -296,3 +303,35 @@ def test_a_sidecar_line_comes_before_its_record_and_alone_says_nothing() -> None
     files = bytes_of(SMALL)
     files[RECORDS] = b""
     assert read({**files, MEASURED_BY: files[MEASURED_BY]}).set.origins == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("AAAA", "its module is not read"),
+        ("no base64", "its module is not read"),
+        (module_of("ir.IRModule", "ffi.Module"), "it holds a node of type 'ffi.Module'"),
+        (module_of("ir.EnvFunc"), "it holds a node of type 'ir.EnvFunc'"),
+        (module_of(text='{"nodes": [{"type": "ffi.Module"}], "nodes": []}'), "a key is there twice"),
+        (module_of("ir.IRModule") + "AAAA", "its module is not read"),
+    ],
+)
+def test_a_module_that_stock_refuses_or_that_holds_code_is_left_out(module: str, why: str) -> None:
+    found = read_records(packed(replace(SMALL, workloads={**SMALL.workloads, "2": Workload("2", module)})))
+    assert list(found.set.workloads) == ["1"]
+    assert found.set.records == (SMALL.records[0], SMALL.records[2])
+    assert found.set.origins.keys() == {each.key for each in found.set.records}
+    assert why in found.damage[0].why
+    assert len(found.damage) == 2
+
+
+@pytest.mark.parametrize(("kind", "left"), [("tirx.IndexMap", 3), ("ffi.Module", 2)])
+def test_a_layout_in_a_trace_is_read_if_it_holds_no_code(kind: str, left: int) -> None:
+    layout = json.dumps({"root_index": 0, "nodes": [{"type": kind}]})
+    trace = [[["TransformLayout", ["b0", layout], [0, 1, None, False], []]], []]
+    given = (*SMALL.records[:2], replace(SMALL.records[2], trace=trace))
+    found = read_records(packed(replace(SMALL, records=given)))
+    assert len(found.set.records) == left
+    assert [each.why for each in found.damage] == (
+        [] if left == 3 else [f"its trace is not read: it holds a node of type '{kind}'"]
+    )

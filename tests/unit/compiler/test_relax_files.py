@@ -11,8 +11,8 @@ from tvm import relax
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, load, read
 from farm.compiler.model import ShapeError
+from farm.compiler.nodes import ALLOWED
 from farm.compiler.relax_model import saved
-from farm.compiler.relax_nodes import ALLOWED
 from farm.compiler.summary import summarise
 from farm.core.errors import ModelError
 from farm.zoo.catalogue import onnx_bytes

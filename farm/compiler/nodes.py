@@ -1,0 +1,75 @@
+"""Which nodes of TVM's JSON (`tvm.ir.save_json`) are read. Without TVM.
+
+TVM makes an object of any node that a document names: `ffi.Module` is a library whose code is then in this process, and
+`ir.EnvFunc` any global function of TVM's, which shape inference would call. Models, and the operators and layouts in
+tuning records, are made of the nodes below.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_PLAIN = ("None", "bool", "int", "float", "ffi.Array", "ffi.Map", "ffi.String", "ffi.Shape", "ffi.Tensor", "DataType")
+_IR = (
+    "Call", "DictAttrs", "FloatImm", "FuncType", "GenericConst", "GlobalVar", "IRModule", "IntImm", "Op", "PointerType",
+    "PrimType", "Range", "SequentialSpan", "SourceMap", "SourceName", "Span", "StringImm", "StringType", "TensorLoad",
+    "TensorRegion", "Tuple", "TupleGetItem", "TupleType", "Var",
+)  # fmt: skip
+_PRIM = (
+    "Add", "And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Broadcast", "Cast", "Div", "EQ", "FloorDiv",
+    "FloorMod", "GE", "GT", "LE", "LShift", "LT", "Let", "Max", "Min", "Mod", "Mul", "NE", "Not", "Or", "RShift",
+    "Ramp", "Select", "Shuffle", "Sub",
+)  # fmt: skip
+_RELAX = (
+    "AnyType", "DummyGlobalInfo", "FuncType", "PackedFuncType", "ShapeType", "TensorType", "expr.BindingBlock",
+    "expr.DataflowBlock", "expr.DataflowVar", "expr.ExternFunc", "expr.Function", "expr.If", "expr.MatchCast",
+    "expr.SeqExpr", "expr.ShapeExpr", "expr.VarBinding",
+)  # fmt: skip
+_TIR = (
+    "AllocBuffer", "AssertStmt", "AttrStmt", "Bind", "Break", "BufferRegionType", "BufferStore", "BufferType",
+    "Continue", "DeclBuffer", "Evaluate", "For", "IfThenElse", "IndexMap", "Iter", "IterVar", "PrimFunc", "Return",
+    "SeqStmt", "TileLayout", "While",
+)  # fmt: skip
+_S_TIR = ("MatchBufferRegion", "SBlock", "SBlockRealize", "SLayout")
+_TE = ("CommReducer", "Reduce")
+ALLOWED = frozenset(_PLAIN).union(
+    *(
+        {f"{floor}.{kind}" for kind in kinds}
+        for floor, kinds in (
+            ("ir", _IR), ("prim", _PRIM), ("relax", _RELAX), ("tirx", _TIR), ("s_tir", _S_TIR), ("te", _TE)
+        )
+    )
+)  # fmt: skip
+_ATTRIBUTES = "relax.attrs."  # of operators: plain fields, one type per operator
+_FUNCTION = "ir.EnvFunc"
+_FUNCTIONS = frozenset({"tvm.relax.type.infer_by_ty_args"})  # what every `call_packed` has for its type
+
+
+class ForeignNodeError(ValueError):
+    """A document has a node that is not read."""
+
+
+def check_nodes(text: str, *, also: frozenset[str] = frozenset()) -> None:
+    """Look at each node of a document; `also` are kinds that are read besides `ALLOWED`.
+
+    Raises:
+        ForeignNodeError: it has a node of another kind.
+        ValueError: it is no document of TVM's.
+    """
+    try:
+        for node in json.loads(text, object_pairs_hook=_once)["nodes"]:
+            kind = node["type"]
+            known = kind in ALLOWED or kind in also or (isinstance(kind, str) and kind.startswith(_ATTRIBUTES))
+            if not known and not (kind == _FUNCTION and node.get("data") in _FUNCTIONS):
+                raise ForeignNodeError(f"it holds a node of type {str(kind)[:80]!r}")
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping; with a key twice, TVM may take the one that was not looked at."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
