@@ -70,8 +70,8 @@ def bad(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Storm:
     """What is done to a farm while one of its jobs tunes."""
 
-    def __init__(self, farm: VirtualFarm, job: str, dice: random.Random) -> None:
-        self.farm, self.job, self.dice = farm, job, dice
+    def __init__(self, farm: VirtualFarm, client: Client, job: str, dice: random.Random) -> None:
+        self.farm, self.client, self.job, self.dice = farm, client, job, dice
 
     @property
     def folder(self) -> Path | None:
@@ -84,8 +84,14 @@ class Storm:
 
     def calm(self) -> None:
         wanted = self.trials() + CALM
-        until(lambda: self.trials() >= wanted)
+        until(lambda: self.trials() >= wanted or self.ended())
         assert wanted < TRIALS, "the storm came too late"
+
+    def ended(self) -> bool:
+        """Whether the job is done; it must not have failed."""
+        outcome = self.client.job(self.job)
+        assert outcome.error is None, (outcome.error, outcome.error.evidence)
+        return outcome.job.ended
 
     def rage(self) -> None:
         for fault in self.dice.sample(STORM, len(STORM)):
@@ -133,7 +139,7 @@ def test_a_storm_costs_no_trial_and_no_healthy_candidate(seed: int, bad: Path, t
             model, on="android", devices=2, trials=TRIALS, cost_model="random", candidate_timeout_s=3, seed=seed
         )
         submitted = client.submit(spec)
-        storm = Storm(farm, submitted.ids[0], random.Random(seed))
+        storm = Storm(farm, client, submitted.ids[0], random.Random(seed))
         storm.rage()
         [outcome] = client.wait(submitted, timeout_s=300)
         package = tmp_path / "tuned.farm.tar"
@@ -159,6 +165,7 @@ def judged(result: Any, folder: Path, bad: Path, poison: Any) -> None:
     assert found.damage == ()
     assert result["trials"] == TRIALS == len(found.set.records) == len({each.key for each in found.set.records})
     assert result["speedup"]["confidence"] == 0.99
+    assert (bad / "made").exists(), "no candidate was made bad: see bad_candidates/"
     made = dict(line.split() for line in (bad / "made").read_text().splitlines())
     ends: Counter[str] = Counter()
     for record in found.set.records:
