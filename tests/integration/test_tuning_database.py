@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,13 +17,15 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from farm.compiler.record_files import read_records
+from farm.compiler.cache import UNUSED_S
+from farm.compiler.record_files import LOCK, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS, WORKLOADS, Origin, merge, pruned
 from farm.jobs.executor import YieldedError
 from farm.tuning import intrinsics
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.database import TuningDatabase
 from farm.tuning.search import Search, SearchOptions
+from farm.worker.tuning_run import TUNING, _drop_unused
 
 TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 OTHER = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 4})
@@ -234,3 +238,16 @@ def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path:
     assert search.done == 24
     assert learned
     assert max(learned) < 24
+
+
+def test_housekeeping_leaves_ones_own_folder_and_those_in_use_however_old(tmp_path: Path) -> None:
+    long_ago_s = time.time() - 2 * UNUSED_S
+    mine, busy, left = (tmp_path / TUNING / "model" / name for name in ("mine", "busy", "left"))
+    for each in (mine, left):
+        TuningDatabase(each, TARGET).__exit__(None, None, None)
+    with TuningDatabase(busy, TARGET):
+        for each in (mine, busy, left):
+            os.utime(each / LOCK, (long_ago_s, long_ago_s))
+            os.utime(each, (long_ago_s, long_ago_s))
+        _drop_unused(tmp_path, mine)
+    assert {each.name for each in mine.parent.iterdir()} == {"mine", "busy"}
