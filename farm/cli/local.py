@@ -14,19 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.core.errors import FarmError, HostError, ModelError
+from farm.compiler.tvm_errors import TvmCrashedError
+from farm.core.errors import FarmError, HostError
 
 
 class NoTvmError(HostError):
     """There is no TVM here."""
 
     code = "no_tvm"
-
-
-class LocalCrashError(ModelError):
-    """TVM crashed."""
-
-    code = "tvm_crashed"
 
 
 class LocalFailureError(FarmError):
@@ -68,7 +63,7 @@ def with_tvm(
     Raises:
         FarmError: what it raised.
         NoTvmError: no interpreter with TVM is known.
-        LocalCrashError: a signal ended it.
+        TvmCrashedError: a signal ended it.
         LocalFailureError: it failed in a way that nobody foresaw.
     """
     asked, answer, noise = (scratch / name for name in ("request.json", "reply.json", "said.txt"))
@@ -113,7 +108,7 @@ def _reply(answer: Path) -> dict[str, Any] | None:
 
 def _died(code: int, doing: str, said: str, after_crash: str) -> FarmError:
     if code < 0:
-        return LocalCrashError(
+        return TvmCrashedError(
             f"TVM crashed ({signal.Signals(-code).name}) while {doing}", hint=after_crash, evidence=said[-2000:]
         )
     lines = said.splitlines()

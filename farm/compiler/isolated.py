@@ -7,14 +7,9 @@ import os
 import signal
 from collections.abc import Callable
 
+from farm.compiler.tvm_errors import TvmCrashedError
 from farm.core.error_wire import error_from_wire, error_to_wire
-from farm.core.errors import FarmError, ModelError
-
-
-class TvmCrashedError(ModelError):
-    """TVM crashed."""
-
-    code = "tvm_crashed"
+from farm.core.errors import FarmError
 
 
 def isolated(work: Callable[[], None], doing: str) -> None:

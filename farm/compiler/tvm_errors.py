@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from farm.core.errors import ModelError
+
+
+class TvmCrashedError(ModelError):
+    """TVM crashed."""
+
+    code = "tvm_crashed"
+
 
 def first_line(error: BaseException) -> str:
     """The line of an error that says most: TVM puts C++ frames before and after its message."""

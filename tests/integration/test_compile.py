@@ -21,12 +21,13 @@ from farm.compiler.compile import (
 )
 from farm.compiler.fitting import ForeignRecordsError
 from farm.compiler.inputs import all_inputs
-from farm.compiler.isolated import TvmCrashedError, isolated
+from farm.compiler.isolated import isolated
 from farm.compiler.load import load
 from farm.compiler.precision import PrecisionError
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.reference import flatten
 from farm.compiler.targets import TargetRefusedError, generators, host_target
+from farm.compiler.tvm_errors import TvmCrashedError
 from farm.core.errors import ModelError
 from farm.fleet.named_targets import named_target
 from tests.support.opencl import opencl_source, syntax_errors

@@ -27,7 +27,7 @@ def host(tmp_path):
             path.write_bytes(b"x" * 40)
             path.with_name(f"{database}-wal").write_bytes(b"x" * 20)
             path.with_name(f"{database}.backup").write_bytes(b"x" * 5000)
-        return {finding.check: finding for finding in look(Host(folder, store(), path, limit, user))}
+        return {finding.check: finding for finding in look(Host(folder, store(), path, limit, user, tmp_path))}
 
     return make
 
@@ -35,8 +35,9 @@ def host(tmp_path):
 def test_a_sound_host(host):
     found = host()
     assert {check: finding.verdict for check, finding in found.items()} == {
-        "artifacts": OK, "database": OK, "workers": OK,
+        "state folder": OK, "artifacts": OK, "database": OK, "workers": OK,
     }  # fmt: skip
+    assert found["state folder"].detail.endswith("GB free")
     assert "run as farm-job" in found["workers"].detail
 
 

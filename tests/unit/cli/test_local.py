@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 from farm.cli import local
-from farm.cli.local import LocalCrashError, LocalFailureError, with_tvm
+from farm.cli.local import LocalFailureError, with_tvm
+from farm.compiler.tvm_errors import TvmCrashedError
 from farm.core.errors import Fault, UserError
 
 
@@ -63,7 +64,7 @@ def test_an_end_without_a_word_is_told_with_its_code(work):
 
 @pytest.mark.parametrize("before", ["", 'answer("{\\"result\\": {\\"half")'])
 def test_a_signal_is_a_crash_of_tvm(work, before):
-    with pytest.raises(LocalCrashError, match=r"TVM crashed \(SIGSEGV\) while doing that") as caught:
+    with pytest.raises(TvmCrashedError, match=r"TVM crashed \(SIGSEGV\) while doing that") as caught:
         work(f"{before}\nprint('last words', file=sys.stderr, flush=True)\nos.kill(os.getpid(), {int(signal.SIGSEGV)})",
              after_crash="go on")  # fmt: skip
     assert (caught.value.hint, caught.value.evidence) == ("go on", "last words\n")
