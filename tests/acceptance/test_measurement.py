@@ -89,8 +89,12 @@ def test_benches_are_kept_by_their_model_and_compared(farm, models):
         assert line["changes"] == []
     assert asked(farm, "history", "small.onnx", "--device", first["device"])["lines"]
     assert first["job"] in farm.farm("history", "small.onnx", "--plot").stdout
+    if "rejected" in (first["verdict"], second["verdict"]):  # this host had no time
+        refused = farm.farm("compare", first["job"], second["job"])
+        assert (refused.returncode, "is rejected" in refused.stderr) == (ExitCode.USAGE, True)
+        return
     stored = asked(farm, "compare", first["job"], second["job"])
-    assert [reason["code"] for reason in stored["comparison"]["reasons"]] == ["not_in_turns"]
+    assert "not_in_turns" in {reason["code"] for reason in stored["comparison"]["reasons"]}
     assert stored["comparison"]["pairs"] == 0
 
 
