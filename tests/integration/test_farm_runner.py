@@ -35,7 +35,7 @@ def test_phones_that_have_their_like_are_taken(farm: VirtualFarm) -> None:
     said: list[str] = []
     with FarmRunner(on="android", devices=2, socket=farm.socket, on_notice=said.append) as runner:
         assert {name.rstrip("-2") for name in taken(runner, 2)} == {"pjd110"}
-    assert said == []
+        assert said == []  # within: a session that is being opened when the runner closes may say so
 
 
 def test_too_few_that_are_alike_are_told_of(farm: VirtualFarm) -> None:

@@ -150,8 +150,10 @@ def test_a_kicked_phone_stays_away_from_the_run(farm, run):
     seen = run.sees(other)
     assert seen["waits"].startswith("1 of 2 phones")
     assert left not in run.leases()
-    run.tell(f"abort {other}")
+    nickname = phone_of(farm, other).nickname
+    farm.lab.unplug(nickname)
     run.sees()
+    farm.lab.plug(nickname)
     run.sees(other)
 
 
