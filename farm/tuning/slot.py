@@ -66,7 +66,7 @@ class Slot:
         self.seen = True  # whether the source has shown it since its session was last cut
         self.work: Work | None = None  # the desk's note of what it has
         self.measuring = False
-        self.out = ""  # why the phone is not used any more
+        self.out = ""  # why the phone is not used, for some minutes or any more
         self.abandoned = False  # its thread hangs for good; what it had was answered for it
         self._source, self._desk, self._settings = source, desk, settings
         self._lock = threading.Lock()  # over what the keeper and the thread both decide by
@@ -194,7 +194,7 @@ class Slot:
             return False
         self._factor, self.out = opinion.factor, opinion.out
         if self.out:
-            self._desk.tell(f"{self.phone.device} is not used any more: {self.out}")
+            self._desk.tell(f"{self.phone.device} is left out for some minutes: {self.out}")
         if not self._in_time():
             self._failed("its reference kernel took too long")
             self._break(self._failure)

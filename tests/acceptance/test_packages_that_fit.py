@@ -1,9 +1,6 @@
 """Packages made for phones by selector, by board and by tag; what does not fit is refused in one sentence."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 from farm.cli.virtual_farm import phones_of, virtual_farm
 from farm.compiler.package import read_package
 from farm.zoo.small_cnn import build
+from tests.support.alone import alone
 from tests.support.tiny_model import tiny_onnx
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,16 +28,6 @@ def place(tmp_path_factory):
     (folder / "small_cnn.onnx").write_bytes(build().SerializeToString(deterministic=True))
     (folder / "open.onnx").write_bytes(tiny_onnx(batch="n"))
     return folder
-
-
-def alone(*arguments, cwd, cache):
-    """`farm` where there is no daemon."""
-    environment = {**os.environ, "FARM_SOCKET": str(cwd / "absent.sock"), "XDG_CACHE_HOME": str(cache)}
-    command = [sys.executable, "-m", "farm", *arguments]
-    environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=100, check=False
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """A package runs on phones, on this host and in a plain TVM script; what does not fit is refused in one sentence."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 from farm.cli.virtual_farm import phones_of, virtual_farm
 from farm.zoo.small_cnn import build
+from tests.support.alone import alone
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,16 +28,6 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     (folder / "small_cnn.onnx").write_bytes(build().SerializeToString(deterministic=True))
     return folder
-
-
-def alone(*arguments, cwd, cache):
-    """`farm` where there is no daemon."""
-    environment = {**os.environ, "FARM_SOCKET": str(cwd / "absent.sock"), "XDG_CACHE_HOME": str(cache)}
-    command = [sys.executable, "-m", "farm", *arguments]
-    environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=100, check=False
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
