@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from farm.core.attribution import UsbPlace
+from farm.core.health import Health
 from farm.core.identity import DeviceIdentity
+from farm.core.requests import LeaseClass
 
 
 class Life(StrEnum):
@@ -42,6 +45,14 @@ class Heat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """Why leases of a class do not get a device now."""
+
+    reason: str  # one line for a person, with the figure and the limit
+    opens_in_s: float | None = None  # about; None: nobody can say
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceView:
     """A device as leasing, the doors and people see it: one immutable snapshot."""
 
@@ -60,8 +71,15 @@ class DeviceView:
     battery_percent: int | None = None
     bundle: str = ""  # hash of the bundle on it
     since: datetime | None = None  # when `life` last changed
+    health: Health | None = None  # the latest probe
+    place: UsbPlace | None = None  # where it is plugged in, if anybody knows
+    closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
 
     @property
     def leasable(self) -> bool:
-        """Whether it could be handed out now, were nobody holding it."""
+        """Whether it could be handed out now to some class, were nobody holding it."""
         return self.adopted and self.life is Life.READY and self.service is Service.IN and self.heat is Heat.OK
+
+    def serves(self, lease_class: LeaseClass) -> bool:
+        """Whether it could be handed out now to this class, were nobody holding it."""
+        return self.leasable and lease_class not in self.closed
