@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from farm.bundle.manifest import Bundle
+from farm.core.alike import alike
 from farm.core.device import DeviceView, Heat, Life, Service
 
 
@@ -50,9 +51,11 @@ def device_details(view: DeviceView, holder: str) -> dict[str, Any]:
     """Everything `farm device show` prints."""
     identity = view.identity
     facts = {} if identity is None else asdict(identity)
+    like = alike(identity, view.bundle)
     return {
         **device_row(view, holder),
         "labels": dict(view.labels),
+        "alike": None if like is None else asdict(like),
         "targets": dict(facts.pop("targets", {})),
         "raw": facts.pop("raw", {}),
         "identity": facts,

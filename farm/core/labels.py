@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from farm.core.alike import alike
+
 if TYPE_CHECKING:
     from farm.core.identity import DeviceIdentity
 
@@ -15,7 +17,7 @@ MAX_VALUE_LENGTH = 96  # characters; a longer property value is no name any more
 # What `labels_of` sets: not for people to set by hand, a phone whose soc is a wish would get the wrong work.
 DERIVED_LABELS = frozenset(
     {"name", "pool", "serial", "vendor", "model", "soc", "soc-name", "soc-vendor", "gpu", "gpu-family", "abi"}
-    | {"android", "sdk", "virtual"}
+    | {"android", "sdk", "virtual", "alike"}
 )
 
 _FORBIDDEN_RUN = re.compile(r"[^a-z0-9._-]+")
@@ -40,10 +42,13 @@ def unique(value: str, taken: Collection[str]) -> str:
     return candidate
 
 
-def labels_of(identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "") -> dict[str, str]:
+def labels_of(
+    identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "", bundle: str = ""
+) -> dict[str, str]:
     """Return the labels of a device: normalised values, facts that are not known left out.
 
-    Keys: those of DERIVED_LABELS; `android` is its release, `virtual` is `yes` or absent.
+    Keys: those of DERIVED_LABELS; `android` is its release, `virtual` is `yes` or absent,
+    `alike` the same on phones that farm.core.alike calls identical (`bundle`: the hash of the one on the phone).
     """
     values = {"name": name, "pool": pool, "serial": serial}
     if identity is not None:
@@ -60,6 +65,8 @@ def labels_of(identity: DeviceIdentity | None, name: str, pool: str = "", serial
             "sdk": str(identity.sdk) if identity.sdk else "",
             "virtual": "yes" if identity.virtual else "",
         }
+    if (like := alike(identity, bundle)) is not None:
+        values["alike"] = like.mark
     normalised = {label: normalise(value) for label, value in values.items()}
     return {label: value for label, value in normalised.items() if value}
 

@@ -97,7 +97,7 @@ class Board:
 
     def _view_of(self, agent: Agent) -> DeviceView:
         state = agent.state
-        called = self._registry.called(agent.serial, agent.name, agent.identity, adopted=state.adopted)
+        called = self._registry.called(agent.serial, agent.name, agent.identity, state.bundle, adopted=state.adopted)
         return DeviceView(
             name=agent.name,
             serial=agent.serial,

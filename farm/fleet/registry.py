@@ -153,11 +153,13 @@ class Registry:
 
     # -- names --
 
-    def called(self, serial: str, name: str, identity: DeviceIdentity | None, *, adopted: bool) -> Called:
+    def called(
+        self, serial: str, name: str, identity: DeviceIdentity | None, bundle: str = "", *, adopted: bool
+    ) -> Called:
         """Pool, labels and aliases of a device. One that is not adopted answers to no key: it serves nobody."""
         record = self._records.get(serial)
         pool = record.pool if record else ""
-        labels = labels_of(identity, name, pool, serial) | dict(record.labels if record else {})
+        labels = labels_of(identity, name, pool, serial, bundle) | dict(record.labels if record else {})
         if not adopted:
             return Called(pool, labels, ())
         own = aliases_of(identity, name, labels)

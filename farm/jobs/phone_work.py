@@ -166,10 +166,6 @@ class PhoneWork:
             "kills": self._kills,
         }
 
-    def toolchain(self, running: Running) -> str:
-        """The toolchain of the phone's bundle."""
-        return self._toolchain_of(running.view)
-
     def target(self, running: Running, text: str) -> Any:
         """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict.
 

@@ -7,11 +7,11 @@ Above the line are the decisions, which are pure: which phones are alike, how ma
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from farm.core.alike import Alike, alike
 from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Heat, Life, Service
 from farm.core.errors import FarmError, PhoneError, UserError
@@ -36,35 +36,12 @@ def not_in_pool(lease_id: str) -> NotInPoolError:
     return NotInPoolError(f"the lease {lease_id} is not in the pool", hint="ask for the pool: some phones left")
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """What phones must have in common: a candidate's time on one of them must mean the same on every other."""
-
-    soc: str
-    gpu: str
-    abi: str
-    targets: str  # canonical JSON
-    bundle: str  # hash
-    clock_policy: str = ""  # governors; "" when none is readable
-
-
-def alike(view: DeviceView) -> Alike | None:
-    """What a phone has in common with its like; None while that is not known."""
-    identity = view.identity
-    if identity is None or not view.bundle:
-        return None
-    targets = json.dumps(identity.targets, sort_keys=True, default=str)
-    soc, gpu = identity.soc, identity.gpu
-    gpu_name = f"{gpu.model} {gpu.cores}".strip()
-    return Alike(soc.model or soc.name, gpu_name, identity.abi, targets, view.bundle, identity.clock_policy)
-
-
 def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
     """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
     groups: dict[Alike, set[str]] = {}
     for view in views:
         meant = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
-        if meant and usable(view) and (like := alike(view)) is not None:
+        if meant and usable(view) and (like := alike(view.identity, view.bundle)) is not None:
             groups.setdefault(like, set()).add(view.name)
     most = max(map(len, groups.values()), default=0)
     enough = most if devices == "all" else min(most, devices)
@@ -229,7 +206,6 @@ class Pool:
                 "lease": lease.id,
                 "device": lease.device,
                 "yield_wanted": self._leases.yield_wanted(lease.id) or views[lease.device].service is not Service.IN,
-                "facts": self._facts(views[lease.device]),
             }
             for lease in ready
         ]
@@ -309,7 +285,7 @@ class Pool:
     def _learn(self) -> None:
         views = self._devices.views()
         for view in views:
-            found = alike(view)
+            found = alike(view.identity, view.bundle)
             if found is not None:
                 self._known[view.name] = found
         for forgotten in self._known.keys() - {view.name for view in views}:
@@ -352,15 +328,3 @@ class Pool:
             step += "".join(f"; {name} left: {why}" for name, why in self._left.items() if name not in devices)
             self._left.clear()
             self._told(step, {"phones": devices, "wanted": self._orders.wanted, "waits": self.waits()})
-
-    def _facts(self, view: DeviceView) -> dict[str, Any]:
-        identity, like = view.identity, self._like
-        assert like is not None
-        return {
-            "soc": like.soc,
-            "gpu": identity.gpu.model if identity else "",
-            "abi": like.abi,
-            "bundle": like.bundle,
-            "clock_policy": like.clock_policy,
-            "temperature_c": view.temperature_c,
-        }

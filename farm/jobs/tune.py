@@ -48,7 +48,6 @@ class PoolHost(LeaseHost):
 
     pool: Pool
     keeper: RecordKeeper
-    about: Mapping[str, Any]  # facts of every phone in the pool
     kept: list[int] = field(default_factory=list)  # versions that this attempt has kept
 
     async def open_session(self, lease: str) -> SessionOffer:
@@ -79,9 +78,7 @@ class PoolHost(LeaseHost):
         """Verbs about the pool and the records."""
         match verb:
             case "pool":
-                state = self.pool.state()
-                phones = [{**each, "facts": {**each["facts"], **self.about}} for each in state["phones"]]
-                return {**state, "phones": phones}
+                return self.pool.state()
             case "pool.give_back":
                 self.pool.give_back(text_field(fields, "lease"))
                 return {}
@@ -132,8 +129,7 @@ class TuneExecutor:
             search_s=search_s(spec.timeout_s),
             nominals=nominals,
         )
-        about = {"target": target, "toolchain": self._work.toolchain(running)}
-        host = PoolHost(**self._work.host_fields(running), pool=pool, keeper=self._keeper, about=about)
+        host = PoolHost(**self._work.host_fields(running), pool=pool, keeper=self._keeper)
         try:
             report = await self._work.run(running, WORKER, task.to_wire(), host)
         except (FarmError, asyncio.CancelledError) as error:

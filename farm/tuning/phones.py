@@ -6,9 +6,9 @@ Three sources exist: a job's pool (`farm.worker.daemon_phones`), leases of a use
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from farm.jobs.attempt import SessionOffer
 
@@ -23,13 +23,11 @@ class PooledPhone:
         lease: What the source knows it by; a phone that was lost and came back may have another.
         device: The phone's name; results are told apart by it.
         yield_wanted: Others wait for it: `give_back` when the candidate at hand is done.
-        facts: soc, gpu, abi, bundle, target, toolchain, clock_policy, temperature_c: those that are known.
     """
 
     lease: str
     device: str
     yield_wanted: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.core.alike import Alike
 from farm.core.device import Heat, Life, Service
 from farm.core.errors import PhoneError, UserError
 from farm.core.identity import DeviceIdentity, Gpu, Soc
@@ -16,43 +17,27 @@ from farm.core.job import AttemptState, JobState
 from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
 from farm.jobs.planning import plan
-from farm.jobs.pool import OTHERS_WAIT, Alike, NotInPoolError, alike, decide, preferring, resting, why_fewer
+from farm.jobs.pool import OTHERS_WAIT, NotInPoolError, decide, preferring, resting, why_fewer
 from farm.jobs.specs import BadSpecError, TuneSpec
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
 LIKE = Alike("SM8650", "Adreno 750", "arm64-v8a", "{}", "b1")
-CLOCK = {"clock_policy": "performance"}
 OTHER = replace(LIKE, soc="SDM845")
 
 
-def known(
-    name, life=Life.READY, *, soc="SM8650", gpu="Adreno 750", bundle="b1", targets=None, clock_policy="", **facts
-):
+def known(name, life=Life.READY, *, soc="SM8650", gpu="Adreno 750", bundle="b1", **facts):
     identity = DeviceIdentity(
-        clock_policy=clock_policy,
         abi="arm64-v8a",
         soc=Soc(model=soc),
         gpu=Gpu(model=gpu),
-        targets={"cpu": targets or {"kind": "llvm"}},
+        targets={"cpu": {"kind": "llvm"}},
     )
     return phone(name, life, identity=identity, bundle=bundle, **facts)
 
 
 # --- decisions ---
-
-
-def test_phones_are_alike_by_what_decides_a_candidates_time():
-    one = alike(known("a"))
-    assert one == alike(known("b", temperature_c=40.0, battery_percent=3))
-    for other in ({"soc": "SDM845"}, {"gpu": "Adreno 740"}, {"bundle": "b2"}, {"targets": {"kind": "c"}}, CLOCK):
-        assert alike(known("b", **other)) != one
-
-
-def test_nothing_is_alike_before_it_is_known():
-    assert alike(phone("a")) is None
-    assert alike(known("a", bundle="")) is None
 
 
 def test_a_pool_begins_with_a_phone_that_has_its_like():

@@ -28,7 +28,7 @@ class Pool:
         self.given.append(lease)
 
     def state(self):
-        return {"phones": [{"lease": "L1", "facts": {"soc": "x"}}], "wanted": 2, "waits": "w"}
+        return {"phones": [{"lease": "L1"}], "wanted": 2, "waits": "w"}
 
     def search(self, *, on):
         self.searches = on
@@ -62,7 +62,7 @@ def host():
     poison = SimpleNamespace(refused=frozenset)
     return PoolHost(
         running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
-        pool=Pool(), kills=None, keeper=Keeper(), about={"target": {"kind": "llvm"}},
+        pool=Pool(), kills=None, keeper=Keeper(),
     )  # fmt: skip
 
 
@@ -75,10 +75,8 @@ async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
     assert host.keys.aborted == ("L1", "stuck")
 
 
-async def test_the_pool_is_told_with_what_all_phones_share(host):
-    told = await host.serve("pool", {})
-    assert told["phones"] == [{"lease": "L1", "facts": {"soc": "x", "target": {"kind": "llvm"}}}]
-    assert (told["wanted"], told["waits"]) == (2, "w")
+async def test_the_pool_is_told_and_takes_orders(host):
+    assert await host.serve("pool", {}) == {"phones": [{"lease": "L1"}], "wanted": 2, "waits": "w"}
     assert await host.serve("pool.give_back", {"lease": "L1"}) == {}
     assert host.pool.given == ["L1"]
     with pytest.raises(NotInPoolError):
