@@ -4,9 +4,10 @@ Rules, and where they are kept:
 
 - In which order requests are served, and why none starves: `farm.core.waiting_lines`. A line (one user's requests of
   one priority for the same devices) goes without a phone for at most `AllocatorPolicy.starved_s`, plus the time until
-  each line that starves for longer has been given one phone.
-- Work is conserved: no leasable device is free while a waiting request could have it, given quotas, worker places and
-  reservations. An event therefore concerns only the devices and requests that it touches.
+  each line that starves for longer has been given one phone. While no device is open to its class, it can only wait.
+- Work is conserved: no leasable device is free while a waiting request could have it, given quotas, worker places,
+  reservations and the gates (`DeviceView.closed`: a device too warm for benchmarks may serve other classes). An event
+  therefore concerns only the devices and requests that it touches.
 - When several devices can be given away at once, as many requests as possible are served, the foremost among them; and
   of the devices that would do, those are given that others need least (`farm.core.matching`, applied from both sides).
 - Use counts in decaying device-seconds over the user's weight: `farm.core.shares`.
@@ -100,7 +101,7 @@ class Allocator:
         if isinstance(event, RequestCame) and not windows:
             grants = self._serve(devices, {state.lines.waiting[event.id].line.group})
         else:
-            grants = self._serve(devices, state.index.waiting_groups(devices))
+            grants = self._serve(devices, state.waiting_groups(devices))
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
         reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
         yields = self._yields.decide(newcomer, reserved=reserved)
@@ -169,7 +170,7 @@ class Allocator:
         state = self._state
         match event:
             case RequestCame(request_id, request):
-                return state.request_came(request_id, request).line.group.devices & state.free, False
+                return state.suiting(state.request_came(request_id, request).line.group, state.free), False
             case RequestWithdrawn(request_id):
                 state.request_left(request_id)
                 self._yields.left(request_id)
@@ -252,7 +253,7 @@ class Allocator:
         for line in state.in_order(state.servable(groups), free):
             if line in hopeless:
                 continue
-            suiting = line.group.devices & free
+            suiting = state.suiting(line.group, free)
             for waiting in state.worth_trying(line, suiting):
                 devices = state.allowed(waiting, suiting)
                 if matching.add(waiting, devices):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 
 from farm.core.allocator_events import DeviceReason, Holding
 from farm.core.allocator_index import Group, Meaning
 from farm.core.allocator_state import State
-from farm.core.device import DeviceView, Service
-from farm.core.requests import LeaseRequest
+from farm.core.device import DeviceView, Heat, Service
+from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.reservations import Reservation
 from farm.core.waiting_lines import Waiting
 
@@ -108,14 +108,17 @@ def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
     return max(known) - now_s if len(known) == len(served_s) else None
 
 
-def unleasable_reason(view: DeviceView) -> str:
-    """Why an adopted device cannot be handed out, one line for a person; empty when it can."""
+def unleasable_reason(view: DeviceView, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
+    """Why an adopted device cannot be handed out to the class, one line for a person; empty when it can."""
     facts = []
     if view.life.value != "ready":
         facts.append(view.life.value + (f" ({view.reason})" if view.reason else ""))
     if view.service.value != "in":
         facts.append(view.service.value)
-    if view.heat.value != "ok":
+    closed = view.closed.get(lease_class)
+    if closed is not None:
+        facts.append(str(closed))
+    elif view.heat.value != "ok":
         temperature = "" if view.temperature_c is None else f" at {view.temperature_c:.0f} °C"
         facts.append(f"{view.heat.value}{temperature}")
     return "; ".join(facts)
@@ -200,7 +203,9 @@ def _facts(state: State, request: LeaseRequest, view: DeviceView, now_s: float) 
     if not view.adopted:
         return ["not adopted: `farm device adopt` takes it into the farm"]
     holding = state.held.get(view.name)
-    facts = [_held(holding, now_s)] if holding is not None else [unleasable_reason(view)]
+    facts = [_held(holding, now_s)] if holding is not None else [unleasable_reason(view, request.lease_class)]
+    if holding is not None and (closed := view.closed.get(request.lease_class)) is not None:
+        facts.append(str(closed))
     window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
     if window is not None:
         facts.append(_reserved(window, request, now_s))
@@ -237,9 +242,15 @@ def _available_s(state: State, device: str, request: LeaseRequest, now_s: float)
     """When the device comes free for this request, if nobody else gets it."""
     view = state.index.views[device]
     holding = state.held.get(device)
-    if not view.adopted or view.service is not Service.IN or (holding is None and not view.leasable):
+    closed = view.closed.get(request.lease_class)
+    cools = view.heat is not Heat.OK and closed is not None  # then `closed` knows how long
+    leasable = replace(view, heat=Heat.OK).leasable if cools else view.leasable
+    if not view.adopted or view.service is not Service.IN or (holding is None and not leasable):
         return None
     at_s = now_s if holding is None else _ends_s(holding, now_s)
+    if at_s is not None and closed is not None:
+        opens_s = closed.opens_in_s
+        at_s = None if opens_s is None else max(at_s, state.closed_at_s[device] + opens_s)
     if at_s is None or state.reservations.obstacle(device, request.user, request.longest_s, at_s) is None:
         return at_s
     return state.reservations.free_again_s(device, request.user, at_s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from farm.core.device import DeviceView
-from farm.core.requests import LeaseRequest
+from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.selector import Selector
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ class Meaning:
     avoid: frozenset[str] = frozenset()
     worker: bool = False  # suits the same devices, but needs a worker place with them
     only: frozenset[str] | None = None
+    lease_class: LeaseClass = LeaseClass.INTERACTIVE  # suits the same devices, but is served by those open to it
 
     @classmethod
     def of(cls, request: LeaseRequest) -> Meaning:
         """The part of `request` that says which devices suit it."""
-        return cls(request.selector, request.device, request.avoid, request.worker, request.only)
+        return cls(request.selector, request.device, request.avoid, request.worker, request.only, request.lease_class)
 
     def suits(self, view: DeviceView) -> bool:
         """Whether the device is meant."""

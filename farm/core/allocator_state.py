@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf
 
 from farm.core.allocator_events import AllocatorPolicy, Holding
 from farm.core.allocator_index import DeviceIndex, Group, Meaning
 from farm.core.device import DeviceView
-from farm.core.requests import LeaseRequest
+from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.reservations import Reservations
 from farm.core.shares import Ledger
 from farm.core.waiting_lines import Line, Lines, Waiting
@@ -28,6 +29,8 @@ class State:
         self.reservations = Reservations(policy.reservation_guard_s)
         self.held: dict[str, Holding] = {}
         self.free: set[str] = set()  # leasable and not held
+        self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
+        self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
         self._holders: set[str] = set()  # request ids
         self._workers = 0
         self.places: dict[str, Holding] = {}  # worker places that outlast their leases, by who keeps them
@@ -117,12 +120,14 @@ class State:
         """A device appeared, or anything about it is different."""
         self.index.device_changed(view)
         self.reservations.device_changed(view)
+        self._note_closed(view.name, view)
         self._look_whether_free(view.name)
 
     def device_forgotten(self, name: str) -> None:
         """A device is no part of the farm any more."""
         self.index.device_forgotten(name)
         self.reservations.device_forgotten(name)
+        self._note_closed(name, None)
         self._look_whether_free(name)
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -142,6 +147,19 @@ class State:
         if self._workers - places < self.policy.workers:
             return groups
         return {group for group in groups if not group.meaning.worker}
+
+    def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
+        """Those of `devices` that suit the group and are open to its class."""
+        suiting = group.devices & devices
+        closed = self.closed[group.meaning.lease_class]
+        return suiting - closed if closed else suiting
+
+    def waiting_groups(self, devices: set[str]) -> set[Group]:
+        """Groups with waiting requests that any of the devices suits and is open to."""
+        groups = self.index.waiting_groups(devices)
+        if not any(self.closed.values()):
+            return groups
+        return {group for group in groups if self.suiting(group, devices)}
 
     def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[Line]:
         """Lines of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
@@ -201,6 +219,17 @@ class State:
     def _holding(self, request_id: str, request: LeaseRequest) -> Holding:
         ends_s = None if request.longest_s is None else self.now_s + request.longest_s
         return Holding(request_id, request, self.now_s, ends_s)
+
+    def _note_closed(self, name: str, view: DeviceView | None) -> None:
+        for lease_class, names in self.closed.items():
+            if view is not None and lease_class in view.closed:
+                names.add(name)
+            else:
+                names.discard(name)
+        if view is not None and view.closed:
+            self.closed_at_s[name] = self.now_s
+        else:
+            self.closed_at_s.pop(name, None)
 
     def _look_whether_free(self, name: str) -> None:
         view = self.index.views.get(name)

@@ -98,9 +98,9 @@ class Yields:
     def _who_lacks_only_a_place(self) -> Iterator[Waiting]:
         """In service order; without those who were promised a phone, and its worker place with it."""
         state = self._state
-        groups = {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
+        groups = {group for group in state.waiting_groups(state.free) if group.meaning.worker}
         for line in state.in_order(groups, state.free):
-            suiting = line.group.devices & state.free
+            suiting = state.suiting(line.group, state.free)
             for waiting in line.queue.values():
                 if waiting.id not in self._promised and state.allowed(waiting, suiting):
                     yield waiting
@@ -120,7 +120,7 @@ class Yields:
         if not state.ledger.may_hold_more(newcomer.request.user) or self._claims(newcomer):
             return
         ripe_s = state.now_s - state.policy.min_slice_s
-        reach = state.allowed(newcomer, newcomer.line.group.devices & self._look_s.keys())
+        reach = state.allowed(newcomer, state.suiting(newcomer.line.group, self._look_s.keys()))
         if self._lacks_only_a_place(newcomer):
             reach = {device for device in self._look_s if state.held[device].request.worker}
         able = [
@@ -151,13 +151,13 @@ class Yields:
         state = self._state
         view = state.index.views.get(device)
         coming = {device} if view is not None and view.leasable else set()
-        groups = state.index.waiting_groups(coming)
+        groups = state.waiting_groups(coming)
         if state.places_full and holding.request.worker:
-            groups |= {group for group in state.index.waiting_groups(state.free) if group.meaning.worker}
+            groups |= {group for group in state.waiting_groups(state.free) if group.meaning.worker}
         groups = state.servable(groups, places=holding.request.worker)
         within = state.free | coming
         for line in state.in_order(groups, within, ending=device):
-            suiting = line.group.devices & within
+            suiting = state.suiting(line.group, within)
             for waiting in line.queue.values():
                 if waiting.id not in self._promised:
                     if state.allowed(waiting, suiting):
@@ -179,7 +179,7 @@ class Yields:
 
     def _lacks_only_a_place(self, waiting: Waiting) -> bool:
         group = waiting.line.group
-        return group.meaning.worker and self._state.places_full and not group.devices.isdisjoint(self._state.free)
+        return group.meaning.worker and self._state.places_full and bool(self._state.suiting(group, self._state.free))
 
     def _least_entitled(self, device: str) -> tuple[int, float, float, str]:
         return self._entitlement(device, self._state.held[device])
@@ -192,7 +192,7 @@ class Yields:
         """Promise the request a device that was asked for and that nobody is promised; whether there was one."""
         if self._unclaimed.isdisjoint(waiting.line.group.devices):
             return False
-        allowed = self._state.allowed(waiting, waiting.line.group.devices & self._unclaimed)
+        allowed = self._state.allowed(waiting, self._state.suiting(waiting.line.group, self._unclaimed))
         if not allowed:
             return False
         self._promise(min(allowed), waiting)

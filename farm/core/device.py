@@ -51,6 +51,9 @@ class Closed:
     reason: str  # one line for a person, with the figure and the limit
     opens_in_s: float | None = None  # about; None: nobody can say
 
+    def __str__(self) -> str:
+        return self.reason if self.opens_in_s is None else f"{self.reason}; about {_roughly(self.opens_in_s)}"
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
@@ -83,3 +86,8 @@ class DeviceView:
     def serves(self, lease_class: LeaseClass) -> bool:
         """Whether it could be handed out now to this class, were nobody holding it."""
         return self.leasable and lease_class not in self.closed
+
+
+def _roughly(seconds: float) -> str:
+    """An estimate for a person, no finer than it deserves."""
+    return f"{max(1.0, seconds / 60):.0f} min" if seconds >= 90 else f"{10 * max(1, round(seconds / 10))} s"

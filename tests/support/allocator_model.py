@@ -20,7 +20,7 @@ LineKey = tuple[object, ...]
 
 def line_of(request: LeaseRequest) -> LineKey:
     meant = (request.selector, request.device, request.avoid, request.only)
-    return (request.user, request.priority, meant, request.worker)
+    return (request.user, request.priority, meant, request.worker, request.lease_class)
 
 
 def means(request: LeaseRequest, view: DeviceView) -> bool:
@@ -139,7 +139,13 @@ class Model:
         return False
 
     def suits(self, request: LeaseRequest, devices: Iterable[str]) -> list[str]:
-        return [name for name in devices if means(request, self.views[name]) and not self.reserved(request, name)]
+        return [
+            name
+            for name in devices
+            if means(request, self.views[name])
+            and request.lease_class not in self.views[name].closed
+            and not self.reserved(request, name)
+        ]
 
     def usage_s(self, user: str) -> float:
         """The integral of 2 ** (-age / half-life) over all that the user held."""

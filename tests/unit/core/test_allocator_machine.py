@@ -25,7 +25,7 @@ from farm.core.allocator_events import (
     TimePassed,
 )
 from farm.core.allocator_index import WHOLE_REQUEST, Meaning
-from farm.core.device import Heat, Life, Service
+from farm.core.device import Closed, Heat, Life, Service
 from farm.core.requests import LeaseClass
 from farm.core.reservations import Reservation
 from farm.core.selector import Selector
@@ -77,7 +77,7 @@ class Beside(RuleBasedStateMachine):
         for grant in decision.grants:
             request, view = model.waiting[grant.request_id], model.views[grant.device]
             assert not model.paused
-            assert view.leasable
+            assert view.serves(request.lease_class)
             assert grant.device not in model.held
             assert means(request, view)
             assert not model.reserved(request, grant.device)
@@ -298,9 +298,14 @@ class Everything(Beside):
         life=st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING]),
         service=st.sampled_from([Service.IN] * 4 + [Service.DRAINING]),
         heat=st.sampled_from([Heat.OK] * 4 + [Heat.COOLING]),
+        closed=st.sampled_from(
+            [()] * 3 + [(LeaseClass.BENCH,), (LeaseClass.BENCH, LeaseClass.TUNE), tuple(LeaseClass)]
+        ),
+        opens_in_s=st.sampled_from((None, 30.0)),
     )
-    def device_changes(self, name, alias, life, service, heat):
-        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat)
+    def device_changes(self, name, alias, life, service, heat, closed, opens_in_s):
+        shut = {each: Closed("it is too warm", opens_in_s) for each in closed}
+        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat, closed=shut)
         self.step(DeviceChanged(self.model.views[name]))
 
     @rule(name=names)
