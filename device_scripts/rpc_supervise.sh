@@ -58,9 +58,12 @@ keep_log() {
             ;;
         esac
     done
+    [ -d "$RUN/work.$id" ] || bound=removed
     case $bound in
     '' | *[!0-9]*)
-        if [ "$bound" = -1 ]; then
+        if [ "$bound" = removed ]; then
+            echo "failed its files were removed while it started" >&3
+        elif [ "$bound" = -1 ]; then
             echo "failed no free port from $port to $((port_end - 1))" >&3
         elif [ "$lines" -ge "$START_LINES" ]; then
             echo "failed no 'Bind to' in the first $lines lines" >&3
@@ -71,9 +74,7 @@ keep_log() {
             read -r ended <"$RUN/exit.$id"
             echo "failed the server ended before it was bound, ${ended%% *}" >&3
         fi
-        if read -r _ server _ <"$RUN/pid.$id"; then
-            kill_group "$server"
-        fi 2>/dev/null
+        end_named "$id"
         ;;
     *)
         read -r _ server stat <"$RUN/pid.$id"
@@ -145,6 +146,20 @@ supervised() {
     fi
 }
 
+# end_named ID: ends the processes of start ID, or of every start where ID is '', found by their arguments: whoever removes
+# our folder from the phone takes the pid files along, but no process. Adds those that do not die to stuck.
+end_named() {
+    # The first hyphen is a set, so that grep does not find itself.
+    # shellcheck disable=SC2013  # one word a line
+    for process in $(grep -l -e "[-]-work-dir=$RUN/work[.]$1" /proc/[0-9]*/cmdline 2>/dev/null); do
+        process=${process%/cmdline}
+        process=${process#/proc/}
+        case " $stuck " in *" $process "*) continue ;; esac
+        kill -s KILL "$process" 2>/dev/null
+        kill_group "$process" || stuck="$stuck $process"
+    done
+}
+
 # Every server that was ever started in this boot and may still live: pid files go when their server is gone.
 stop_all() {
     stuck=''
@@ -170,7 +185,14 @@ stop_all() {
         done
         rm -f "$file"
     done
+    end_named ''
     [ -z "$stuck" ]
+}
+
+stop_all_or_fail() {
+    stop_all && return
+    echo "failed processes do not die:$stuck (stuck in a driver: only a reboot helps)"
+    exit 1
 }
 
 start() {
@@ -181,14 +203,11 @@ start() {
         exit 1
     fi
     id=$(echo "$3" | cut -c 1-16)
-    stop_all
+    stop_all_or_fail
     {
         # A start whose caller gave up may be under way: it ends first, then what it left.
         ! command -v flock >/dev/null || flock 8
-        if ! stop_all; then
-            echo "failed processes do not die:$stuck (stuck in a driver: only a reboot helps)"
-            exit 1
-        fi
+        stop_all_or_fail
         rm -rf "$RUN"
         mkdir -p "$RUN/work.$id"
         # Ends when the supervisor closes descriptor 3, not when it ends.
@@ -265,13 +284,9 @@ status() {
 }
 
 stop() {
-    if stop_all; then
-        rm -f "$RUN/state"
-        echo "stopped"
-    else
-        echo "failed processes do not die:$stuck (stuck in a driver: only a reboot helps)"
-        exit 1
-    fi
+    stop_all_or_fail
+    rm -f "$RUN/state"
+    echo "stopped"
 }
 
 clean() {

@@ -17,7 +17,7 @@ LIMIT_S = 15.0
 
 # Binds nothing: the scripts only read its words and watch its processes. What it does is in $PLAY, one order a line.
 SERVER = f"""#!{sys.executable} -I
-import os, pathlib, signal, sys, time
+import os, pathlib, shutil, signal, sys, time
 
 def say(text):
     sys.stderr.write(text + "\\n")
@@ -29,6 +29,8 @@ play = pathlib.Path(os.environ["PLAY"]).read_text().split()
 if "die-early" in play:
     say("CANNOT LINK EXECUTABLE: library libtvm_runtime.so not found")
     sys.exit(7)
+if "remove-own-files" in play:
+    shutil.rmtree(pathlib.Path(options["work-dir"]).parent)
 port = "-1" if "no-port" in play else options["port"]
 say(f"[14:28:48] /workspace/apps/cpp_rpc/rpc_server.cc:129: Bind to {{options['host']}}:{{port}}")
 if "flood" in play:

@@ -19,6 +19,7 @@ from tests.integration.fleet.phone_folder import (
     alive,
     end,
     make_phone,
+    processes_below,
     sha,
     wait_for,
 )
@@ -157,6 +158,30 @@ def test_a_new_start_replaces_the_old_server(phone: PhoneFolder) -> None:
     assert not alive(old)
     assert phone.status("two")["adoptable"] == "yes"
     assert sorted(path.name for path in (phone.root / "run").glob("work.*")) == [f"work.{sha('two')[:16]}"]
+
+
+@pytest.mark.parametrize(
+    "order", [("start", "b1", sha("two"), "5000", "5010"), ("stop",), ("clean",)], ids=lambda o: o[0]
+)
+def test_a_server_whose_files_somebody_removed_is_found_and_ended(phone: PhoneFolder, order: tuple[str, ...]) -> None:
+    phone.play("session", "session-own-group")
+    phone.start("one")
+    pids = [int(phone.work_file(f"{kind}-[0-9]*").name.rpartition("-")[2]) for kind in ("session", "session-own-group")]
+    pids.append(int(phone.state()["pid"]))
+    follower = phone.follow("one")
+    shutil.rmtree(phone.root / "run")
+    phone.play()
+    code, said = phone.run(*order, secret="two")
+    assert code == 0, said
+    assert [pid for pid in pids if alive(pid)] == []
+    assert last_word(follower).startswith("died")
+
+
+def test_a_server_whose_files_are_removed_while_it_starts_is_refused_and_ended(phone: PhoneFolder) -> None:
+    phone.play("remove-own-files")
+    code, said = phone.run("start", "b1", sha("one"), "5000", "5010", secret="one")
+    assert (code, said.splitlines()[0]) == (1, "failed its files were removed while it started")
+    wait_for(lambda: not processes_below(phone.root), "nothing of it is left")
 
 
 @pytest.mark.parametrize(
