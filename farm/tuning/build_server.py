@@ -1,10 +1,12 @@
 """A process that builds tuning candidates: TVM is imported once, and each candidate is built in a fork of its own.
 
-    python -m farm.tuning.build_server FD PARENT_PID
+    python -m farm.tuning.build_server FD
 
-FD is one end of a stream socket pair; the other one is FarmBuilder's. Orders and answers are lines of JSON; an order's
-module follows its line as so many bytes. The server starts no threads. A candidate that crashes its compiler, loops
-for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit.
+FD is one end of a stream socket pair; the other one is FarmBuilder's, and the server ends when that is closed, however
+its owner ended. (PDEATHSIG would fire when the owner's *thread* ends that started it.) Orders and answers are lines of
+JSON; an order's module follows its line as so many bytes. The server starts no threads. A candidate that crashes its
+compiler, loops for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit. One
+that the host could not build, for want of room say, is answered with the errno: it is not to blame.
 
 TVM's tensor intrinsics, which take ten seconds to import, are not needed: a schedule that uses one has already put
 its body into the module.
@@ -19,6 +21,7 @@ import json
 import os
 import resource
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -33,6 +36,7 @@ from typing import Any
 from farm.bundle.abi import Abi, Platform
 from farm.compiler.link import exporter
 from farm.compiler.tvm_errors import first_line
+from farm.tuning.host_faults import host_errno, lacking
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SAID_CHARS = 2000
@@ -44,6 +48,11 @@ class _Order:
     number: int
     fields: Mapping[str, Any]
     module: bytes
+
+    @property
+    def place(self) -> Path:
+        """The folder of everything that is made on the way."""
+        return Path(self.fields["folder"]) / f"candidate-{self.number}"
 
 
 @dataclass(slots=True)
@@ -103,14 +112,15 @@ class BuildServer:
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _start(self, order: _Order) -> None:
-        said_read, said_write = os.pipe2(os.O_CLOEXEC)
         server = os.getpid()
+        ends: tuple[int, ...] = ()
         try:
+            ends = said_read, said_write = os.pipe2(os.O_CLOEXEC)
             pid = os.fork()
         except OSError as error:
-            os.close(said_read)
-            os.close(said_write)
-            self._answer(order, f"the host cannot start another process: {error.strerror}")
+            for end in ends:
+                os.close(end)
+            self._answer(order, f"the host cannot start another process: {error.strerror}", error.errno or 0)
             return
         if pid == 0:
             _be_child(order, server, said_write)
@@ -133,21 +143,31 @@ class BuildServer:
             _, status = os.waitpid(pid, 0)
             del self._running[pid]
             with os.fdopen(running.said, "rb") as pipe:
-                said = pipe.read().decode(errors="replace")
-            self._answer(running.order, _what_happened(running, os.waitstatus_to_exitcode(status), said))
+                said = pipe.read()
+            order = running.order
+            error, errno = _what_happened(running, os.waitstatus_to_exitcode(status), said)
+            if error and not running.timed_out:
+                errno = errno or lacking(order.place.parent)
+            shutil.rmtree(order.place, ignore_errors=True)  # not before the disk was looked at
+            self._answer(order, error, errno)
 
-    def _answer(self, order: _Order, error: str) -> None:
+    def _answer(self, order: _Order, error: str, errno: int = 0) -> None:
+        line = json.dumps({"number": order.number, "error": error, "errno": errno})
         with contextlib.suppress(BrokenPipeError):  # the owner is gone; the next read says so
-            self._link.sendall(json.dumps({"number": order.number, "error": error}).encode() + b"\n")
+            self._link.sendall(line.encode() + b"\n")
 
 
-def _what_happened(running: _Running, code: int, said: str) -> str:
+def _what_happened(running: _Running, code: int, said: bytes) -> tuple[str, int]:
+    """What went wrong, empty when nothing did; and the errno if the host said one."""
     if running.timed_out:
-        return f"it took more than {running.order.fields['timeout_s']:g} s and was killed"
+        return f"it took more than {running.order.fields['timeout_s']:g} s and was killed", 0
     if code < 0:
         how = CRASHES.get(signal.Signals(-code), "ended")
-        return f"the compiler {how} with {signal.Signals(-code).name}"
-    return said or ("" if code == 0 else f"the compiler ended with {code}")
+        return f"the compiler {how} with {signal.Signals(-code).name}", 0
+    if said:
+        error, errno = json.loads(said)
+        return str(error), int(errno)
+    return "" if code == 0 else f"the compiler ended with {code}", 0
 
 
 def _be_child(order: _Order, server: int, said: int) -> None:
@@ -159,13 +179,14 @@ def _be_child(order: _Order, server: int, said: int) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         die_with(server)
-        with tempfile.TemporaryDirectory(prefix="farm-candidate-", dir=order.fields["folder"]) as place:
-            tempfile.tempdir = place
-            build(order.fields, order.module, Path(place))
+        order.place.mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(order.place)
+        build(order.fields, order.module, order.place)
         code = 0
     except BaseException as error:  # noqa: BLE001 - a child must not fall back into the server's loop
         text = f"{type(error).__name__}: {first_line(error)}"
-        os.write(said, text[:SAID_CHARS].encode())  # fits into a pipe: nobody reads before we have ended
+        told = [text[:SAID_CHARS], host_errno(error)]
+        os.write(said, json.dumps(told).encode())  # fits into a pipe: nobody reads before we have ended
     finally:
         os._exit(code)
 
@@ -206,7 +227,6 @@ def _kill_group(pid: int) -> None:
 def main(arguments: list[str]) -> int:
     """Import, then serve."""
     link = socket.socket(fileno=int(arguments[0]))
-    die_with(int(arguments[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, whose end is ours
     import_tvm()
     BuildServer(link, processors()).serve()

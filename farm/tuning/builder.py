@@ -33,12 +33,15 @@ from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 from farm.compiler.cache import drop_unused
 from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
+from farm.core.errors import FarmError
 from farm.tuning.build_server import BuildServer, die_with, import_tvm, processors
+from farm.tuning.host_faults import CannotBuildError, cannot_build
 from farm.tuning.runner import PoolRunner
 
 RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
 LEAVE_S = 5.0
 MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
+MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is to blame
 
 _Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
 
@@ -80,7 +83,7 @@ def started_server() -> Server:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "farm.tuning.build_server", str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", "farm.tuning.build_server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             stdin=subprocess.DEVNULL,
@@ -110,8 +113,18 @@ class FarmBuilder(_Base):  # type: ignore[misc]
             cache: the folder of built candidates; None: ~/.cache/farm.
             timeout_s: of building one candidate; it is killed then.
             server: a server that runs already (`forked_server`).
+
+        Raises:
+            HostError: the host has no room for the cache, or starts no process.
         """
-        self._build = Build(runner, cache or Path.home() / ".cache" / "farm", timeout_s, server or started_server())
+        cache = cache or Path.home() / ".cache" / "farm"
+        try:
+            server = server or started_server()
+            self._build = Build(runner, cache, timeout_s, server)
+        except OSError as error:
+            if server is not None:
+                server.link.close()
+            raise cannot_build(error.errno or 0, cache) from error
         self.__init_handle_by_constructor__(_ffi_api.BuilderPyBuilder, self._build.build)
 
     def __enter__(self) -> Self:
@@ -123,7 +136,10 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         self.close()
 
     def submit(self, given: Any) -> Future[Path]:
-        """Have one candidate (a BuilderInput) built; the answer is its library, or a BuildError."""
+        """Have one candidate (a BuilderInput) built.
+
+        The answer is its library, a BuildError, or a HostError when this host cannot build and nothing is its fault.
+        """
         return self._build.submit(given)
 
     def close(self) -> None:
@@ -156,7 +172,7 @@ class Build:
         self._lock = threading.Lock()  # over what follows, and over writing to the server
         self._pending: dict[int, _Pending] = {}
         self._by_key: dict[str, list[_Pending]] = {}  # the same candidate twice is built once
-        self._closed = False
+        self._over: Exception | None = None  # why nothing is built any more
         self._deaths = 0
         self._reader = threading.Thread(target=self._listen, name="builds", daemon=True)
         self._reader.start()
@@ -177,7 +193,7 @@ class Build:
     def close(self) -> None:
         """End the server; what is not built fails."""
         with self._lock:
-            self._closed = True
+            self._over = self._over or BuildError("the run was closed")
             with contextlib.suppress(OSError):
                 self._server.link.shutdown(socket.SHUT_RDWR)
         self._reader.join(LEAVE_S)
@@ -186,28 +202,34 @@ class Build:
     def _order(self, given: Any) -> _Pending:
         number = next(self._numbers)
         place = self._own / str(number)
-        place.mkdir()
         built: Future[Path] = Future()
         try:
+            place.mkdir()
             key, order = self._describe(given, number)
         except Exception as error:  # noqa: BLE001 - of one candidate: TVM raises its own kinds
-            pending = _Pending(b"", Path(), place / "none.so", built)
-            built.set_exception(BuildError(str(error)))
-            return pending
+            built.set_exception(self._trouble(error))
+            return _Pending(b"", Path(), place / "none.so", built)
         pending = _Pending(order, self._cache / f"{key}.so", place / f"{key}.so", built)
         if pending.cached.exists():
-            _deliver(pending, "")
+            self._deliver(pending, None)
             return pending
         with self._lock:
-            twins = self._by_key.setdefault(key, [])
-            twins.append(pending)
-            dead = self._closed
-            if len(twins) == 1 and not dead:
-                self._pending[number] = pending
-                self._send(order)
-        if dead:
-            _deliver(pending, "the build server has ended")
+            over = self._over
+            if over is None:
+                twins = self._by_key.setdefault(key, [])
+                twins.append(pending)
+                if len(twins) == 1:
+                    self._pending[number] = pending
+                    self._send(order)
+        if over is not None:
+            self._deliver(pending, over)
         return pending
+
+    def _trouble(self, error: Exception) -> Exception:
+        """Why a candidate is not even ordered: the host's fault, or its own."""
+        if isinstance(error, OSError):
+            return cannot_build(error.errno or 0, self._cache.parent)
+        return error if isinstance(error, FarmError) else BuildError(str(error))
 
     def _describe(self, given: Any, number: int) -> tuple[str, bytes]:
         module = tvm.ir.save_json(given.mod).encode()
@@ -227,66 +249,98 @@ class Build:
             self._server.link.sendall(order)
 
     def _listen(self) -> None:
-        while True:
-            with self._server.link.makefile("rb") as answers, contextlib.suppress(OSError):
-                for line in answers:
-                    answer = json.loads(line)
-                    self._ended(answer["number"], answer["error"])
-            self._bury()
-            if not self._begin_again():
-                return
+        """The reader thread: answers, and another server when one dies. Whatever ends it, nobody waits for ever."""
+        why: Exception = CannotBuildError("the thread that hears of builds has failed", hint="this is a bug of farm's")
+        try:
+            while True:
+                self._hear()
+                self._bury(self._server)
+                if (end := self._begin_again()) is not None:
+                    why = end
+                    return
+        except OSError as error:
+            why = self._trouble(error)
+        finally:
+            self._end_all(why)
 
-    def _ended(self, number: int, error: str) -> None:
-        self._deaths = 0
-        self._conclude(number, error)
+    def _hear(self) -> None:
+        with self._server.link.makefile("rb") as answers, contextlib.suppress(OSError):
+            for line in answers:
+                answer = json.loads(line)
+                self._deaths = 0
+                self._conclude(answer["number"], self._error(answer["error"], answer["errno"]))
 
-    def _conclude(self, number: int, error: str) -> None:
+    def _error(self, error: str, errno: int) -> Exception | None:
+        if errno:
+            return cannot_build(errno, self._cache.parent)
+        return BuildError(error) if error else None
+
+    def _conclude(self, number: int, error: Exception | None) -> None:
         """The end of a candidate and its twins; without an error it is a good one."""
         with self._lock:
             pending = self._pending.pop(number, None)
             twins = self._by_key.pop(pending.cached.stem, []) if pending else []
         for twin in twins:
-            _deliver(twin, error)
+            self._deliver(twin, error)
 
-    def _bury(self) -> None:
-        self._server.link.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._server.pid, signal.SIGKILL)
-        self._server.wait()
+    def _begin_again(self) -> Exception | None:
+        """The server has died. Start another one and order anew what it had; why not, when that is all over.
 
-    def _begin_again(self) -> bool:
-        """The server has died. Start another one and order anew what it had; False when that is all over."""
+        Raises:
+            OSError: this host starts no process.
+        """
         with self._lock:
             self._deaths += 1
-            again = None if self._closed or self._deaths > MAX_DEATHS else self._server.again
-            why = "the run was closed" if self._closed else "the build server died"
-            self._closed = again is None  # from here on nothing is ordered of it
-            lost = list(self._pending.items())
-        for number, pending in lost:
-            if again is None or pending.tries > 1:
-                self._conclude(number, why)
-        if again is None:
-            return False
-        server = again()
+            if self._over is not None:
+                return self._over
+            lost = [number for number, pending in self._pending.items() if pending.tries >= MAX_TRIES]
+        if self._deaths > MAX_DEATHS:
+            return CannotBuildError(
+                f"the process that builds candidates died {self._deaths} times without a single answer",
+                hint="dmesg says whether this host has too little memory; what was measured is kept",
+            )
+        for number in lost:
+            self._conclude(number, BuildError("the build server died"))
+        return self._go_on_with(self._server.again())
+
+    def _go_on_with(self, server: Server) -> Exception | None:
+        """Have it build what the one before it did not; why not, when we were closed while it was started."""
         with self._lock:
-            self._server = server
-            for pending in self._pending.values():
-                pending.tries += 1
-                self._send(pending.order)
-        return True
+            over = self._over
+            if over is None:
+                self._server = server
+                for pending in self._pending.values():
+                    pending.tries += 1
+                    self._send(pending.order)
+        if over is not None:
+            self._bury(server)
+        return over
 
+    def _bury(self, server: Server) -> None:
+        server.link.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
-def _deliver(pending: _Pending, error: str) -> None:
-    if not error:
-        try:
-            os.utime(pending.cached)
-            os.link(pending.cached, pending.link)
-        except OSError as trouble:
-            error = f"its library is gone: {trouble.strerror}"
-    if error:
-        pending.built.set_exception(BuildError(error))
-    else:
-        pending.built.set_result(pending.link)
+    def _end_all(self, why: Exception) -> None:
+        """From here on nothing is built: what waits, and what is ordered later, ends so."""
+        with self._lock:
+            self._over = self._over or why
+            waiting = list(self._pending)
+        for number in waiting:
+            self._conclude(number, self._over)
+
+    def _deliver(self, pending: _Pending, error: Exception | None) -> None:
+        if error is None:
+            try:
+                os.utime(pending.cached)
+                os.link(pending.cached, pending.link)
+            except OSError as trouble:
+                error = self._trouble(trouble)
+        if error is not None:
+            pending.built.set_exception(error)
+        else:
+            pending.built.set_result(pending.link)
 
 
 def _result(pending: _Pending) -> Any:

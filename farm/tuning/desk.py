@@ -12,6 +12,7 @@ from pathlib import Path
 
 from farm.core.errors import FarmError
 from farm.tuning.candidate import CandidateError, End, Measured, Tries, judge
+from farm.tuning.host_faults import cannot_build, host_errno
 from farm.tuning.phones import PhoneSource
 from farm.tuning.session import ArgsInfo
 from farm.tuning.slot import Slot
@@ -142,7 +143,8 @@ class Desk:
     def _when_built(self, work: Work, done: Future[Path]) -> None:
         error = done.exception()
         if error is not None:
-            self._answer(work, CandidateError(f"it could not be built: {error}"))
+            of_host = error if isinstance(error, FarmError) else None  # not the candidate's fault
+            self._answer(work, of_host or CandidateError(f"it could not be built: {error}"))
             return
         work.path = str(done.result())
         with self._changed:
@@ -166,7 +168,9 @@ class Desk:
             try:
                 work.library = Path(work.path).read_bytes()
             except OSError as error:
-                self._answer(work, CandidateError(f"its library cannot be read: {error.strerror}"))
+                number = host_errno(error)
+                unread = CandidateError(f"its library cannot be read: {error.strerror}")
+                self._answer(work, cannot_build(number, Path(work.path).parent) if number else unread)
                 continue
             work.artifact = hashlib.sha256(work.library).hexdigest()
             fit.append(work)

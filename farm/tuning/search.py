@@ -257,7 +257,7 @@ class Search:
 
     def _write(self, tunable: Tunable, candidate: _Candidate, answer: Future[Measured]) -> None:
         """Have a trial safe at once, whatever this thread's owner is at: the next round may take it half a minute."""
-        if self._closed:
+        if self._closed or self._broken is not None:
             return
         try:
             run_s: list[float] | None = None
