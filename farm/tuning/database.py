@@ -32,9 +32,8 @@ from farm.compiler.records import (
     record_key,
 )
 from farm.compiler.tvm_errors import first_line
-from farm.core.errors import HostError
 from farm.core.target_key import target_key
-from farm.tuning.host_faults import free_in, hint_for, host_errno
+from farm.tuning.host_faults import told_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +185,9 @@ class TuningDatabase:
         name = tunable.task.workload
         record = Record(name, trace, tuple(map(float, run_json)), target, args, record_key(name, trace, target))
         origin = replace(origin, key=record.key, at=origin.at or datetime.now(UTC).isoformat(timespec="milliseconds"))
-        try:
-            with self._writing:
-                self._folder.append(MEASURED_BY, _json(origin))  # first: without its record it says nothing
-                self._folder.append(RECORDS, record.line(self._index[name]))
-        except HostError as error:
-            raise HostError(f"{error.message} ({free_in(self._place)})", hint=hint_for(host_errno(error))) from error
+        with self._writing, told_of(self._place):
+            self._folder.append(MEASURED_BY, _json(origin))  # first: without its record it says nothing
+            self._folder.append(RECORDS, record.line(self._index[name]))
         return Kept(record, origin, tuned)
 
     def commit(self, kept: Kept) -> None:

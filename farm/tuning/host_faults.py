@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from farm.core.errors import HostError
@@ -57,6 +59,19 @@ def lacking(folder: Path) -> int:
     except OSError as error:
         return host_errno(error)
     return 0
+
+
+@contextlib.contextmanager
+def told_of(folder: Path) -> Iterator[None]:
+    """Turn what the host lacks inside, where something is kept in `folder`, into a HostError that says what to do."""
+    try:
+        yield
+    except (OSError, HostError) as error:
+        number = host_errno(error)
+        if not number or isinstance(error, CannotBuildError):
+            raise
+        message = f"cannot keep tuning records in {folder} ({free_in(folder)}): {os.strerror(number)}"
+        raise HostError(message, hint=hint_for(number)) from error
 
 
 def cannot_build(number: int, folder: Path) -> CannotBuildError:

@@ -33,6 +33,7 @@ from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder, Server
 from farm.tuning.database import TuningDatabase
 from farm.tuning.defaults import measure_defaults
+from farm.tuning.host_faults import told_of
 from farm.tuning.identical import LIMIT, Judge, read_nominal, write_nominal
 from farm.tuning.phones import PhoneSource, PooledPhone
 from farm.tuning.runner import PoolRunner
@@ -159,6 +160,7 @@ def searched(
 
     Raises:
         RecordsBusyError: another process tunes there.
+        HostError: there is no room for records, or nothing can be built.
         FarmError: as `tell` raises.
     """
     _drop_unused(plan.cache, ready.folder)
@@ -170,7 +172,7 @@ def searched(
         history_s=plan.nominals.get(kernel.key),
         found=lambda nominal_s: write_nominal(ready.folder, kernel.key, nominal_s),
     )
-    with TuningDatabase(ready.folder, ready.target, plan.prior) as database:
+    with told_of(ready.folder), TuningDatabase(ready.folder, ready.target, plan.prior) as database:
         (ready.folder / MODEL).write_text(json.dumps({"model": ready.model.key}))
         database.add_tasks(ready.tasks)
         for line in (*database.damage, *database.left_out):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -20,10 +21,12 @@ from tvm.s_tir import meta_schedule as ms
 from farm.compiler.cache import UNUSED_S
 from farm.compiler.record_files import LOCK, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS, WORKLOADS, Origin, merge, pruned
+from farm.core.errors import HostError
 from farm.jobs.executor import YieldedError
 from farm.tuning import intrinsics
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.database import TuningDatabase
+from farm.tuning.host_faults import CannotBuildError, cannot_build
 from farm.tuning.search import Search, SearchOptions
 from farm.worker.tuning_run import TUNING, _drop_unused
 
@@ -160,6 +163,40 @@ def test_a_workload_that_is_there_twice_shifts_no_record(folder: Path) -> None:
         origin = Origin(key="", device="pixel", at="")
         database.commit(database.write(second, candidate(second.module, 2), [0.5], origin))
     assert read_records(folder).set.records[-1].workload == second.task.workload
+
+
+def test_a_full_disk_says_where_how_full_and_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with TuningDatabase(folder, TARGET) as database:
+        database.add_tasks([task(64), task(32)])
+        with monkeypatch.context() as patched:
+            patched.setattr("farm.compiler.record_files.os.write", full)
+            with pytest.raises(HostError, match=rf"in {folder} \(\d+ MB free\): No space left") as raised:
+                measured(database, (16,))
+        assert "free some room there" in raised.value.hint
+        assert database.trials == 3
+
+
+def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path: Path) -> None:
+    class Full:
+        def submit(self, given: Any) -> Future[Measured]:
+            answer: Future[Measured] = Future()
+            answer.set_exception(cannot_build(errno.ENOSPC, tmp_path))
+            return answer
+
+    def build(inputs: Sequence[Any]) -> list[Any]:
+        return [ms.builder.BuilderResult("a.so", None) for _ in inputs]
+
+    with TuningDatabase(tmp_path, TARGET) as database:
+        intrinsics.load()
+        database.add_tasks([matmul()])
+        options = SearchOptions(trials=8, cost_model="random")
+        with pytest.raises(CannotBuildError):
+            Search(database, SimpleNamespace(build=build), Full(), options).run()
+        assert database.trials == 0
+    assert not (tmp_path / RECORDS).exists()
 
 
 def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_path: Path) -> None:
