@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,9 @@ from farm.jobs.ports import Devices, Leases
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
 from farm.jobs.zygote import START_LIMIT_S
+from farm.leasing.model import PhoneLostError
 
+UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for some milliseconds
 MENDING_LIMIT_S = 15.0  # cleaning and checking take a second; a longer story is the next attempt's to wait for
 # Beyond the attempt's limit, which is its worker's: the supervisor counts it from the worker's start and ends it first.
 GRACE_S = START_LIMIT_S + 2.0
@@ -131,7 +133,7 @@ class AttemptRun:
         try:
             await asyncio.wait((work, taken, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if taken.done():
-                return _failed(_because(taken.result(), work))
+                return _failed(_because(await self._as_it_was(taken.result()), work))
             if work.done():
                 return await self._reported(work, taken)
             if self._stop.done():
@@ -164,7 +166,7 @@ class AttemptRun:
             lost = None if self.pool is not None else await self._lost_while_mending(taken)
             if lost is None:
                 return _failed(error)
-            return _failed(_because(lost, work))
+            return _failed(_because(await self._as_it_was(lost), work))
         except FailedWithResultError as error:
             return Verdict(AttemptState.FAILED, error_to_wire(error), error.result)
         except FarmError as error:
@@ -175,24 +177,32 @@ class AttemptRun:
 
     async def _lost_while_mending(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
         """Why the lease of a phone that failed was taken; None when it is fit again, or still mending after a while."""
-        with self._fit() as fit:
+        with self._seen(lambda life: life is Life.READY) as fit:
             await asyncio.wait((taken, fit, self._stop), timeout=MENDING_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         return taken.result() if taken.done() else None
 
+    async def _as_it_was(self, taken: FarmError) -> FarmError:
+        """Why the lease was taken: a phone that adb lists as offline may be one whose cable was pulled just now."""
+        if not isinstance(taken, PhoneLostError):
+            return taken
+        with self._seen(lambda life: life is not Life.OFFLINE) as seen:
+            await asyncio.wait((seen, self._stop), timeout=UNLISTED_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        return PhoneLostError.of(seen.result()) if seen.done() and seen.result().life is Life.GONE else taken
+
     @contextlib.contextmanager
-    def _fit(self) -> Iterator[asyncio.Future[None]]:
-        """A future that is done as soon as the phone is ready."""
-        fit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _seen(self, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
+        """A future that is done as soon as the phone's life is one that fits."""
+        seen: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
 
         def look(view: DeviceView) -> None:
-            if view.name == self.lease.device and view.life is Life.READY and not fit.done():
-                fit.set_result(None)
+            if view.name == self.lease.device and fits(view.life) and not seen.done():
+                seen.set_result(view)
 
         unsubscribe = self._devices.subscribe(look)
         try:
             for view in self._devices.views():
                 look(view)
-            yield fit
+            yield seen
         finally:
             unsubscribe()
 

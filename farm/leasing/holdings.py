@@ -157,8 +157,8 @@ class Holdings:
         held = self.by_device.get(view.name)
         if held is None or held.ending:
             return
-        reason = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
-        lost = PhoneLostError(reason)
+        lost = PhoneLostError.of(view)
+        reason = lost.message
         match fate(view.life, awaited=held.awaited, ends_with_session=held.ends_with_session):
             case Fate.FIT:
                 held.awaited = False

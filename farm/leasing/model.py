@@ -36,6 +36,11 @@ class PhoneLostError(PhoneError):
 
     code = "phone_lost"
 
+    @classmethod
+    def of(cls, view: DeviceView) -> PhoneLostError:
+        """As its phone is now."""
+        return cls(f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else ""))
+
 
 class SessionStuckError(FarmError):
     """A session that was cut has not reported its end."""

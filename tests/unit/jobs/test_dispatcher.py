@@ -190,6 +190,26 @@ async def test_a_broken_session_is_told_as_the_lost_phone_that_it_was(farm):
     assert (ended.data["error"]["code"], ended.data["error"]["evidence"]) == ("phone_lost", "connection reset")
 
 
+async def test_a_pulled_phone_that_adb_lists_as_offline_for_a_moment_is_told_as_gone(farm):
+    await farm.one()
+    await farm.started()
+    farm.devices.change(phone("p1", Life.OFFLINE))
+    farm.leases.take("p1", PhoneLostError("p1 is offline"))
+    await asyncio.sleep(0)
+    farm.devices.change(phone("p1", Life.GONE))
+    ended = await farm.until("attempt.ended")
+    assert (ended.data["error"]["code"], ended.data["error"]["message"]) == ("phone_lost", "p1 is gone")
+
+
+async def test_a_phone_that_stays_offline_is_told_as_offline(farm, monkeypatch):
+    monkeypatch.setattr("farm.jobs.attempt_run.UNLISTED_LIMIT_S", 0)
+    await farm.one()
+    await farm.started()
+    farm.devices.change(phone("p1", Life.OFFLINE))
+    farm.leases.take("p1", PhoneLostError("p1 is offline"))
+    assert (await farm.until("attempt.ended")).data["error"]["message"] == "p1 is offline"
+
+
 async def test_cancelled_while_it_waits_and_while_it_runs(farm):
     farm.devices.change(phone("p2", Life.OFFLINE))
     runs, waits = await farm.one(), await farm.one()
