@@ -1,0 +1,162 @@
+"""The thermal gate: to which classes of leases a phone is closed for its heat, why, and for about how long.
+
+A class closes when a reading is above a limit, and opens when all are a margin below theirs and stayed there. What was
+not read lately neither opens nor closes anything: the sentence says how old the reading is. A phone without any
+thermometer is let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from farm.core.cooling_curve import BODY_TAU_S, CORE_TAU_S, CoolingCurve
+from farm.core.device import Closed
+from farm.core.health import Health, SensorGroup, ThrottleStatus
+from farm.core.heat_policy import BODY, HeatPolicy
+from farm.core.requests import LeaseClass
+
+NO_THERMOMETER = "it has no thermometer that farm can read: heat is not looked at"
+_NAMES = {SensorGroup.CPU: "CPU", SensorGroup.GPU: "GPU"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The warmest sensor of a group."""
+
+    celsius: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Thermal:
+    """What one phone's probes said about heat so far. Times are monotonic seconds."""
+
+    probed_at_s: float | None = None
+    seen: Mapping[SensorGroup, Seen] = field(default_factory=dict)
+    throttle: ThrottleStatus | None = None
+    throttled_by: str = ""
+    curves: Mapping[SensorGroup, CoolingCurve] = field(default_factory=dict)
+    shut: Mapping[LeaseClass, float | None] = field(default_factory=dict)  # closed classes: cool enough since then
+
+    @property
+    def blind(self) -> bool:
+        """Whether there is nothing to judge by: probes came, and none told of heat."""
+        return self.probed_at_s is not None and not self.seen and self.throttle is None
+
+
+def take(thermal: Thermal, health: Health, at_s: float, policy: HeatPolicy, *, idle: bool) -> Thermal:
+    """One more probe.
+
+    Args:
+        thermal: what is known so far.
+        health: the probe.
+        at_s: when it was read.
+        policy: the phone's limits.
+        idle: nobody has the phone and nothing is done with it: its curves learn from that only.
+    """
+    warmest: dict[SensorGroup, float] = {}
+    for each in health.temperatures:
+        warmest[each.group] = max(each.celsius, warmest.get(each.group, each.celsius))
+    if health.battery.celsius is not None:
+        warmest.setdefault(SensorGroup.BATTERY, health.battery.celsius)
+    kept = {group: seen for group, seen in thermal.seen.items() if at_s - seen.at_s <= policy.stale_s}
+    seen = kept | {group: Seen(celsius, at_s) for group, celsius in warmest.items() if group is not SensorGroup.OTHER}
+    curves = dict(thermal.curves)
+    for group, reading in seen.items():
+        if reading.at_s == at_s:
+            curve = curves.get(group) or CoolingCurve(BODY_TAU_S if group in BODY else CORE_TAU_S)
+            curves[group] = curve.take(at_s, reading.celsius, idle=idle)
+    now = Thermal(at_s, seen, health.throttle, health.throttled_by, curves)
+    return replace(now, shut=_shut(now, thermal.shut, policy))
+
+
+def closed(thermal: Thermal, policy: HeatPolicy, now_s: float) -> dict[LeaseClass, Closed]:
+    """The classes that the phone is closed to now, each with its reason and an estimate."""
+    return {each: _closed(thermal, each, since_s, policy, now_s) for each, since_s in thermal.shut.items()}
+
+
+def stale_s(thermal: Thermal, policy: HeatPolicy, now_s: float) -> float | None:
+    """How old the last probe is, when that is too old to decide anything; else None."""
+    if thermal.probed_at_s is None or now_s - thermal.probed_at_s <= policy.stale_s:
+        return None
+    return now_s - thermal.probed_at_s
+
+
+def _shut(
+    now: Thermal, before: Mapping[LeaseClass, float | None], policy: HeatPolicy
+) -> dict[LeaseClass, float | None]:
+    """The classes closed after a probe, and since when each is cool enough."""
+    at_s = now.probed_at_s or 0.0
+    shut: dict[LeaseClass, float | None] = {}
+    for each in LeaseClass:
+        was_shut = each in before
+        if _too_warm(now, each, policy, margins=was_shut):
+            shut[each] = None
+        elif was_shut:
+            cool_since_s = before[each]
+            since_s = at_s if cool_since_s is None else cool_since_s
+            if at_s - since_s < policy.cool_for_s:
+                shut[each] = since_s
+    return shut
+
+
+def _too_warm(thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, *, margins: bool) -> list[str]:
+    """What is above the limits, or above what opens the phone again; each in words."""
+    said = []
+    for group, limit in policy.limits[lease_class].items():
+        seen = thermal.seen.get(group)
+        if seen is None:
+            continue
+        name = _NAMES.get(group, group.value)
+        if seen.celsius > limit.most:
+            said.append(f"{name} {seen.celsius:.1f} °C is above {limit.most:g} °C {limit.whom}")
+        elif margins and seen.celsius > limit.most - limit.margin:
+            said.append(f"{name} {seen.celsius:.1f} °C is not down to {limit.most - limit.margin:g} °C {limit.whom}")
+    status, highest = thermal.throttle, policy.throttle.get(lease_class)
+    if status is not None and highest is not None and status > highest.most:
+        by = f" ({thermal.throttled_by})" if thermal.throttled_by else ""
+        allowed = ThrottleStatus(int(highest.most)).name.lower()
+        said.append(f"thermal status {status.name.lower()}{by} is above {allowed} {highest.whom}")
+    return said
+
+
+def _closed(
+    thermal: Thermal, lease_class: LeaseClass, since_s: float | None, policy: HeatPolicy, now_s: float
+) -> Closed:
+    too_warm = _too_warm(thermal, lease_class, policy, margins=False) or _too_warm(
+        thermal, lease_class, policy, margins=True
+    )
+    old_s = stale_s(thermal, policy, now_s)
+    old = "" if old_s is None else f" (read {old_s / 60:.0f} min ago: nothing newer decides)"
+    if not too_warm:
+        left_s = policy.cool_for_s - (now_s - (now_s if since_s is None else since_s))
+        reason = f"it is cool enough for {lease_class.value} when it stays so for {policy.cool_for_s:g} s"
+        return Closed(reason + old, None if old else max(0.0, left_s))
+    opens_s, floor_c = _cools(thermal, lease_class, policy, now_s)
+    stays = "" if floor_c is None else f", and it will not cool below {floor_c:.0f} °C by itself"
+    if opens_s is not None:
+        opens_s = None if old else opens_s + policy.cool_for_s
+    return Closed(too_warm[0] + old + stays, opens_s)
+
+
+def _cools(
+    thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, now_s: float
+) -> tuple[float | None, float | None]:
+    """Seconds until all readings are a margin below; and the temperature at which one of them stays, if it does."""
+    longest_s: float | None = 0.0
+    status, highest = thermal.throttle, policy.throttle.get(lease_class)
+    if status is not None and highest is not None and status > highest.most:
+        longest_s = None  # vendors do not say what ends it
+    for group, limit in policy.limits[lease_class].items():
+        seen, curve, target_c = thermal.seen.get(group), thermal.curves.get(group), limit.most - limit.margin
+        if seen is None or curve is None or seen.celsius <= target_c:
+            continue
+        if (floor_c := curve.floor_c(target_c)) is not None:
+            return None, floor_c
+        seconds = curve.seconds_until(target_c, seen.celsius)
+        if seconds is None:
+            longest_s = None
+        elif longest_s is not None:
+            longest_s = max(longest_s, seconds - (now_s - seen.at_s))
+    return longest_s, None
