@@ -141,9 +141,12 @@ def _ambient(segment: Sequence[Reading], tau_s: float) -> tuple[float, bool] | N
 
 def _best_tau_s(segment: Sequence[Reading]) -> float:
     """The time constant that explains it best: a coarse search, then a fine one around what it found."""
-    ratio: float = (LONGEST_TAU_S / SHORTEST_TAU_S) ** (1 / (STEPS - 1))
-    coarse = min((SHORTEST_TAU_S * ratio**step for step in range(STEPS)), key=lambda tau_s: _fit(segment, tau_s)[2])
-    return min((coarse * ratio ** (step / 5) for step in range(-4, 5)), key=lambda tau_s: _fit(segment, tau_s)[2])
+    ratio = math.pow(LONGEST_TAU_S / SHORTEST_TAU_S, 1 / (STEPS - 1))
+    coarse = min(
+        (SHORTEST_TAU_S * math.pow(ratio, step) for step in range(STEPS)), key=lambda tau_s: _fit(segment, tau_s)[2]
+    )
+    fine = [coarse * math.pow(ratio, step / 5) for step in range(-4, 5)]
+    return min(fine, key=lambda tau_s: _fit(segment, tau_s)[2])
 
 
 def _fit(segment: Sequence[Reading], tau_s: float) -> tuple[float, float, float, float]:
