@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from farm.core.device import Service
+from farm.core.recovery import Ailment, Rung
 
 
 class Link(StrEnum):
@@ -16,16 +17,36 @@ class Link(StrEnum):
     OFFLINE = "offline"  # also recovery, bootloader, no permissions: the reason says which
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """A piece of work, or the answer to it, by its number."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class WorkFailed(Numbered):
+    """Work that failed. `ailment`: what that says of the phone; None: nothing (the host failed, or the link)."""
+
+    reason: str
+    hint: str = ""
+    ailment: Ailment | None = None
+
+
 # --- events: what happened --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Adb lists the device with this link; `reason` and `hint` explain an unusable one."""
+    """Adb lists the device with this link; `reason` and `hint` explain an unusable one.
+
+    `mendable`: adb itself may mend it by making the transport anew (not so in a bootloader, or without permissions).
+    """
 
     link: Link
     reason: str = ""
     hint: str = ""
+    mendable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +56,18 @@ class Unlisted:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The device was read; `adopted` is what the record or an adoption rule says about it."""
+    """The device was read; `adopted` is what the record or an adoption rule says about it.
+
+    `same_boot`: it was to be rebooted, and was not.
+    """
 
     generation: int
     adopted: bool
+    same_boot: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IdentifyFailed:
+class IdentifyFailed(WorkFailed):
     """The read-only commands failed."""
-
-    generation: int
-    reason: str
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +96,21 @@ class Provisioned:
 
 
 @dataclass(frozen=True, slots=True)
-class ProvisionFailed:
+class ProvisionFailed(WorkFailed):
     """The bundle could not be put there. `person`: trying again cannot help (no bundle for this ABI)."""
 
-    generation: int
-    reason: str
-    hint: str = ""
     person: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStarted:
+class ServerStarted(Numbered):
     """The server is bound to a port, or was taken over."""
 
-    generation: int
-
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(WorkFailed):
     """The server did not bind."""
 
-    generation: int
-    reason: str
-    hint: str = ""
+    ailment: Ailment | None = Ailment.START
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +137,11 @@ class CheckPassed:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckFailed:
+class CheckFailed(WorkFailed):
     """Golden kernels did not run (`wrong` false), or gave wrong numbers."""
 
-    generation: int
-    reason: str
+    ailment: Ailment | None = Ailment.CHECK  # meant unless `wrong`
     wrong: bool = False
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +166,56 @@ class RecoveryFinished:
     server_alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryFailed:
+class RecoveryFailed(WorkFailed):
     """Left-over session processes could not be removed."""
 
-    generation: int
+
+class BackedOff(Numbered):
+    """The waiting time is over."""
+
+
+class Paused(Numbered):
+    """The time for which a link was left alone is over."""
+
+
+class RungDone(Numbered):
+    """A reconnect, reboot or power cycle was carried out; adb's list did not show it."""
+
+
+class RungFailed(WorkFailed):
+    """A reconnect, reboot or power cycle could not be carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ailing:
+    """A probe found something that recovery should mend; the ladder decides. Not news while it is being mended."""
+
+    ailment: Ailment
     reason: str
     hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class BackedOff:
-    """The waiting time is over."""
+class Well:
+    """A probe no longer finds this ailment."""
 
-    generation: int
+    ailment: Ailment
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An operator wants a reboot or a power cycle of an adopted device. `sent`: it was asked of the phone already."""
+
+    rung: Rung
+    reason: str
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Distrusted:
+    """An operator keeps the device away from users until it is released."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +262,16 @@ Answer = (
     | RecoveryFinished
     | RecoveryFailed
     | BackedOff
+    | Paused
+    | RungDone
+    | RungFailed
 )
 Event = (
     Answer
+    | Ailing
+    | Well
+    | Ordered
+    | Distrusted
     | Listed
     | Unlisted
     | Adopted
@@ -238,11 +291,8 @@ Event = (
 # --- instructions: what to do -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Identify:
+class Identify(Numbered):
     """Read the device; answer Identified or IdentifyFailed."""
-
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,25 +303,16 @@ class Provision:
     deep: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StartServer:
+class StartServer(Numbered):
     """Replace whatever server runs by a new one; answer ServerStarted or StartFailed."""
 
-    generation: int
 
-
-@dataclass(frozen=True, slots=True)
-class AdoptServer:
+class AdoptServer(Numbered):
     """Keep the running server, kill its orphaned sessions; answer ServerStarted or StartFailed."""
 
-    generation: int
 
-
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Numbered):
     """Run the golden kernels; answer CheckPassed or CheckFailed."""
-
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +332,30 @@ class BackOff:
 
     generation: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Leave a link alone for a while; answer Paused."""
+
+    generation: int
+    seconds: float
+
+
+class Reconnect(Numbered):
+    """Have adb make the transport anew; answer RungDone or RungFailed, unless its list changes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reboot:
+    """Reboot it and wait until it went; answer like Reconnect. `sent`: somebody has asked it already."""
+
+    generation: int
+    sent: bool = False
+
+
+class PowerCycle(Numbered):
+    """Cut the power of its port for a moment; answer like Reconnect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,5 +380,7 @@ class DropOldBundles:
     """Remove bundles that are no longer wanted; nobody waits for an answer."""
 
 
-Work = Identify | Provision | StartServer | AdoptServer | Check | Reap | BackOff
+Work = (
+    Identify | Provision | StartServer | AdoptServer | Check | Reap | BackOff | Pause | Reconnect | Reboot | PowerCycle
+)
 Instruction = Work | FollowServer | StopServer | Clean | DropOldBundles
