@@ -40,7 +40,9 @@ def _ours(farm: VirtualFarm, devices: int, context: Context) -> float:
     inputs = runner_inputs([library(context.folder, f"sleep {KERNEL_MS}")] * PER_PHONE * devices)
     told: list[Measured] = []
     how = Evaluator(number=1, repeat=REPEAT, min_repeat_ms=0)
-    with FarmRunner("android", devices=devices, socket=farm.socket, evaluator=how, measured=told.append) as runner:
+    with FarmRunner(
+        "android", devices=devices, socket=farm.socket, evaluator=how, measured=told.append, same_limit=None
+    ) as runner:
         answered(runner.run(inputs[:devices]))
         while len(runner.status().phones) < devices:
             time.sleep(0.05)

@@ -56,7 +56,7 @@ def _ours(farm: VirtualFarm, devices: int, path: Path, count: int) -> float:
     from farm.tuning.session import Evaluator
 
     once = Evaluator(number=1, repeat=1, min_repeat_ms=0)
-    with FarmRunner("android", devices=devices, socket=farm.socket, evaluator=once) as runner:
+    with FarmRunner("android", devices=devices, socket=farm.socket, evaluator=once, same_limit=None) as runner:
         while len(runner.status().phones) < devices:
             time.sleep(0.05)
         return _rate(runner, path, count, devices)

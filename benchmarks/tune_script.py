@@ -75,7 +75,9 @@ def _farm(order: dict[str, Any], stack: contextlib.ExitStack, ms: Any, work: Pat
     del ms
     from farm import FarmBuilder, FarmRunner
 
-    runner = stack.enter_context(FarmRunner(order["on"], devices=order["devices"], socket=order["socket"]))
+    runner = stack.enter_context(
+        FarmRunner(order["on"], devices=order["devices"], socket=order["socket"], same_limit=None)
+    )
     return runner, stack.enter_context(FarmBuilder(runner, cache=work / "cache"))
 
 

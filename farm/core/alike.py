@@ -38,7 +38,7 @@ def alike(identity: DeviceIdentity | None, bundle: str) -> Alike | None:
         return None
     targets = json.dumps(identity.targets, sort_keys=True, default=str)
     soc, gpu = identity.soc, identity.gpu
-    gpu_name = f"{gpu.model} {gpu.cores}".strip()
+    gpu_name = f"{gpu.model} {gpu.cores or ''}".strip()
     return Alike(soc.model or soc.name, gpu_name, identity.abi, targets, bundle, identity.clock_policy)
 
 

@@ -67,7 +67,7 @@ async def open_job_door(
     BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
     ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed).register(control)
     EventVerbs(memory.history).register(control)
-    PoisonVerbs(sharing.poison).register(control)
+    PoisonVerbs(sharing.poison, leasing.holders).register(control)
     database = None if config.store.url else config.state_dir / "farm.db"
     run_as = workers.run_as
     host = Host(

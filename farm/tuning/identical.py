@@ -145,12 +145,13 @@ class Judge:
         self.scales: dict[str, Scale] = {}
         self.left_out: dict[str, str] = {}  # for now
 
-    def look(self, device: str, session: Any) -> Opinion:
+    def look(self, device: str, session: Any, kind: str = "") -> Opinion:  # noqa: ARG002 - its kernel says what kind
         """What `device` is worth now; measured when it joins and then from time to time, else remembered.
 
         Args:
             device: the phone's name.
             session: an open `tvm.rpc.RPCSession` to it, which nothing else uses meanwhile.
+            kind: as farm.tuning.slot.Judge has it; all candidates of this judge's run are for one kind.
 
         Raises:
             Exception: what TVM raises when the session breaks.
@@ -189,3 +190,23 @@ class Judge:
             if judged.out:
                 self.left_out[device] = judged.out
             return judged
+
+
+class JudgeOfKinds:
+    """A judge for each kind of device that candidates are for, for runs whose first candidate says which that is."""
+
+    def __init__(self, judge_of: Callable[[str], Judge | None]) -> None:
+        """`judge_of`: makes the one for "cpu", "opencl" ..., once; None: phones are not judged for those."""
+        self._judge_of = judge_of
+        self._judges: dict[str, Judge | None] = {}
+        self._lock = threading.Lock()
+
+    def look(self, device: str, session: Any, kind: str) -> Opinion:
+        """As `Judge.look`; before there is a candidate, nothing is known of the phone."""
+        if not kind:
+            return Opinion()
+        with self._lock:
+            if kind not in self._judges:
+                self._judges[kind] = self._judge_of(kind)
+            judge = self._judges[kind]
+        return Opinion() if judge is None else judge.look(device, session)

@@ -1,7 +1,7 @@
 """The phones of a tuning run, as the runner sees them, whoever holds them.
 
 Three sources exist: a job's pool (`farm.worker.daemon_phones`), leases of a user's own script
-(`farm.client.tuning`), and this very host (`farm.tuning.host_phone`).
+(`farm.client.tuning_phones`), and this very host (`farm.tuning.host_phone`).
 """
 
 from __future__ import annotations

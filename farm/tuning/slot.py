@@ -44,8 +44,11 @@ class Opinion(Protocol):
 class Judge(Protocol):
     """Looks at a phone with a reference kernel: farm.tuning.identical."""
 
-    def look(self, device: str, session: Any) -> Opinion:
-        """Asked before every candidate, in the thread that owns the session (tvm.rpc.RPCSession)."""
+    def look(self, device: str, session: Any, kind: str) -> Opinion:
+        """Asked before every candidate, in the thread that owns the session (tvm.rpc.RPCSession).
+
+        `kind`: of device the candidate at hand is for ("cpu", "opencl"); empty when there is none yet.
+        """
         ...
 
 
@@ -180,14 +183,14 @@ class Slot:
         self._close()
         return False
 
-    def _judged(self) -> bool:
-        """Have the phone looked at; False when its session broke in that."""
+    def _judged(self, kind: str = "") -> bool:
+        """Have the phone looked at, for candidates of a kind; False when its session broke in that."""
         if self._settings.judge is None or self._session is None:
             self._failures = 0
             return True
         self._hurry(OPEN_LIMIT_S)
         try:
-            opinion = self._settings.judge.look(self.phone.device, self._session.raw)
+            opinion = self._settings.judge.look(self.phone.device, self._session.raw, kind)
         except Exception as error:  # noqa: BLE001 - as in _begin
             self._failed(f"its reference kernel failed: {first_line(error)}")
             self._break(self._failure)
@@ -204,6 +207,8 @@ class Slot:
 
     def _failed(self, why: str) -> None:
         """It is not ready. Who failed so many times in a row is not used any more; each reason is told once."""
+        if self._desk.closed:  # that is why
+            return
         if self._failures == 0 or why != self._failure:
             self._desk.tell(f"{self.phone.device}: {why}")
         self._failures, self._failure = self._failures + 1, why
@@ -213,7 +218,7 @@ class Slot:
 
     def _carry_out(self, work: Work) -> None:
         """One try of one candidate."""
-        if (work.tries.alone and not self._begin()) or not self._judged() or self.out:
+        if (work.tries.alone and not self._begin()) or not self._judged(work.device_type) or self.out:
             self._desk.ended(self, work, End.UNTOUCHED, self.out or self._failure)
             return
         assert self._session is not None

@@ -14,6 +14,7 @@ from farm.tuning.identical import (
     RECENT_S,
     SCALE_FILE,
     Judge,
+    JudgeOfKinds,
     Opinion,
     level,
     opinion,
@@ -195,3 +196,20 @@ def test_the_scale_is_kept_with_the_records(tmp_path: Path) -> None:
     for damage in ("", "{}", "[]", '{"kernel": "k", "nominal_s": -1}', '{"kernel": "k", "nominal_s": NaN}', "\udcff"):
         (tmp_path / SCALE_FILE).write_text(damage, errors="surrogateescape")
         assert read_nominal(tmp_path, "k") is None
+
+
+def test_each_kind_of_device_has_a_judge_of_its_own_from_its_first_candidate_on() -> None:
+    phones, asked = Phones(), list[str]()
+    phones.speed = {"A": [1.0], "B": [1.1]}
+
+    def judge_of(kind: str) -> Judge | None:
+        asked.append(kind)
+        return phones.judge() if kind == "cpu" else None
+
+    judge = JudgeOfKinds(judge_of)
+    assert judge.look("a", "A", "") == Opinion()
+    assert (asked, phones.loads) == ([], [])
+    assert judge.look("a", "A", "cpu").factor == 1.0
+    assert judge.look("b", "B", "cpu").factor == pytest.approx(1.1)
+    assert judge.look("b", "B", "hexagon") == Opinion()
+    assert asked == ["cpu", "hexagon"]

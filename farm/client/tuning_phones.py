@@ -1,0 +1,351 @@
+"""The farm's phones for a MetaSchedule script of one's own: personal leases on identical phones. A PhoneSource."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from farm.client.asynchronous import AsyncClient
+from farm.client.lease import AsyncLease
+from farm.client.waiting import Reasons
+from farm.core.alike import differences
+from farm.core.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
+from farm.core.selector import Selector
+from farm.jobs.specs import LeaseSpec
+from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
+
+HOLD_S = 900.0  # a script that is killed outright keeps its phones so long
+EXTEND_S = 300.0  # while it lives, each lease is made that much longer that often
+LOOK_S = 2.0  # how often each lease is asked whether others wait for its phone
+RETRY_S = 5.0  # after a lease could not be had for another reason than that phones are busy
+ANSWER_LIMIT_S = 60.0  # cleaning a phone after its session was cut takes 2 s
+SAME_S = 15.0  # a phone whose session was cut is waited for; less than the runner waits before it counts as lost
+LEAVE_S = 30.0
+MAX_WHAT_CHARS = 1000
+KILLS = 2  # a candidate is called poison when it killed twice, the second time alone
+SHOWN = 3  # phones that are said to be different
+
+logger = logging.getLogger("farm")
+
+T = TypeVar("T")
+Row = Mapping[str, Any]  # of `device.show`
+
+
+def why_unlike(rows: Sequence[Row], mark: str) -> str:
+    """What keeps phones from being pooled with those whose label `alike` is `mark`; "" when there are no others."""
+    known = [row for row in rows if row["alike"] is not None]
+    one = next(row for row in known if row["labels"]["alike"] == mark)
+    others = [row for row in known if row["labels"]["alike"] != mark]
+    said = [
+        f"{row['name']} differs from {one['name']} in {', '.join(differences(one['alike'], row['alike']))}"
+        for row in others[:SHOWN]
+    ]
+    more = [f"so do {len(others) - SHOWN} more"] if len(others) > SHOWN else []
+    return "; ".join([*said, *more]).replace("clock_policy", "clock policy")
+
+
+def too_few(on: str, count: int, wanted: int, why: str) -> str:
+    """What is said when fewer identical phones match than were asked for."""
+    said = (
+        f"no two phones that match {on} are identical: one at once, not {wanted}"
+        if count == 1
+        else f"only {count} phones that match {on} are identical: not {wanted} at once"
+    )
+    return f"{said}; {why}" if why else said
+
+
+class _Client(AsyncClient):
+    async def ask(self, kind: str, /, **fields: Any) -> Row:
+        """A verb that clients have no method for."""
+        return await self._door.call(kind, **fields)
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One phone of the run, whichever it is at the moment."""
+
+    number: int
+    held: AsyncLease | None = None
+    yield_wanted: bool = False
+    waits: str = "the farm is being asked for one"
+    again: asyncio.Event | None = None  # set to have the phone given back and another one asked for
+    same: str = ""  # the phone to ask for then, if it is fit soon: whether a candidate killed it shows there only
+
+    @property
+    def name(self) -> str:
+        """The same as long as it is the same phone: one that was cut and cleaned is the same phone."""
+        return f"{self.number}:{self.held.device}" if self.held else ""
+
+
+class FarmPhones:
+    """Phones under leases of this process's user. A PhoneSource."""
+
+    def __init__(
+        self, on: str, devices: int, socket: Path | str | None = None, on_notice: Callable[[str], None] = logger.warning
+    ) -> None:
+        """Ask for them on an event loop in a thread of its own.
+
+        Raises:
+            UserError: the selector is wrong, or no phone matches it.
+            DaemonUnreachableError: no daemon answers.
+        """
+        if devices < 1:
+            raise UserError(f"{devices} phones cannot measure anything", hint="give devices=1 or more")
+        Selector.parse(on)  # a mistake in it is told now, not by a phone that never comes
+        self._on, self._socket, self._on_notice = on, socket, on_notice
+        self._seats = [_Seat(number) for number in range(1, devices + 1)]
+        self._poison: set[str] = set()
+        self._targets: Mapping[str, object] = {}  # of the first phone, and so of all
+        self._client: _Client | None = None
+        self._pooled: asyncio.Future[str] | None = None  # the selector of phones identical to the first
+        self._loop = asyncio.new_event_loop()
+        self._main: asyncio.Task[None] | None = None
+        self._closed = False
+        self._reasons = Reasons()
+        self._began: Future[None] = Future()
+        self._thread = threading.Thread(target=self._serve, name="farm phones", daemon=True)
+        self._thread.start()
+        try:
+            self._began.result()
+        except FarmError:
+            self._closed = True
+            self._thread.join(LEAVE_S)
+            raise
+
+    def state(self) -> PoolState:
+        """The phones that are held now."""
+        seats = list(self._seats)
+        phones = tuple(PooledPhone(seat.name, seat.held.device, seat.yield_wanted) for seat in seats if seat.held)
+        waits = next((seat.waits for seat in seats if seat.held is None), "")
+        return PoolState(phones, len(seats), waits)
+
+    def open_session(self, lease: str) -> SessionOffer:
+        """A lease's key is good for one session after the other."""
+        held = self._seat(lease).held
+        if held is None:
+            raise PhoneError(f"{lease} is not held now")
+        return SessionOffer(held.tvm_host, held.tvm_port, held.tvm_key)
+
+    def abort_session(self, lease: str, reason: str) -> None:
+        """End the lease, which cuts what hangs and cleans the phone, and ask for the phone anew."""
+        del reason
+        self._call(self._leave(self._seat(lease), same=True))
+
+    def give_back(self, lease: str) -> None:
+        """Let others have the phone."""
+        self._call(self._leave(self._seat(lease)))
+
+    def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
+        """Those that killed twice, in this script or anywhere on the farm."""
+        known = self._poison.intersection(artifacts)
+        try:
+            answer = self._ask("poison.look", artifacts=list(artifacts))
+        except FarmError as error:
+            self._on_notice(f"the farm does not say what is poison: {error.message}")
+            return frozenset(known)
+        return frozenset(known.union(answer["poisoned"]))
+
+    def tell_poison(self, artifact: str, device: str, what: str) -> None:
+        """Remembered while this object lives, and told to the farm, so that nobody runs it any more.
+
+        Raises:
+            FarmError: the farm did not take it: the phone is not held any more, or the daemon is away.
+        """
+        self._on_notice(f"{device}: candidate {artifact[:12]} is not run again: {what}")
+        self._poison.add(artifact)
+        self._ask("poison.tell", artifact=artifact, device=device, what=what[:MAX_WHAT_CHARS], kills=KILLS)
+
+    def target(self, kind: str) -> object | None:
+        """The target of code for a kind of device ("cpu", "opencl") on these phones; None: they have no such one."""
+        return self._targets.get(kind)
+
+    def close(self) -> None:
+        """Give the phones back. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            assert self._main is not None
+            self._loop.call_soon_threadsafe(self._main.cancel)
+            self._thread.join(LEAVE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- on the loop ---------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, contextlib.suppress(asyncio.CancelledError):
+            runner.run(self._hold())
+
+    async def _hold(self) -> None:
+        self._main = asyncio.current_task()
+        self._pooled = self._loop.create_future()
+        for seat in self._seats:
+            seat.again = asyncio.Event()
+        async with _Client(self._socket, on_notice=self._on_notice) as client:
+            self._client = client
+            try:
+                if like := await self._alike(client):
+                    self._pooled.set_result(like)
+            except FarmError as error:
+                self._began.set_exception(error)
+                return
+            self._began.set_result(None)
+            async with asyncio.TaskGroup() as group:
+                for seat in self._seats:
+                    group.create_task(self._keep(client, seat))
+
+    async def _alike(self, client: _Client) -> str:
+        """The selector of identical phones of which there are as many as wanted; "" when the first may be any.
+
+        Raises:
+            NoPhoneError: no phone matches.
+        """
+
+        async def refusal(on: str, devices: int) -> FarmError | None:
+            wish = LeaseSpec.from_wire({"on": on, "seconds": HOLD_S, "devices": devices})
+            return (await client.check([(wish, "")], must_match=True))[2]
+
+        if (error := await refusal(self._on, 1)) is not None:
+            raise error
+        wanted = len(self._seats)
+        if wanted == 1:
+            return ""
+        selector = Selector.parse(self._on)
+        rows = [await client.ask("device.show", device=each.name) for each in await client.devices() if each.adopted]
+        rows = [row for row in rows if selector.matches(row["labels"], row["aliases"])]
+        marks = [str(row["labels"].get("alike", "")) for row in rows]
+        ready = Counter(mark for row, mark in zip(rows, marks, strict=True) if row["state"] == "ready")
+        kinds = sorted({*marks} - {""}, key=lambda mark: ready[mark], reverse=True)
+        for count in range(wanted, 0, -1):
+            able = [mark for mark in kinds if await refusal(self._like(mark), count) is None]
+            if able:
+                if count < wanted and "" not in marks:  # one that is not known yet may be another one of them
+                    self._on_notice(too_few(self._on, count, wanted, why_unlike(rows, able[0])))
+                return self._like(able[0]) if count > 1 else ""
+        return ""
+
+    def _like(self, mark: str) -> str:
+        """A selector of identical phones."""
+        return f"{self._on},alike={mark}"
+
+    async def _keep(self, client: _Client, seat: _Seat) -> None:
+        while True:
+            try:
+                await self._one_lease(client, seat)
+            except FarmError as error:
+                seat.waits = error.message
+                if self._reasons.is_news(f"{seat.number} failed", error.message):
+                    self._on_notice(error.message)
+                if isinstance(error, NotAllowedError):
+                    return
+                await asyncio.sleep(RETRY_S)
+
+    async def _one_lease(self, client: _Client, seat: _Seat) -> None:
+        assert seat.again is not None
+        seat.again.clear()
+
+        def waits(why: str) -> None:
+            seat.waits = why
+            if self._reasons.is_news(str(seat.number), why):
+                self._on_notice(f"phone {seat.number} of {len(self._seats)} is waited for: {why}")
+
+        async def lease(on: str) -> AsyncLease:
+            return await client.acquire(on=on, seconds=HOLD_S, note="tuning", tuning=True, on_wait=waits)
+
+        held, on = None, await self._selector(seat)
+        if seat.same:
+            with contextlib.suppress(FarmError, TimeoutError):
+                async with asyncio.timeout(SAME_S):
+                    held = await lease(f"{on},name={seat.same}")
+            seat.same = ""
+        held = held or await lease(on)
+        try:
+            await self._know_first(client, held)
+            seat.held = held
+            await self._look_after(seat, held)
+        finally:
+            seat.held, seat.yield_wanted, seat.waits = None, False, "the farm is being asked for one again"
+            await held.release()
+
+    async def _look_after(self, seat: _Seat, held: AsyncLease) -> None:
+        """Return when the lease is over, or to be given back."""
+        assert seat.again is not None
+        waited: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(held.ended()), asyncio.ensure_future(seat.again.wait()),
+        ]  # fmt: skip
+        extend_s = self._loop.time() + EXTEND_S
+        try:
+            while not any(each.done() for each in waited):
+                await asyncio.wait(waited, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._loop.time() >= extend_s:
+                    extend_s += EXTEND_S
+                    await held.extend(EXTEND_S)
+                facts = await held.door.call("lease.show", lease=held.lease)
+                seat.yield_wanted = bool(facts.get("yield_wanted"))
+        except UserError:  # it has ended
+            return
+        finally:
+            for each in waited:
+                each.cancel()
+            await asyncio.gather(*waited, return_exceptions=True)
+
+    async def _selector(self, seat: _Seat) -> str:
+        """The first phone may be any; the others must be as it is."""
+        assert self._pooled is not None
+        return self._on if seat.number == 1 and not self._pooled.done() else await asyncio.shield(self._pooled)
+
+    async def _know_first(self, client: _Client, held: AsyncLease) -> None:
+        assert self._pooled is not None
+        if not self._targets:
+            row = await client.ask("device.show", device=held.device)
+            if "alike" not in row["labels"]:
+                raise PhoneError(f"{held.device} is not identified")
+            self._targets = row["targets"]
+            if not self._pooled.done():
+                self._pooled.set_result(self._like(row["labels"]["alike"]))
+
+    async def _leave(self, seat: _Seat, *, same: bool = False) -> None:
+        assert seat.again is not None
+        if seat.held is not None:
+            held = seat.held
+            seat.same = held.device if same else ""
+            seat.again.set()
+            while seat.held is held:  # noqa: ASYNC110 - one look a moment at what another task does next
+                await asyncio.sleep(0.01)
+
+    def _ask(self, kind: str, **fields: Any) -> Row:
+        if self._client is None or (answer := self._call(self._client.ask(kind, **fields))) is None:
+            raise HostError("the phones were given back: the farm is not asked any more")
+        return answer
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        """What it returns; None when the phones are given back, or just then."""
+        if self._closed:
+            coroutine.close()
+            return None
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(ANSWER_LIMIT_S)
+        except CancelledError:
+            return None
+        except TimeoutError as error:
+            raise HostError(f"the farm did not answer within {ANSWER_LIMIT_S:g} s") from error
+
+    def _seat(self, lease: str) -> _Seat:
+        for seat in self._seats:
+            if seat.name == lease:
+                return seat
+        raise PhoneError(f"{lease} is not held now")
