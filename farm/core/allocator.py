@@ -104,7 +104,8 @@ class Allocator:
             grants = self._serve(devices, state.waiting_groups(devices))
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
         reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
-        yields = self._yields.decide(newcomer, reserved=reserved)
+        changed = event.view.name if isinstance(event, DeviceChanged) else ""
+        yields = self._yields.decide(newcomer, reserved=reserved, changed=changed)
         places = self._yields.decide_places(newcomer)
         return Decision(grants, yields, places) if grants or yields or places else NOTHING
 

@@ -1,12 +1,13 @@
 """Tune leases are asked to give their phones back at the next candidate boundary.
 
-A tune lease is asked once, for one of two reasons:
+A tune lease is asked once, for one of three reasons:
 
 - Somebody waits who would be served if it ended (with its phone, or with its worker place where that is all that is
   missing), and who then goes before the holder's own next request: by starvation, priority or share. The holder's other
   tune requests are no such reason. A phone is left to a tune lease for `min_slice_s`, and looked at again each
   `min_slice_s` while anybody waits, because shares change with time. One lease is asked per request that waits.
 - A reservation of others on its phone has begun.
+- Its phone has closed to tuning (`DeviceView.closed`): it became too warm.
 
 Worker places that outlast their leases (`PlaceKept`) are of tune leases too. When all places are taken and somebody
 lacks nothing else, who goes before the place's keeper, that keeper is asked to end: after `min_slice_s`, one at a time.
@@ -64,11 +65,18 @@ class Yields:
         if len(self._state.places) == 1:
             self._place_look_s = self._state.now_s + self._state.policy.min_slice_s
 
-    def decide(self, newcomer: Waiting | None, *, reserved: bool) -> tuple[YieldAsk, ...]:
-        """Who is asked now; `newcomer` has just begun to wait, `reserved`: a window may have begun."""
+    def decide(self, newcomer: Waiting | None, *, reserved: bool, changed: str = "") -> tuple[YieldAsk, ...]:
+        """Who is asked now.
+
+        Args:
+            newcomer: has just begun to wait.
+            reserved: a window may have begun.
+            changed: a device about which anything may be different.
+        """
         if not self._look_s:
             return ()
         asks = list(self._reserved()) if reserved and self._state.reservations else []
+        asks.extend(self._closed(changed))
         now_s = self._state.now_s
         for device in [device for device, at_s in self._look_s.items() if at_s <= now_s]:
             self._look_s[device] = now_s + self._state.policy.min_slice_s
@@ -114,6 +122,12 @@ class Yields:
             if window is not None:
                 yield self._ask(device, f"it is reserved for {', '.join(sorted(window.users))}")
                 self._unclaimed.add(device)
+
+    def _closed(self, device: str) -> Iterator[YieldAsk]:
+        view = self._state.index.views.get(device)
+        if device in self._look_s and view is not None and LeaseClass.TUNE in view.closed:
+            yield self._ask(device, str(view.closed[LeaseClass.TUNE]))
+            self._unclaimed.add(device)
 
     def _ask_for_newcomer(self, newcomer: Waiting) -> Iterator[YieldAsk]:
         state = self._state

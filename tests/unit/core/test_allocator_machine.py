@@ -89,6 +89,8 @@ class Beside(RuleBasedStateMachine):
                 places = len(model.places) + sum(lease.request.worker for lease in model.held.values())
                 assert places <= POLICY.workers
         due = [] if model.paused else model.looked_at()
+        if isinstance(event, DeviceChanged) and not model.paused and self.too_warm(event.view.name):
+            assert event.view.name in {ask.device for ask in decision.yields}
         for ask in decision.yields:
             self.check_ask(ask)
         newcomer = event.id if isinstance(event, RequestCame) else ""
@@ -115,12 +117,19 @@ class Beside(RuleBasedStateMachine):
                 for each in model.reservations
             )
             return
+        if ask.reason.startswith("it is too warm"):
+            assert LeaseClass.TUNE in model.views[ask.device].closed
+            return
         assert model.now_s >= lease.since_s + POLICY.min_slice_s
         # Somebody gains by it who then goes before the holder's next request, and is named.
         lease.asked = False
         entitled, close = model.entitled(ask.device)
         lease.asked = True
         assert close or ask.reason in {f"{model.waiting[name].user} waits for it" for name in entitled}
+
+    def too_warm(self, device):
+        """Whether a tune lease that was not asked to yield is on a device that is closed to tuning."""
+        return device in self.model.tuning() and LeaseClass.TUNE in self.model.views[device].closed
 
     def check_place_asks(self, asks):
         """One at a time, of one who has had its slice, for somebody who gains by it and is named."""
