@@ -1,4 +1,4 @@
-"""A reused RPC session that measures one candidate after the other in four round trips each.
+"""A reused RPC session that measures one candidate after the other in four round trips each, six for long repeats.
 
 Stock's runner opens a session for each candidate and makes some twenty round trips in it. Here the phone's functions
 are looked up once, argument buffers are made once for each signature, and nothing is freed while the session lives: the
@@ -20,6 +20,7 @@ import tvm
 from tvm import rpc
 
 from farm.jobs.attempt import SessionOffer
+from farm.tuning.repeats import measured
 
 RENEW_CANDIDATES = 256  # a loaded library costs the phone some pages and a file until then
 RENEW_BYTES = 64 << 20  # of uploads, which lie in the phone's work folder until the session ends
@@ -99,16 +100,15 @@ class CandidateSession:
         self._kept.append(module)
         local = tvm.runtime.device(device_type, 0)
         flush = "cache_flush_cpu_non_first_arg" if how.enable_cpu_cache_flush else ""
-        timer = self.function("runtime.RPCTimeEvaluator")(
-            module, "main", int(local.dlpack_device_type()), 0,
-            how.number, how.repeat, how.min_repeat_ms, 100, 0, 1, 0, flush,
-        )  # fmt: skip
-        self._kept.append(timer)
 
-        def measure() -> tuple[float, ...]:
-            return struct.unpack("@" + "d" * how.repeat, timer(*arguments))
+        def timed(number: int, repeat: int, min_repeat_ms: int) -> tuple[float, ...]:
+            timer = self.function("runtime.RPCTimeEvaluator")(
+                module, "main", int(local.dlpack_device_type()), 0, number, repeat, min_repeat_ms, 100, 0, 1, 0, flush,
+            )  # fmt: skip
+            self._kept.append(timer)
+            return struct.unpack("@" + "d" * repeat, timer(*arguments))
 
-        return measure
+        return lambda: measured(how.number, how.repeat, how.min_repeat_ms, timed)
 
     def close(self) -> None:
         """End the session now; the phone's process ends with it, and with that everything it kept."""

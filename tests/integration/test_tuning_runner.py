@@ -25,6 +25,7 @@ from tvm.s_tir.meta_schedule.arg_info import TensorInfo
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from farm.tuning.builder import BuildError, FarmBuilder
+from farm.tuning.repeats import PROBE_MS
 from farm.tuning.runner import NoPhonesError, PoolRunner
 from farm.tuning.session import CandidateSession, Evaluator
 from farm.tuning.slot import MAX_FAILURES
@@ -88,6 +89,27 @@ def test_a_candidate_costs_four_round_trips(host, folder):
         before = phones.turns
         results(runner, [path] * 50)
         assert phones.turns - before == 4 * 50
+
+
+def test_the_runs_that_count_last_as_long_as_asked_together(host, folder, monkeypatch):
+    """Their number is what TVM's evaluator on the phone was told, run time by run time what it answered."""
+    function, numbers = CandidateSession.function, []
+
+    def recorded(self, name):
+        found = function(self, name)
+        if name != "runtime.RPCTimeEvaluator":
+            return found
+        return lambda *given: (numbers.append((given[4], given[6])), found(*given))[1]
+
+    monkeypatch.setattr(CandidateSession, "function", recorded)
+    how = Evaluator(number=2, repeat=3, min_repeat_ms=40)
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=how) as runner:
+        [found] = results(runner, [library(folder, "sleep 1")])
+    (_, probe_ms), *counted = numbers
+    assert probe_ms == PROBE_MS
+    runs = sum(number for number, _ in counted)
+    assert len(found.run_secs) == 3
+    assert all(runs * float(seconds) >= 0.04 * (1 - 1e-6) for seconds in found.run_secs)
 
 
 def test_a_candidate_that_kills_its_process_is_blamed_and_nobody_else(host, folder):
