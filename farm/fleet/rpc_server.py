@@ -19,6 +19,11 @@ REAP_TIMEOUT_S = 10.0  # the script itself gives up after about 3 s
 FOLLOW_START_TIMEOUT_S = 10.0
 SECRET_BYTES = 16
 _EVIDENCE_CHARS = 2000
+# Where somebody removed the scripts: as `end_named` of rpc_supervise.sh, without looking whether all of it dies.
+_END_WITHOUT_SCRIPTS = (
+    f"for each in $(grep -l -e '[-]-work-dir={ROOT}/run/work[.]' /proc/[0-9]*/cmdline 2>/dev/null);"
+    " do each=${each%/cmdline}; kill -9 ${each#/proc/}; done"
+)
 
 
 class ServerStartError(PhoneError):
@@ -141,14 +146,16 @@ class RpcServer:
 
     async def stop(self) -> None:
         """End the server and all it left; nothing to do where there is none."""
-        said = await self._run(f"[ ! -f {SUPERVISE} ] || sh {SUPERVISE} stop", STOP_TIMEOUT_S)
+        command = f"if [ -f {SUPERVISE} ]; then sh {SUPERVISE} stop; else {_END_WITHOUT_SCRIPTS}; fi"
+        said = await self._run(command, STOP_TIMEOUT_S)
         if said.startswith("failed"):
             raise _stuck(said)
 
     async def clean(self) -> None:
         """End the server and remove everything of ours from the phone, verified."""
         command = (
-            f"if [ -f {SUPERVISE} ]; then sh {SUPERVISE} clean; else rm -rf {ROOT}; fi; [ ! -e {ROOT} ] && echo gone"
+            f"if [ -f {SUPERVISE} ]; then sh {SUPERVISE} clean; else {_END_WITHOUT_SCRIPTS}; rm -rf {ROOT}; fi;"
+            f" [ ! -e {ROOT} ] && echo gone"
         )
         said = await self._run(command, STOP_TIMEOUT_S)
         if said.startswith("failed"):

@@ -19,7 +19,7 @@ from farm.fleet.fleet import FleetConfig
 from farm.fleet.uninstall import uninstall
 from farm.simulation.control import LabClient, running_lab
 from farm.store.records import DeviceRecord
-from tests.integration.fleet.conftest import ADOPT_ALL, RPC_MAGIC, Shelf, handshake, make_bundle
+from tests.integration.fleet.conftest import ADOPT_ALL, LIMIT_S, RPC_MAGIC, Shelf, handshake, make_bundle
 
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
 
@@ -271,6 +271,19 @@ async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
             assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
             assert "tvm_rpc" not in await r.shell(view.serial, "ps -A -o ARGS")
         assert r.store.devices.all() == ()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_phone_whose_files_somebody_removed_is_given_back_without_a_server(rig, clean: bool) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        await r.shell(view.serial, "rm -rf /data/local/tmp/farm")
+        assert "tvm_rpc" in await r.shell(view.serial, "ps -A -o ARGS")
+        await r.fleet.forget(view.name, clean=clean)
+        async with asyncio.timeout(LIMIT_S):
+            while "tvm_rpc" in await r.shell(view.serial, "ps -A -o ARGS"):
+                pass
+        assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
 
 
 async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
