@@ -21,8 +21,10 @@ from farm.adb.push import PushProgress
 from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
+from farm.core.attribution import UsbPlace
 from farm.core.device import Life
 from farm.core.errors import FarmError, Fault, PhoneError
+from farm.core.health import Health
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
 from farm.fleet import traces
@@ -101,6 +103,9 @@ class Agent:
         self.device: AdbDevice | None = None  # as adb listed it last
         self.temperature_c: float | None = None
         self.battery_percent: int | None = None
+        self.health: Health | None = None  # the latest probe
+        self.health_at = 0.0  # when it was read, monotonic seconds
+        self.place: UsbPlace | None = None  # where it is plugged in, if anybody knows
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
         self.installing = ""  # hash of the bundle under way to it, until its state says that it has it
