@@ -1,6 +1,6 @@
 """TVM's session handshake, both sides, as bytes in, values out. No I/O (source: FACTS-tvm §2; tvm/rpc/server.py).
 
-The rules are those of wire.py. A handshake is one event; what follows it belongs to the session: `trailing_data`.
+The rules are those of framing.py. A handshake is one event; what follows it belongs to the session: `trailing_data`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from farm.tracker.wire import INT32, Parser
+from farm.tracker.framing import INT32, Parser
 
 SESSION_MAGIC = 0xFF271
 MAX_HELLO_BYTES = 4096  # of `client:<match key> -timeout=<n>`; stock ones are below 200

@@ -1,22 +1,18 @@
 """TVM's tracker protocol as bytes in, values out. No I/O (source: FACTS-tvm §1; tvm/rpc/{base,tracker}.py).
 
-Every number is a little-endian int32. Rules of this file and of handshake.py:
-- A parser is fed with `receive_data` and asked with `next_event` until that returns None (more bytes are needed).
-- Bytes that break the framing raise ProtocolError, and the parser raises it again for ever: the connection is lost.
-- A well-framed message with wrong contents is an event too (`Invalid`): it gets an answer, the connection lives.
-- No limit is checked after memory was spent on what it limits.
+The rules are those of framing.py, and one more: a well-framed message with wrong contents is an event too
+(`Invalid`): it gets an answer, the connection lives.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NoReturn, TypeGuard
+from typing import TypeGuard
 
-from farm.core.errors import ProtocolError
+from farm.tracker.framing import INT32, Parser
 
 TRACKER_MAGIC = 0x2F271
 
@@ -30,7 +26,6 @@ MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
 MAX_ECHO_LENGTH = 32  # characters of somebody's nonsense in our answer to it
 MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
 
-INT32 = struct.Struct("<i")
 # Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
 _FARM_SECRET = re.compile(r"[0-9a-f]{32}")  # 128 random bits (farm.leasing.sessions)
 _KEY = re.compile(r"[^\s:\"'\\]+")
@@ -122,76 +117,6 @@ class Invalid:
 
 TrackerMessage = Ping | Stop | Put | Request | UpdateInfo | Summary | GetPendingMatchKeys
 TrackerEvent = Hello | TrackerMessage | Invalid
-
-
-class Parser:
-    """A queue of bytes that fails for good. Base of the tracker's and the handshake's parsers."""
-
-    __slots__ = ("_buffer", "_error")
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._error: ProtocolError | None = None
-
-    def receive_data(self, data: bytes | memoryview) -> None:
-        """Append bytes from the peer."""
-        if self._error is None:
-            self._buffer += data
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether the peer began something that it has not finished."""
-        return bool(self._buffer)
-
-    @property
-    def held_bytes(self) -> int:
-        """What has been received beyond the last event."""
-        return len(self._buffer)
-
-    def trailing_data(self) -> bytes:
-        """What has been received beyond the last event. Empties the parser."""
-        data = bytes(self._buffer)
-        self._buffer.clear()
-        return data
-
-    def fail(self, reason: str) -> NoReturn:
-        """Refuse the connection for good."""
-        self._error = ProtocolError(reason, evidence=bytes(self._buffer[:32]).hex(" "))
-        self._buffer.clear()
-        raise self._error
-
-    def check_alive(self) -> None:
-        """Raise the error that ended this connection, if there was one."""
-        if self._error is not None:
-            raise self._error
-
-    def peek_int32(self) -> int | None:
-        """The first number, left in place; None when it has not arrived."""
-        if len(self._buffer) < INT32.size:
-            return None
-        value: int = INT32.unpack_from(self._buffer)[0]
-        return value
-
-    def take_int32(self) -> int | None:
-        """The first number, removed; None when it has not arrived."""
-        value = self.peek_int32()
-        if value is not None:
-            del self._buffer[: INT32.size]
-        return value
-
-    def take_body(self, limit: int, what: str) -> bytes | None:
-        """A length from 1 to `limit`, then that many bytes; None when they have not all arrived."""
-        length = self.peek_int32()
-        if length is None:
-            return None
-        if not 0 < length <= limit:
-            self.fail(f"{what} of {length} bytes; 1 to {limit} are allowed")
-        end = INT32.size + length
-        if len(self._buffer) < end:
-            return None
-        body = bytes(self._buffer[INT32.size : end])
-        del self._buffer[:end]
-        return body
 
 
 class TrackerParser(Parser):
