@@ -40,11 +40,16 @@ class Scripts:
     hash: str
 
 
+def scripts_folder() -> Path:
+    """Where the device scripts are: beside the package in a checkout, inside it in an installed wheel."""
+    package = Path(farm.__file__).parent
+    return next(place for place in (package / "device_scripts", package.parent / "device_scripts") if place.is_dir())
+
+
 @cache
 def scripts() -> Scripts:
-    """The device scripts, read once: beside the package in a checkout, inside it in an installed wheel."""
-    package = Path(farm.__file__).parent
-    folder = next(place for place in (package / "device_scripts", package.parent / "device_scripts") if place.is_dir())
+    """The scripts that are kept on a phone, read once."""
+    folder = scripts_folder()
     files = tuple(_read(folder / name) for name in _SCRIPTS)
     return Scripts(files, hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest())
 

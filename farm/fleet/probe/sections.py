@@ -1,0 +1,43 @@
+"""What a probe printed, cut into its sections. Pure; never raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from farm.fleet.probe.command import END
+from farm.fleet.shell_output import split_sections
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The text of each section, and whether the probe came to its end."""
+
+    texts: Mapping[str, str]
+    whole: bool
+    last: str  # the section in which a probe that is not whole was cut; "" when it printed none
+
+    def get(self, name: str) -> str:
+        """A section's text, "" when it is not there."""
+        return self.texts.get(name, "")
+
+
+def cut_sections(output: bytes) -> Sections:
+    """Split what the phone printed; the last line of one that was cut is left out: half a number is a wrong one."""
+    texts = split_sections(_as_utf8(output))
+    names = [name for name in texts if name]
+    if END in names:
+        return Sections(texts, True, "")
+    last = names[-1] if names else ""
+    if last:
+        head, newline, _ = texts[last].rpartition("\n")
+        texts[last] = head + newline
+    return Sections(texts, False, last)
+
+
+def _as_utf8(output: bytes) -> bytes:
+    """UTF-16 without a byte order mark as UTF-8 (dumps that went through a Windows shell); anything else as it is."""
+    for at, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if len(output) > 3 and not any(output[at:64:2]):
+            return output.decode(encoding, "replace").encode("utf-8", "replace")
+    return output
