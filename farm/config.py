@@ -22,6 +22,7 @@ from typing import Any, get_args, get_type_hints
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.limits import MAX_PRIORITY
+from farm.core.sensors import ProbeConfig
 
 ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.
@@ -142,6 +143,7 @@ class FarmConfig:
     user: Mapping[str, UserConfig] = field(default_factory=dict)  # by user name (or source address)
     store: StoreConfig = StoreConfig()
     artifacts: ArtifactsConfig = ArtifactsConfig()
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
 
     @property
     def control_socket(self) -> Path:
@@ -301,7 +303,7 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
     amounts = {
         "jobs.workers": config.jobs.workers, "store.keep_days": config.store.keep_days,
         "store.max_mb": config.store.max_mb, "artifacts.budget_gb": config.artifacts.budget_gb,
-        "artifacts.keep_days": config.artifacts.keep_days,
+        "artifacts.keep_days": config.artifacts.keep_days, "probe.every_s": config.probe.every_s,
     }  # fmt: skip
     for name, amount in amounts.items():
         if not 0 < amount < math.inf:

@@ -61,7 +61,7 @@ async def open_phones(
         own_version=binary.version if binary else 0,
         on_news=problems.of_adb(memory.events),
     )
-    store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt))
+    store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt), probe=config.probe)
     fleet = Fleet(client, watcher, toolchains, checker, store.devices, memory.events, rules)
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))

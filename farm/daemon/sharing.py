@@ -17,7 +17,7 @@ from farm.core.errors import NotAllowedError
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
-from farm.fleet.conditions import read_conditions
+from farm.fleet.probe.moment import read_conditions
 from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.kills import Kills

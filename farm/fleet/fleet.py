@@ -10,7 +10,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
@@ -22,16 +22,17 @@ from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
 from farm.core.selector import Selector
+from farm.core.sensors import ProbeConfig
 from farm.fleet.agent import Agent, BundleSource, Means
 from farm.fleet.agents import find_agent, log_failure, part, require_adopted, require_reachable
 from farm.fleet.board import Board
 from farm.fleet.checker import Checker
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed, part_from_network
+from farm.fleet.probe.read import READ_TIMEOUT_S
+from farm.fleet.probe_round import ProbeRound
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.traces import note
-from farm.fleet.vitals import READ_TIMEOUT_S
-from farm.fleet.vitals_round import VITALS_EVERY_S, VitalsRound
 from farm.store.changes import to_its_end
 from farm.store.records import DeviceRecord
 
@@ -41,8 +42,8 @@ class FleetConfig:
     """What operators configured about devices."""
 
     rules: Sequence[AdoptionRule] = ()  # the first that matches adopts
-    vitals_every_s: float = VITALS_EVERY_S
-    vitals_timeout_s: float = READ_TIMEOUT_S
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    probe_timeout_s: float = READ_TIMEOUT_S
 
 
 class Fleet:
@@ -62,12 +63,13 @@ class Fleet:
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
         self._board = Board(self._registry, events)
-        self._vitals = VitalsRound(
+        self._probes = ProbeRound(
             client,
             lambda: tuple(self._agents.values()),
             self.changed,
-            every_s=config.vitals_every_s,
-            timeout_s=config.vitals_timeout_s,
+            every_s=config.probe.every_s,
+            timeout_s=config.probe_timeout_s,
+            policies=config.probe.model,
         )
         self._means = Means(client, bundles, checker, self, self._board)
         self.lending = Lending(self._find, self._board.subscribe)
@@ -87,7 +89,7 @@ class Fleet:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watcher.run(), name="adb watcher")
                 group.create_task(self._follow_list(), name="fleet list")
-                group.create_task(self._vitals.run(), name="fleet vitals")
+                group.create_task(self._probes.run(), name="fleet probes")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
@@ -293,8 +295,8 @@ class Fleet:
         if self._agents.get(agent.serial) is not agent:
             return
         shown = self._board.show(agent)
-        if shown and agent.state.life is Life.READY and agent.temperature_c is None:
-            self._spawn(self._vitals.read(agent), f"first vitals {agent.name}")
+        if shown and agent.state.life is Life.READY and agent.health is None:
+            self._spawn(self._probes.read(agent), f"first probe {agent.name}")
 
     def in_hands(self, agent: Agent) -> bool:
         """Whether a person has the device now."""
