@@ -14,7 +14,7 @@ from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
 from farm.core.errors import NotAllowedError, UserError
 from farm.core.field_errors import SHA256_FORM
-from farm.store.record_sets import KeptSet, RecordSets
+from farm.store.record_sets import KeptSet, RecordSets, check_set
 
 SHOWN_SETS = 200
 
@@ -100,8 +100,13 @@ class RecordsVerbs:
         return row(await asyncio.to_thread(self._found, read_fields(call, OneSet).set), whole=True)
 
     async def keep(self, call: ControlCall) -> Mapping[str, Any]:
-        """Keep an artifact as a version of a model's records."""
+        """Keep an artifact as a version of a model's records.
+
+        Raises:
+            UserError: there is no such artifact, or target or best are none or too large.
+        """
         asked = read_fields(call, KeepSet)
+        check_set(asked.target, asked.best)
         await asyncio.to_thread(self._artifacts.path, asked.artifact)
         version = await self._sets.keep(
             model=asked.model,

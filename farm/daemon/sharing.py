@@ -14,6 +14,7 @@ from farm.config import FarmConfig, TvmConfig
 from farm.control.server import user_name
 from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
 from farm.core.errors import NotAllowedError
+from farm.core.labels import normalise
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
@@ -77,9 +78,11 @@ async def open_sharing(
         allocator=AllocatorPolicy(workers=config.jobs.workers),
         quota=config.quota,
         users=config.user,
+        tvm_class={normalise(key): lease_class for key, lease_class in config.gates.tvm_class.items()},
     )
     leasing = Leasing(phones.fleet, events, store.epoch, store.leases, policy)
     stack.push_async_callback(leasing.close)
+    phones.gates.holds = leasing.holds
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
     used = await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)
@@ -117,7 +120,7 @@ async def open_sharing(
             BenchSpec.kind: BenchExecutor(work, look, store.measurements.nominal_s),
             CompareSpec.kind: CompareExecutor(work, look, Bundles(workers.bundles.get, leasing, phones.fleet.lending)),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
-            TuneSpec.kind: TuneExecutor(work, store.record_sets, store.measurements.nominal_s),
+            TuneSpec.kind: TuneExecutor(work, store.record_sets, workers.artifacts, store.measurements.nominal_s),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
             LeaseSpec.kind: personal,
         },

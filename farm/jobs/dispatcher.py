@@ -64,6 +64,7 @@ from farm.jobs.attempt_run import AttemptRun, Verdict
 from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
+from farm.jobs.leftovers import keep_left
 from farm.jobs.planning import another_phone, plan, pooled, request_of, usable
 from farm.jobs.pool import preferring
 from farm.jobs.ports import Devices, Leases
@@ -325,6 +326,8 @@ class Dispatcher:
         self._tell(PhoneGranted(job_id, lease.device))
 
     async def _save(self, job: Job, before: JobState) -> None:
+        if not self._stopping:
+            await keep_left(job, self._executors.get(job.kind), self._store.jobs, self._bench)
         self._saved(await self._writer.save(job, before, self._clock().at))
 
     def _saved(self, became: Job) -> None:

@@ -76,6 +76,19 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class KeepingExecutor(Executor, Protocol):
+    """Of a kind whose attempts leave something for the next one that is worth keeping when there is no next one."""
+
+    async def keep_left(self, running: Running) -> None:
+        """The job ends while it waits; `running` is its last attempt, without a phone or a lease that lasts.
+
+        Raises:
+            FarmError: it could not be kept.
+        """
+        ...
+
+
+@runtime_checkable
 class ResumableExecutor(Executor, Protocol):
     """Of a kind whose attempts outlive the daemon."""
 

@@ -107,3 +107,13 @@ class TuneTask(ModelTask):
     candidate_timeout_s: float
     search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end
     nominals: Mapping[str, float]  # the first phone's nominal seconds of reference kernels, by their keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SalvageTask:
+    """Keep what a tune job that comes to no end of its own has measured."""
+
+    job: str
+    name: str  # of the model
+    cache: str  # as ModelTask's
+    prior: str | None  # artifact

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from farm.core.errors import FarmError, Fault, ProtocolError
+from farm.core.field_errors import SHA256_FORM
 from farm.jobs.attempt import SessionOffer, text_field
 from farm.jobs.executor import Running, YieldedError
 from farm.jobs.measuring import epoch_of
 from farm.jobs.phone_work import LeaseHost, PhoneWork
 from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
 from farm.jobs.specs import TuneSpec
-from farm.jobs.tasks import TuneTask
+from farm.jobs.tasks import SalvageTask, TuneTask
 from farm.leasing import NoSuchLeaseError
+from farm.store.record_sets import BadSetError, check_set
 
 WORKER = "farm.worker.tune"
 SALVAGE = "farm.worker.tune_salvage"
 SALVAGE_S = 15.0  # less than a stopped attempt is waited for
 END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
 END_SHARE = 0.25  # of a short attempt
+MAX_NAME_CHARS = 255  # of a model
 
 
 class RecordKeeper(Protocol):
@@ -42,13 +46,41 @@ class RecordKeeper(Protocol):
         ...
 
 
+class Artifacts(Protocol):
+    """The artifact folder, as far as records need it."""
+
+    def path(self, sha256: str) -> object:
+        """Where it is.
+
+        Raises:
+            UserError: it is not there.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class PoolHost(LeaseHost):
+class KeepingHost(LeaseHost):
+    """What a worker may ask for that keeps records."""
+
+    keeper: RecordKeeper
+    artifacts: Artifacts
+    kept: list[int] = field(default_factory=list, kw_only=True)  # versions that this attempt has kept
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`records.keep`."""
+        if verb != "records.keep":
+            return await LeaseHost.serve(self, verb, fields)
+        found = _records(fields)
+        await asyncio.to_thread(self.artifacts.path, found["artifact"])
+        self.kept.append(await self.keeper.keep(**found, job=self.running.job.id))
+        return {"version": self.kept[-1]}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHost(KeepingHost):
     """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
 
     pool: Pool
-    keeper: RecordKeeper
-    kept: list[int] = field(default_factory=list)  # versions that this attempt has kept
 
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to one phone of the pool, good for one session.
@@ -75,7 +107,7 @@ class PoolHost(LeaseHost):
         return self.pool.had
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Verbs about the pool and the records."""
+        """Verbs about the pool."""
         match verb:
             case "pool":
                 return self.pool.state()
@@ -87,10 +119,7 @@ class PoolHost(LeaseHost):
                     raise ProtocolError("the worker does not say whether it searches")
                 self.pool.search(on=on)
                 return {}
-            case "records.keep":
-                self.kept.append(await self.keeper.keep(**_records(fields), job=self.running.job.id))
-                return {"version": self.kept[-1]}
-        return await LeaseHost.serve(self, verb, fields)
+        return await KeepingHost.serve(self, verb, fields)
 
     def yield_wanted(self) -> bool:
         """Whether the attempt as a whole should end: others lack its worker place. Single phones are the pool's."""
@@ -100,10 +129,17 @@ class PoolHost(LeaseHost):
 class TuneExecutor:
     """Runs attempts of kind `tune`."""
 
-    def __init__(self, work: PhoneWork, keeper: RecordKeeper, nominals: Callable[[str, str], dict[str, float]]) -> None:
+    def __init__(
+        self,
+        work: PhoneWork,
+        keeper: RecordKeeper,
+        artifacts: Artifacts,
+        nominals: Callable[[str, str], dict[str, float]],
+    ) -> None:
         """`nominals`: nominal seconds of reference kernels, by key, of a device in an identity epoch."""
         self._work = work
         self._keeper = keeper
+        self._artifacts = artifacts
         self._nominals = nominals
 
     async def run(self, running: Running) -> Mapping[str, Any]:
@@ -129,20 +165,31 @@ class TuneExecutor:
             search_s=search_s(spec.timeout_s),
             nominals=nominals,
         )
-        host = PoolHost(**self._work.host_fields(running), pool=pool, keeper=self._keeper)
+        host = PoolHost(**self._host_fields(running), pool=pool)
         try:
             report = await self._work.run(running, WORKER, task.to_wire(), host)
         except (FarmError, asyncio.CancelledError) as error:
             if not host.kept and ends_job(running, error):
-                await self._salvage(running, task, host)
+                await self._salvage(running, host)
             raise
         return {**report, "target": spec.target, "devices": list(pool.had)}
 
-    async def _salvage(self, running: Running, task: TuneTask, host: PoolHost) -> None:
+    async def keep_left(self, running: Running) -> None:
+        """Keep what the attempts of a job measured that ends while it waits for the next one."""
+        await self._salvage(running, KeepingHost(**self._host_fields(running)))
+
+    async def _salvage(self, running: Running, host: KeepingHost) -> None:
+        spec = running.spec
+        assert isinstance(spec, TuneSpec)
+        cache = self._work.cache(running)
+        task = SalvageTask(job=running.job.id, name=spec.name, cache=cache, prior=spec.prior)
         try:
-            await self._work.run(running, SALVAGE, task.to_wire(), host, limit_s=SALVAGE_S)
+            await self._work.run(running, SALVAGE, asdict(task), host, limit_s=SALVAGE_S)
         except FarmError as error:
             running.log(f"what was measured could not be kept: {error.message}", "warning")
+
+    def _host_fields(self, running: Running) -> dict[str, Any]:
+        return {**self._work.host_fields(running), "keeper": self._keeper, "artifacts": self._artifacts}
 
 
 def ends_job(running: Running, error: BaseException) -> bool:
@@ -160,6 +207,13 @@ def search_s(timeout_s: float) -> float:
     return timeout_s - min(END_S, END_SHARE * timeout_s)
 
 
+def _sha256(fields: Mapping[str, Any], name: str) -> str:
+    value = text_field(fields, name)
+    if re.fullmatch(SHA256_FORM, value) is None:
+        raise ProtocolError(f"the worker's {name!r} is no SHA-256")
+    return value
+
+
 def _records(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Checked fields of `records.keep`."""
     count, best = fields.get("records"), fields.get("best")
@@ -167,11 +221,18 @@ def _records(fields: Mapping[str, Any]) -> dict[str, Any]:
         raise ProtocolError("the worker's 'records' is no number of records")
     if not isinstance(best, Mapping):
         raise ProtocolError("the worker's 'best' is no object")
+    try:
+        check_set(fields.get("target"), best)
+    except BadSetError as error:
+        raise ProtocolError(f"the worker's records: {error.message}") from error
+    name = text_field(fields, "name")
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise ProtocolError(f"the worker's 'name' has {len(name)} characters; 1 to {MAX_NAME_CHARS} are kept")
     return {
-        "model": text_field(fields, "model"),
-        "name": text_field(fields, "name"),
+        "model": _sha256(fields, "model"),
+        "name": name,
         "target": fields.get("target"),
-        "artifact": text_field(fields, "artifact"),
+        "artifact": _sha256(fields, "artifact"),
         "records": count,
         "best": dict(best),
     }

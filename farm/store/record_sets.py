@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
+from farm.core.errors import UserError
 from farm.core.events import Event
 from farm.core.target_key import target_key
 from farm.store.database import Database
@@ -16,6 +18,32 @@ from farm.store.schema import job as job_table
 from farm.store.schema import record_set
 
 KEPT_VERSIONS = 5  # of one model and target; what older ones hold is mostly in these, too
+
+MAX_TARGET_BYTES = 16 << 10  # as JSON; LLVM's longest list of features has 3 kB
+MAX_BEST_BYTES = 1 << 20  # as JSON: the rows of some 4000 tasks
+
+
+class BadSetError(UserError):
+    """That is no set of tuning records."""
+
+    code = "bad_record_set"
+
+
+def check_set(target: object, best: object) -> None:
+    """Whether these can be kept beside a set.
+
+    Raises:
+        BadSetError: they cannot.
+    """
+    if not isinstance(target, str | Mapping) or not target:
+        raise BadSetError("the target is neither a TVM tag nor a target's table")
+    for what, value, most_bytes in (("target", target, MAX_TARGET_BYTES), ("best of each task", best, MAX_BEST_BYTES)):
+        try:
+            size = len(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadSetError(f"the {what} is no JSON: {error}") from error
+        if size > most_bytes:
+            raise BadSetError(f"the {what} has {size:,} bytes as JSON; at most {most_bytes:,} are kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Keeps what a tune job had measured when it was cancelled or failed. `main` is a zygote child's task."""
+"""Keeps what a tune job had measured that was cancelled or failed. `main` is a zygote child's task."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from farm.compiler.fitting import ForeignRecordsError, fitting
 from farm.compiler.record_files import packed, read_records
-from farm.compiler.records import RecordSet, merge
-from farm.jobs.tasks import TuneTask
+from farm.compiler.records import RECORDS, RecordSet, merge
+from farm.jobs.tasks import SalvageTask
 from farm.worker.daemon import Daemon
 from farm.worker.tuning_report import summary
 from farm.worker.tuning_run import MODEL, TUNING
@@ -23,26 +23,36 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     Raises:
         BadRecordsError: no line of them can be read.
     """
-    task = TuneTask.from_wire(payload)
-    [folder, *_] = [*(Path(task.cache) / TUNING).glob(f"*/{task.job}"), None]
-    if folder is None or not (folder / MODEL).is_file():
+    task = SalvageTask(**payload)
+    folder = _folder(Path(task.cache), task.job)
+    if folder is None:
         return {"trials": 0}
     own = read_records(folder).set
     if not own.records:
         return {"trials": 0}
+    about = json.loads((folder / MODEL).read_text())
     prior = read_records(daemon.artifact(task.prior)).set if task.prior else RecordSet()
-    found = merge([own, _about(own, prior, task.target)])
-    model = str(json.loads((folder / MODEL).read_text())["model"])
+    found = merge([own, _about(own, prior, about["target"])])
     version = daemon.keep_records(
-        model=model,
+        model=str(about["model"]),
         name=task.name,
-        target=task.target,
+        target=about["target"],
         artifact=daemon.put_artifact(packed(found)),
         records=len(found.records),
         best=summary(found),
     )
     daemon.log(f"kept {len(found.records)} records as version {version} of {task.name}")
     return {"trials": len(own.records), "version": version}
+
+
+def _folder(cache: Path, job: str) -> Path | None:
+    """Where the job's latest attempt that measured kept its trials; None: none did.
+
+    In the cache of any toolchain: the phone of that attempt, which says whose workers measured, may be gone.
+    """
+    found = cache.parent.glob(f"*/{TUNING}/*/{job}")
+    begun = [each for each in found if (each / MODEL).is_file() and (each / RECORDS).is_file()]
+    return max(begun, key=lambda each: (each / MODEL).stat().st_mtime, default=None)
 
 
 def _about(own: RecordSet, prior: RecordSet, target: object) -> RecordSet:

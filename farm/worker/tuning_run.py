@@ -173,7 +173,7 @@ def searched(
         found=lambda nominal_s: write_nominal(ready.folder, kernel.key, nominal_s),
     )
     with told_of(ready.folder), TuningDatabase(ready.folder, ready.target, plan.prior) as database:
-        (ready.folder / MODEL).write_text(json.dumps({"model": ready.model.key}))
+        (ready.folder / MODEL).write_text(json.dumps({"model": ready.model.key, "target": plan.target}))
         database.add_tasks(ready.tasks)
         for line in (*database.damage, *database.left_out):
             tell.log(f"records: {line}", "warning")

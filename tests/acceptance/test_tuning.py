@@ -107,6 +107,22 @@ def test_a_killed_daemon_costs_no_trial(farm: VirtualFarm, model: Path) -> None:
     exact(folder, result)
 
 
+def test_a_tuning_that_waits_after_a_killed_daemon_keeps_its_trials_when_it_is_cancelled(
+    farm: VirtualFarm, model: Path
+) -> None:
+    with Client(farm.socket) as client:
+        submitted, folder = begun(farm, client, model)
+        farm.daemon.kill()
+        until(lambda: not workers(folder), timeout_s=30)
+        farm.lab.unplug(next(iter(farm.lab.status())))
+        farm.daemon.start().close()
+        assert f"{submitted.ids[0]} (tune of" in (said := "\n".join(client.explain("job", submitted.ids[0])))
+        assert "is queued" in said
+        client.cancel(submitted)
+    [row] = json.loads(farm.farm("records", "list", "--json").stdout)
+    assert (row["job"], row["records"]) == (submitted.ids[0], len(read_records(folder).set.records))
+
+
 def test_damaged_records_are_put_aside_told_and_measured_anew(farm: VirtualFarm, model: Path) -> None:
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)

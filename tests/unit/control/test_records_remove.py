@@ -1,4 +1,4 @@
-"""Who may remove a kept set of tuning records."""
+"""Who may remove a kept set of tuning records, and what is refused as one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from farm.control.records_verbs import NoSuchSetError, RecordsVerbs
 from farm.control.server import Role
 from farm.core.errors import NotAllowedError, UserError
+from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, BadSetError
 from farm.store.store import Store
 from tests.unit.store.values import job
 
@@ -22,6 +23,17 @@ FIELDS: dict[str, Any] = {
 def call(user: str, role: Role, number: object) -> Any:
     request = SimpleNamespace(kind="records.remove")
     return SimpleNamespace(fields={"set": number}, request=request, caller=SimpleNamespace(user=user, role=role))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"target": 7}, {"target": {"mattr": "x" * MAX_TARGET_BYTES}}, {"best": {"x": "y" * MAX_BEST_BYTES}}],
+)
+async def test_what_cannot_be_kept_beside_a_set_is_refused(wrong: dict[str, Any]) -> None:
+    verbs = RecordsVerbs(SimpleNamespace(), SimpleNamespace(path=lambda _: None))  # type: ignore[arg-type]
+    asked: Any = SimpleNamespace(fields=FIELDS | wrong, request=SimpleNamespace(kind="records.keep"))
+    with pytest.raises(BadSetError):
+        await verbs.keep(asked)
 
 
 async def test_the_owner_of_its_job_and_operators_may_and_nobody_else(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from farm.jobs.executor import YieldedError
 from farm.jobs.specs import BadSpecError
 from farm.leasing.model import LeaseEndedError, PhoneLostError
 from tests.unit.jobs.dispatching import Farm, running
-from tests.unit.jobs.fakes import phone
+from tests.unit.jobs.fakes import FakeExecutor, phone
 
 
 async def test_a_job_from_submit_to_its_result(farm):
@@ -225,6 +225,35 @@ async def test_cancelled_while_it_waits_and_while_it_runs(farm):
     assert not farm.leases.waiting
     with pytest.raises(NoSuchJobError):
         farm.dispatcher.cancel(runs, UserError("not wanted"))
+
+
+class KeepingExecutor(FakeExecutor):
+    """Notes what it was told of, with the state its job had in the store."""
+
+    def __init__(self, store, error):
+        super().__init__()
+        self.store, self.error, self.left = store, error, []
+
+    async def keep_left(self, running):
+        self.left.append((running.attempt.id, running.view.name, self.store.jobs.get(running.job.id).state))
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, HostError("no room"), RuntimeError("a bug")])
+async def test_what_a_job_has_behind_it_is_kept_before_it_ends_waiting(tmp_path, error):
+    async with running(tmp_path / "farm.db", "p1") as farm:
+        farm.executor = farm.dispatcher._executors["shell"] = KeepingExecutor(farm.store, error)
+        tried, never = await farm.one(), await farm.one(hold=True)
+        await farm.started()
+        farm.devices.change(phone("p1", Life.OFFLINE))  # the next attempt has none to go to
+        await farm.ends(tried, HostError("the worker died"))
+        await farm.dispatcher.settled(tried)
+        for each in (tried, never):
+            farm.dispatcher.cancel(each, UserError("not wanted"))
+            await farm.dispatcher.settled(each)
+            assert farm.job(each).state is JobState.CANCELLED
+        assert farm.executor.left == [(f"{tried}.1", "p1", JobState.QUEUED)]
 
 
 async def test_held_and_resumed(farm):

@@ -9,8 +9,10 @@ import pytest
 from farm.core.errors import HostError, ProtocolError, UserError
 from farm.jobs.executor import YieldedError
 from farm.jobs.pool import NotInPoolError
-from farm.jobs.tune import PoolHost, ends_job, search_s
+from farm.jobs.specs import TuneSpec
+from farm.jobs.tune import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.leasing import NoSuchLeaseError
+from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES
 
 
 class Pool:
@@ -56,13 +58,19 @@ class Keeper:
         return 3
 
 
+class Artifacts:
+    def path(self, sha256):
+        if sha256 != A:
+            raise UserError(f"there is no artifact {sha256}")
+
+
 @pytest.fixture
 def host():
     running = SimpleNamespace(job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"))
     poison = SimpleNamespace(refused=frozenset)
     return PoolHost(
         running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
-        pool=Pool(), kills=None, keeper=Keeper(),
+        pool=Pool(), kills=None, keeper=Keeper(), artifacts=Artifacts(),
     )  # fmt: skip
 
 
@@ -140,7 +148,7 @@ async def test_no_session_of_others_is_cut(host):
     assert host.keys.aborted == ()
 
 
-RECORDS = {"model": "k", "name": "net", "target": {"kind": "llvm"}, "artifact": "a", "records": 4, "best": {"x": 1}}
+RECORDS = {"model": B, "name": "net", "target": {"kind": "llvm"}, "artifact": A, "records": 4, "best": {"x": 1}}
 
 
 async def test_records_are_kept_as_the_jobs(host):
@@ -149,11 +157,58 @@ async def test_records_are_kept_as_the_jobs(host):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"records": "4"}, {"records": -1}, {"records": True}, {"best": []}, {"model": 1}, {"artifact": None}]
+    ("wrong", "said"),
+    [
+        ({"records": "4"}, "no number of records"),
+        ({"records": -1}, "no number of records"),
+        ({"records": True}, "no number of records"),
+        ({"best": []}, "'best' is no object"),
+        ({"best": {"x": "y" * MAX_BEST_BYTES}}, "best of each task has .* at most 1,048,576 are kept"),
+        ({"best": {"x": float("nan")}}, "best of each task is no JSON"),
+        ({"target": None}, "neither a TVM tag"),
+        ({"target": {}}, "neither a TVM tag"),
+        ({"target": {"mattr": ["+x" * MAX_TARGET_BYTES]}}, "target has"),
+        ({"model": 1}, "'model' is not text"),
+        ({"model": "k"}, "'model' is no SHA-256"),
+        ({"name": ""}, "'name' has 0 characters"),
+        ({"name": "n" * 256}, "'name' has 256 characters"),
+        ({"artifact": None}, "'artifact' is not text"),
+        ({"artifact": "../../etc/passwd"}, "'artifact' is no SHA-256"),
+    ],
 )
-async def test_what_are_no_records_is_refused(host, wrong):
-    with pytest.raises(ProtocolError):
+async def test_what_are_no_records_is_refused(host, wrong, said):
+    with pytest.raises(ProtocolError, match=said):
         await host.serve("records.keep", RECORDS | wrong)
+    assert not host.kept
+
+
+async def test_records_that_are_not_in_the_store_are_not_kept(host):
+    with pytest.raises(UserError, match="there is no artifact"):
+        await host.serve("records.keep", RECORDS | {"artifact": B})
+    assert not host.kept
+
+
+async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without_a_phone(host):
+    class Work:
+        def host_fields(self, running):
+            return {"running": running, "keys": None, "gate": None, "poison": None, "kills": None}
+
+        def cache(self, running):
+            return "/cache/default"
+
+        async def run(self, running, worker, payload, host, *, limit_s):
+            self.ran = worker, payload, limit_s
+            await host.serve("records.keep", RECORDS)
+            raise HostError("it died")
+
+    said = []
+    keeper, work = Keeper(), Work()
+    spec = TuneSpec(model=B, name="net", on="android", prior=A)
+    running = SimpleNamespace(job=SimpleNamespace(id="j1"), spec=spec, log=lambda *line: said.append(line))
+    await TuneExecutor(work, keeper, Artifacts(), dict).keep_left(running)
+    assert work.ran == (SALVAGE, {"job": "j1", "name": "net", "cache": "/cache/default", "prior": A}, SALVAGE_S)
+    assert keeper.kept == {**RECORDS, "job": "j1"}
+    assert said == [("what was measured could not be kept: it died", "warning")]
 
 
 @pytest.mark.parametrize(
