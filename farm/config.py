@@ -21,13 +21,17 @@ from typing import Any, get_args, get_type_hints
 
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
+from farm.core.health import ThrottleStatus
+from farm.core.heat_policy import HeatConfig, HeatLimits
 from farm.core.limits import MAX_PRIORITY
+from farm.core.requests import LeaseClass
 from farm.core.sensors import ProbeConfig
 
 ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.
 ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET"})
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
+LEAST_LIMIT_C, MOST_LIMIT_C = 10.0, 200.0  # below, a phone in a room is always closed; above, nothing works any more
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 
 
@@ -127,6 +131,13 @@ class ArtifactsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GatesConfig:
+    """What requests of stock TVM clients are for: key -> class of lease; interactive where nothing is said."""
+
+    tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class FarmConfig:
     """Everything. Paths are absolute once loaded."""
 
@@ -143,6 +154,8 @@ class FarmConfig:
     user: Mapping[str, UserConfig] = field(default_factory=dict)  # by user name (or source address)
     store: StoreConfig = StoreConfig()
     artifacts: ArtifactsConfig = ArtifactsConfig()
+    heat: HeatConfig = field(default_factory=HeatConfig)
+    gates: GatesConfig = GatesConfig()
     probe: ProbeConfig = field(default_factory=ProbeConfig)
 
     @property
@@ -308,6 +321,30 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
     for name, amount in amounts.items():
         if not 0 < amount < math.inf:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
+    _check_heat(config.heat, origin)
+
+
+def _check_heat(heat: HeatConfig, origin: str) -> None:
+    waits = {each: getattr(heat, each) for each in ("margin_c", "core_margin_c", "cool_for_s", "stale_s")}
+    for name, amount in waits.items():
+        if not 0 <= amount < math.inf:
+            raise ConfigError(f"{origin}: heat.{name}: {amount} is no amount", hint="0 or more")
+    tables = {"heat": heat} | {f'heat.model."{name}"': each for name, each in heat.model.items()}
+    for where, table in tables.items():
+        for name in ("hard", "interactive", "bench", "tune"):
+            limits: HeatLimits = getattr(table, name)
+            for key in ("skin_c", "cpu_c", "gpu_c", "battery_c"):
+                limit = getattr(limits, key)
+                if limit is not None and not LEAST_LIMIT_C <= limit <= MOST_LIMIT_C:
+                    raise ConfigError(
+                        f"{origin}: {where}.{name}.{key}: {limit} °C is no limit for a phone",
+                        hint=f"{LEAST_LIMIT_C:g} to {MOST_LIMIT_C:g}; the highest means no limit",
+                    )
+            if limits.throttle is not None and not 0 <= limits.throttle <= max(ThrottleStatus):
+                raise ConfigError(
+                    f"{origin}: {where}.{name}.throttle: {limits.throttle} is no thermal status",
+                    hint="the highest that is let in: 0 none, 1 light, 2 moderate, 3 severe ... 6 shutdown",
+                )
 
 
 def _check_selectors(config: FarmConfig, origin: str) -> None:

@@ -18,6 +18,7 @@ from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 from farm.core.events import EventLog
+from farm.core.requests import LeaseClass
 from farm.core.selector import Selector, nearest
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
@@ -92,6 +93,7 @@ class LeaseVerbs:
         adb_key: Path,
         explain_job: Callable[[str], Awaitable[Mapping[str, Any]]],
         notes_of: Callable[[Sequence[str]], Mapping[str, str]],
+        heat_note: Callable[[str], str],
     ) -> None:
         """Prepare.
 
@@ -105,6 +107,7 @@ class LeaseVerbs:
             adb_key: farm's private key; a phone's owner accepts its public half.
             explain_job: why a job, by id or prefix, does not run.
             notes_of: what their owners wrote about jobs; reads the store.
+            heat_note: what people should know of the heat of a serial beside why it is closed.
         """
         self._fleet = fleet
         self._leasing = leasing
@@ -112,6 +115,7 @@ class LeaseVerbs:
         self._events = events
         self._records = records
         self._reservations = reservations
+        self._heat_note = heat_note
         self._adb_key = adb_key
         self._explain_job = explain_job
         self._notes_of = notes_of
@@ -190,6 +194,11 @@ class LeaseVerbs:
     def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
         explanation = self._leasing.explain(view.name)
         lines = _lines(explanation)
+        lines += [
+            f"closed to {each.value}: {why}" for each, why in view.closed.items() if each is not LeaseClass.INTERACTIVE
+        ]
+        if note := self._heat_note(view.serial):
+            lines.append(note)
         if view.service is not Service.IN:
             lines.append(f"an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}")
         if view.life is Life.UNAUTHORIZED:

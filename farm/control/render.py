@@ -8,6 +8,7 @@ from typing import Any
 from farm.bundle.manifest import Bundle
 from farm.core.alike import alike
 from farm.core.device import DeviceView, Heat, Life, Service
+from farm.core.requests import LeaseClass
 
 
 def state_word(view: DeviceView, *, held: bool) -> str:
@@ -21,6 +22,13 @@ def state_word(view: DeviceView, *, held: bool) -> str:
     return view.heat.value if view.heat is not Heat.OK else Life.READY.value
 
 
+def _closed(view: DeviceView) -> str:
+    """Why a ready device does not serve everybody: to the first of the classes, and what that says of the others."""
+    if view.life is not Life.READY:
+        return ""
+    return next((str(view.closed[each]) for each in LeaseClass if each in view.closed), "")
+
+
 def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
     """A device in `farm status`. `holder` is empty when nobody has it."""
     identity = view.identity
@@ -31,7 +39,10 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "life": view.life.value,
         "service": view.service.value,
         "heat": view.heat.value,
-        "reason": view.reason,
+        "closed": {
+            each.value: {"reason": why.reason, "opens_in_s": why.opens_in_s} for each, why in view.closed.items()
+        },
+        "reason": view.reason or _closed(view),
         "adopted": view.adopted,
         "pool": view.pool,
         "virtual": identity.virtual if identity else False,

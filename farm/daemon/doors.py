@@ -87,6 +87,7 @@ async def open_job_door(
         adb_key=adb_key,
         explain_job=jobs.explain,
         notes_of=notes_of,
+        heat_note=phones.gates.note,
     ).register(control)
     PersonalLeaseVerbs(sharing.personal).register(control)
     RecordsVerbs(store.record_sets, workers.artifacts).register(control)

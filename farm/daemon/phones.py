@@ -21,6 +21,7 @@ from farm.daemon.problems import Problems
 from farm.fleet.aliases import Aliases
 from farm.fleet.checker import Checker
 from farm.fleet.fleet import Fleet, FleetConfig
+from farm.fleet.gates import Gates
 from farm.fleet.tunnels import TunnelKeeper
 from farm.jobs.toolchains import Toolchains
 
@@ -33,6 +34,7 @@ class Phones:
     fleet: Fleet
     aliases: Aliases
     tunnels: TunnelKeeper
+    gates: Gates
 
 
 async def open_phones(
@@ -61,11 +63,12 @@ async def open_phones(
         own_version=binary.version if binary else 0,
         on_news=problems.of_adb(memory.events),
     )
-    store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt), probe=config.probe)
+    gates = Gates(config.heat)
+    store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt), gates=gates, probe=config.probe)
     fleet = Fleet(client, watcher, toolchains, checker, store.devices, memory.events, rules)
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
-    return Phones(client, fleet, aliases, tunnels)
+    return Phones(client, fleet, aliases, tunnels, gates)
 
 
 async def _adb_of(config: AdbConfig) -> AdbBinary | None:

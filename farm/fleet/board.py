@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -9,7 +10,9 @@ from dataclasses import replace
 from farm.adb.push import PushProgress
 from farm.core.device import DeviceView, Life
 from farm.core.events import EventLog
+from farm.core.requests import LeaseClass
 from farm.fleet.agent import Agent
+from farm.fleet.gates import LOOK_EVERY_S, LOUD, Gates, Turned, beside
 from farm.fleet.registry import Registry
 from farm.fleet.traces import Tidied
 
@@ -19,9 +22,10 @@ PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see
 class Board:
     """Views by serial. Used from the event loop's thread, except where a method says otherwise."""
 
-    def __init__(self, registry: Registry, events: EventLog) -> None:
+    def __init__(self, registry: Registry, events: EventLog, gates: Gates | None = None) -> None:
         self._registry = registry
         self._events = events
+        self._gates = gates or Gates()
         self._views: dict[str, DeviceView] = {}
         self._watching: list[Callable[[DeviceView], None]] = []
         self._told_at: dict[str, float] = {}  # monotonic seconds of the last news about a push, by serial
@@ -55,7 +59,8 @@ class Board:
     def show(self, agent: Agent) -> bool:
         """Publish the agent's view if it differs from the last one; returns whether its life changed."""
         before = self._views.get(agent.serial)
-        view = self._view_of(agent)
+        turned = self._feel(agent)
+        view = self._gated(self._view_of(agent))
         if view == before:
             return False
         self._views[agent.serial] = view
@@ -66,20 +71,36 @@ class Board:
             self._events.publish(
                 f"device.{view.life}", view.name, serial=view.serial, reason=view.reason, hint=agent.state.hint
             )
+        self._tell_heat(view.name, turned)
         self._tell(view)
+        if before is not None and before.place != view.place:
+            self._look_beside(before)
+        if before is None or before.place != view.place or before.life is not view.life:
+            self._look_beside(view)
         return changed
+
+    async def run(self) -> None:
+        """Until cancelled: look at closed devices now and then, as readings become old and estimates run out."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for view in self.views():
+                if view.closed:
+                    self._look_again(view)
 
     def take_down(self, serial: str, reason: str) -> None:
         """Show a device that is no longer known a last time: not adopted and gone."""
         last = self._views.pop(serial, None)
         self._told_at.pop(serial, None)
+        self._gates.forget(serial)
         if last is not None:
             self._tell(replace(last, life=Life.GONE, adopted=False, reason=reason))
+            self._look_beside(last)
 
     def move_away(self, serial: str) -> None:
         """The device is shown under another serial from now on."""
         self._views.pop(serial, None)
         self._told_at.pop(serial, None)
+        self._gates.forget(serial)
 
     def pushing(self, agent: Agent, progress: PushProgress) -> None:
         """Say how far a push is, not more often than people can see."""
@@ -113,7 +134,46 @@ class Board:
             battery_percent=agent.battery_percent,
             bundle=state.bundle,
             since=agent.since,
+            health=agent.health,
+            place=agent.place,
         )
+
+    def _feel(self, agent: Agent) -> Turned:
+        """Let the gates have the latest probe."""
+        if agent.health is None:
+            return Turned()
+        idle = agent.state.life not in LOUD and not self._gates.holds(agent.name)
+        model = agent.identity.model if agent.identity else ""
+        return self._gates.take(agent.serial, model, agent.health, agent.health_at, idle=idle)
+
+    def _gated(self, view: DeviceView) -> DeviceView:
+        return self._gates.apply(view, beside(view, self._views.values()))
+
+    def _look_beside(self, view: DeviceView) -> None:
+        """What a device does may close others on its hub, and open them again."""
+        for other in beside(view, tuple(self._views.values())):
+            self._look_again(other)
+
+    def _look_again(self, view: DeviceView) -> None:
+        now = self._gated(view)
+        if now != view:
+            self._views[view.serial] = now
+            self._tell(now)
+
+    def _tell_heat(self, name: str, turned: Turned) -> None:
+        """News when a class is closed or opened, not with every reading."""
+        if turned.shut:
+            worst = next(turned.shut[each] for each in LeaseClass if each in turned.shut)
+            self._events.publish(
+                "device.cooling", name, classes=sorted(turned.shut), reason=worst.reason, opens_in_s=worst.opens_in_s
+            )
+        if turned.opened:
+            self._events.publish(
+                "device.cool",
+                name,
+                classes=sorted(turned.opened),
+                reason=f"open again for {', '.join(sorted(turned.opened))}",
+            )
 
     def _tell(self, view: DeviceView) -> None:
         for callback in tuple(self._watching):

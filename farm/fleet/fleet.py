@@ -27,6 +27,7 @@ from farm.fleet.agent import Agent, BundleSource, Means
 from farm.fleet.agents import find_agent, log_failure, part, require_adopted, require_reachable
 from farm.fleet.board import Board
 from farm.fleet.checker import Checker
+from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed, part_from_network
 from farm.fleet.probe.read import READ_TIMEOUT_S
@@ -44,6 +45,7 @@ class FleetConfig:
     rules: Sequence[AdoptionRule] = ()  # the first that matches adopts
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     probe_timeout_s: float = READ_TIMEOUT_S
+    gates: Gates = field(default_factory=Gates)
 
 
 class Fleet:
@@ -62,7 +64,7 @@ class Fleet:
         self._client = client
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
-        self._board = Board(self._registry, events)
+        self._board = Board(self._registry, events, config.gates)
         self._probes = ProbeRound(
             client,
             lambda: tuple(self._agents.values()),
@@ -90,6 +92,7 @@ class Fleet:
                 group.create_task(self._watcher.run(), name="adb watcher")
                 group.create_task(self._follow_list(), name="fleet list")
                 group.create_task(self._probes.run(), name="fleet probes")
+                group.create_task(self._board.run(), name="fleet gates")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()

@@ -95,7 +95,8 @@ def resting(view: DeviceView) -> str:
     """Why nothing may be measured now on a phone of the pool; empty when it may."""
     if view.life is Life.READY and view.heat is Heat.OK:
         return ""
-    return f"{view.name} is {unleasable_reason(replace(view, service=Service.IN))}"
+    why = unleasable_reason(replace(view, service=Service.IN))
+    return f"{view.name}: {why}" if view.closed else f"{view.name} is {why}"
 
 
 def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> str:

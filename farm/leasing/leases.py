@@ -20,7 +20,7 @@ from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
 from farm.core.labels import normalise
-from farm.core.requests import Door, Lease, LeaseRequest
+from farm.core.requests import Door, Lease, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
 from farm.core.sessions import FleetSummary, Leg, Peer, UnknownMatchKeyError
 from farm.leasing.book import LeaseBook
@@ -321,6 +321,10 @@ class Leasing:
         """How many requests have no device."""
         return self._grants.pending.total()
 
+    def holds(self, device: str) -> bool:
+        """Whether anybody has the device."""
+        return device in self._allocator.held
+
     def holders(self) -> tuple[Holder, ...]:
         """Current leases, by device name."""
         return self._holdings.holders()
@@ -374,7 +378,8 @@ class Leasing:
             raise UnknownMatchKeyError("no current lease has this match key")
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._policy.of(user).priority)
-        lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, key=key))
+        lease_class = self._policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
+        lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, lease_class, key=key))
         self._holdings.give_back_unused(self._holdings.leases[lease.id])
         return self.new_match_key(lease.id, single_use=True)
 

@@ -13,7 +13,7 @@ from farm.core.allocator_events import AllocatorPolicy, DeviceReason
 from farm.core.device import DeviceView
 from farm.core.errors import ExitCode, FarmError, PhoneError, UserError
 from farm.core.events import Event
-from farm.core.requests import Lease, LeaseRequest
+from farm.core.requests import Lease, LeaseClass, LeaseRequest
 from farm.core.shares import Share
 from farm.store.records import LeaseRecord
 
@@ -106,6 +106,7 @@ class LeasePolicy:
     allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
     quota: UserConfig = field(default_factory=UserConfig)  # of everybody who is not in `users`
     users: Mapping[str, UserConfig] = field(default_factory=dict)
+    tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # of requests for a stock TVM key
 
     def of(self, user: str) -> UserConfig:
         """What this user may have."""

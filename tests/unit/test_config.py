@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from farm.config import ConfigError, FarmConfig, load
+from farm.core.heat_policy import HeatConfig, policy_for
+from farm.core.requests import LeaseClass
 
 
 def write(tmp_path, text):
@@ -39,6 +41,16 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("[tvm.external]\nallow = ['10.0.0.0/99']", "10.0.0.0/99", "network"),
         ("[toolchain.other]\npython = 'p'", "[toolchain.default] is missing", "default"),
         ("[tvm", "not valid TOML", ""),
+        ("[heat.bench]\nskin = 38", "unknown key 'heat.bench.skin'", "heat.bench.skin_c"),
+        (
+            "[heat.model.'Pixel 7'.bnch]\nskin_c = 38",
+            "unknown key 'heat.model.Pixel 7.bnch'",
+            "heat.model.Pixel 7.bench",
+        ),
+        ("[heat.bench]\nskin_c = 3.8", "heat.bench.skin_c: 3.8", "10 to 200"),
+        ("[heat.tune]\nthrottle = 7", "heat.tune.throttle: 7", "3 severe"),
+        ("[heat]\nmargin_c = -1", "heat.margin_c: -1.0", "0 or more"),
+        ("[gates.tvm_class]\nflagship = 'benhc'", "gates.tvm_class.flagship must be 'interactive', 'bench'", ""),
     ],
 )
 def test_a_mistake_is_named_with_the_way_out(tmp_path, text, message, hint):
@@ -69,4 +81,6 @@ def test_the_documented_file_is_the_whole_configuration(tmp_path):
     assert set(documented) == {field.name for field in fields(FarmConfig)}
     for name in ("tvm", "adb", "lease"):
         assert set(documented[name]) == {field.name for field in fields(getattr(config, name))}
+    assert policy_for("", config.heat) == policy_for("", HeatConfig())  # it shows the defaults
+    assert config.gates.tvm_class == {"flagship": LeaseClass.BENCH}
     assert config.adopt[0].match == "vendor=google"

@@ -1,0 +1,104 @@
+"""The gates of every device: to which classes of leases it is closed now, for its heat or for what its hub is doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from farm.core.device import Closed, DeviceView, Heat, Life
+from farm.core.health import Health
+from farm.core.heat_policy import HeatConfig, HeatPolicy, policy_for
+from farm.core.requests import LeaseClass
+from farm.core.thermal import NO_THERMOMETER, Thermal, closed, stale_s, take
+
+LOOK_EVERY_S = 30.0  # whether readings have become old; they come every 10 to 30 s themselves
+# A push fills the cable that all phones of a hub share; a phone that is mended is reset, rebooted or power-cycled.
+LOUD = frozenset({Life.PROVISIONING, Life.RECOVERING})
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Classes that a probe closed or opened for heat."""
+
+    shut: Mapping[LeaseClass, Closed] = field(default_factory=dict)
+    opened: frozenset[LeaseClass] = frozenset()
+
+
+@dataclass(slots=True)
+class _Device:
+    policy: HeatPolicy
+    model: str
+    thermal: Thermal = field(default_factory=Thermal)
+
+
+class Gates:
+    """What is remembered of each device's heat, by serial. Used from the event loop's thread."""
+
+    def __init__(self, heat: HeatConfig | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._heat = heat or HeatConfig()
+        self._now_s = monotonic
+        self._devices: dict[str, _Device] = {}
+        self.holds: Callable[[str], bool] = lambda _: False  # whether anybody has the device of that name
+
+    def take(self, serial: str, model: str, health: Health, at_s: float, *, idle: bool) -> Turned:
+        """One more probe; an old one again changes nothing.
+
+        Args:
+            serial: the device.
+            model: its `ro.product.model`, "" while unknown.
+            health: the probe.
+            at_s: when it was read, monotonic seconds.
+            idle: nobody has the device and nothing is done with it.
+        """
+        known = self._devices.get(serial)
+        if known is None or known.model != model:
+            policy = policy_for(model, self._heat)
+            known = self._devices[serial] = _Device(policy, model, known.thermal if known else Thermal())
+        before = known.thermal
+        if before.probed_at_s is not None and at_s <= before.probed_at_s:
+            return Turned()
+        known.thermal = take(before, health, at_s, known.policy, idle=idle)
+        shut = closed(known.thermal, known.policy, self._now_s())
+        return Turned(
+            {each: why for each, why in shut.items() if each not in before.shut},
+            frozenset(before.shut.keys() - shut.keys()),
+        )
+
+    def forget(self, serial: str) -> None:
+        """The device is gone for good, or is known by another serial."""
+        self._devices.pop(serial, None)
+
+    def apply(self, view: DeviceView, beside: Iterable[DeviceView]) -> DeviceView:
+        """The view with what its gates say; `beside`: the other devices on its hub."""
+        known = self._devices.get(view.serial)
+        shut = {} if known is None else closed(known.thermal, known.policy, self._now_s())
+        heat = Heat.COOLING if set(LeaseClass) <= shut.keys() else Heat.OK
+        loud = sorted(other.name for other in beside if other.life in LOUD)
+        if loud and LeaseClass.BENCH not in shut:
+            shut[LeaseClass.BENCH] = Closed(f"{', '.join(loud)} on the same hub is being set up or mended")
+        return replace(view, heat=heat, closed=shut)
+
+    def busy_beside(self, view: DeviceView, views: Iterable[DeviceView]) -> int | None:
+        """How many others on its hub are in use, or being set up or mended; None: nobody knows where it is."""
+        if view.place is None:
+            return None
+        return sum(self.holds(each.name) or each.life in LOUD for each in beside(view, views))
+
+    def note(self, serial: str) -> str:
+        """What people should know of the device's heat beside why it is closed; "" for nothing."""
+        known = self._devices.get(serial)
+        if known is None:
+            return ""
+        if known.thermal.blind:
+            return NO_THERMOMETER
+        old_s = stale_s(known.thermal, known.policy, self._now_s())
+        return "" if old_s is None else f"its heat was read {old_s / 60:.0f} min ago: nothing newer decides"
+
+
+def beside(view: DeviceView, views: Iterable[DeviceView]) -> list[DeviceView]:
+    """The other devices on the view's hub; none when nobody knows where it is plugged in."""
+    if view.place is None:
+        return []
+    hub = view.place.hub
+    return [each for each in views if each.serial != view.serial and each.place is not None and each.place.hub == hub]

@@ -1,0 +1,190 @@
+"""The gates over a board: views, events, neighbours on a hub."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from farm.core.attribution import UsbPlace
+from farm.core.device import DeviceView, Heat, Life, Service
+from farm.core.events import EventLog
+from farm.core.health import Health, SensorGroup, Temperature, ThrottleStatus
+from farm.core.heat_policy import HeatConfig, HeatLimits, ModelHeat
+from farm.core.requests import LeaseClass
+from farm.core.thermal import NO_THERMOMETER
+from farm.fleet.board import Board
+from farm.fleet.gates import Gates, beside
+
+BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
+
+
+class Bench:
+    """A board with agents that are nothing but their facts, and a clock."""
+
+    def __init__(self, heat: HeatConfig | None = None) -> None:
+        self.now_s = 100.0
+        self.gates = Gates(heat, monotonic=lambda: self.now_s)
+        self.events = EventLog()
+        called = SimpleNamespace(pool="", labels={}, aliases=())
+        registry = cast(Any, SimpleNamespace(called=lambda *_, **__: called))
+        self.board = Board(registry, self.events, self.gates)
+        self.told: list[DeviceView] = []
+        self.board.subscribe(self.told.append)
+        self.agents: dict[str, Any] = {}
+
+    def agent(self, name: str, life: Life = Life.READY, path: str = "", model: str = "SM-A556B") -> Any:
+        hub, _, port = path.rpartition(".")
+        place = UsbPlace(hub, int(port), path) if path else None
+        state = SimpleNamespace(life=life, service=Service.IN, reason="", adopted=True, bundle="", hint="")
+        self.agents[name] = SimpleNamespace(
+            name=name, serial=f"s-{name}", state=state, identity=SimpleNamespace(model=model), temperature_c=None,
+            battery_percent=None, since=None, health=None, health_at=0.0, place=place,
+        )  # fmt: skip
+        self.board.show(self.agents[name])
+        return self.agents[name]
+
+    def lives(self, name: str, life: Life) -> None:
+        self.agents[name].state.life = life
+        self.board.show(self.agents[name])
+
+    def probe(self, name: str, skin_c: float | None, *, after_s: float = 10.0, **more: Any) -> DeviceView:
+        self.now_s += after_s
+        agent = self.agents[name]
+        found = () if skin_c is None else (Temperature("skin", skin_c, SensorGroup.SKIN, "test"),)
+        agent.health, agent.health_at = Health(temperatures=found, **more), self.now_s
+        self.board.show(agent)
+        return self.view(name)
+
+    def view(self, name: str) -> DeviceView:
+        return self.board.view(f"s-{name}")
+
+    def news(self) -> list[tuple[str, list[str]]]:
+        return [
+            (event.kind, cast(list[str], event.data["classes"]))
+            for event in self.events.since()
+            if event.kind in ("device.cooling", "device.cool")
+        ]
+
+
+def test_a_warm_phone_is_closed_to_bench_and_ready_for_others():
+    bench = Bench()
+    bench.agent("a")
+    view = bench.probe("a", 41.2)
+    assert set(view.closed) == {BENCH}
+    assert (view.heat, view.leasable) == (Heat.OK, True)
+    assert (view.serves(BENCH), view.serves(TUNE)) == (False, True)
+
+
+def test_a_hard_limit_is_cooling_for_everybody():
+    bench = Bench()
+    bench.agent("a")
+    view = bench.probe("a", 30.0, throttle=ThrottleStatus.CRITICAL)
+    assert (set(view.closed), view.heat, view.leasable) == (set(LeaseClass), Heat.COOLING, False)
+
+
+def test_news_comes_when_a_class_closes_or_opens_and_not_with_every_reading():
+    bench = Bench()
+    bench.agent("a")
+    for skin_c in (30.0, 41.0, 41.1, 41.3, 43.5, 43.6, 40.0, 39.9, 39.8, 35.0, 35.0, 35.0):
+        bench.probe("a", skin_c)
+    assert bench.news() == [
+        ("device.cooling", ["bench"]), ("device.cooling", ["tune"]), ("device.cool", ["tune"]),
+        ("device.cool", ["bench"]),
+    ]  # fmt: skip
+    reasons = [event.data["reason"] for event in bench.events.since() if event.kind == "device.cooling"]
+    assert reasons == ["skin 41.0 °C is above 38 °C for bench", "skin 43.5 °C is above 43 °C for tune"]
+
+
+def test_the_same_probe_shown_again_counts_once():
+    bench = Bench()
+    bench.agent("a")
+    bench.probe("a", 41.0)
+    bench.probe("a", 35.0)
+    for _ in range(5):
+        bench.now_s += 10.0
+        bench.board.show(bench.agents["a"])  # something else about it changed; no new reading
+    assert set(bench.view("a").closed) == {BENCH}
+
+
+def test_a_phone_that_is_held_teaches_nothing_about_cooling():
+    bench = Bench()
+    bench.agent("a")
+    bench.gates.holds = lambda name: name == "a"
+    for skin_c in (41.0, 40.0, 39.0):
+        bench.probe("a", skin_c)
+    thermal = bench.gates._devices["s-a"].thermal
+    assert thermal.curves[SensorGroup.SKIN].segment == ()
+
+
+def test_a_model_has_limits_of_its_own():
+    bench = Bench(HeatConfig(model={"SM-A556B": ModelHeat(bench=HeatLimits(skin_c=42.0))}))
+    bench.agent("a")
+    bench.agent("b", model="Pixel 7")
+    assert bench.probe("a", 41.0).serves(BENCH)
+    assert not bench.probe("b", 41.0).serves(BENCH)
+
+
+@pytest.mark.parametrize("life", [Life.PROVISIONING, Life.RECOVERING])
+def test_bench_waits_while_a_neighbour_is_loud(life):
+    bench = Bench()
+    bench.agent("a", path="1-4.1")
+    bench.agent("b", path="1-4.2")
+    bench.agent("far", path="2-1.1")
+    bench.agent("nowhere")
+    bench.lives("b", life)
+    assert bench.view("a").closed[BENCH].reason == "b on the same hub is being set up or mended"
+    assert bench.view("a").serves(TUNE)
+    assert all(bench.view(name).serves(BENCH) for name in ("far", "nowhere"))
+    assert bench.news() == []
+    bench.lives("b", Life.READY)
+    assert bench.view("a").serves(BENCH)
+    assert bench.told[-1] == bench.view("a")
+
+
+def test_a_loud_neighbour_that_is_forgotten_or_moved_is_loud_no_more():
+    bench = Bench()
+    bench.agent("a", path="1-4.1")
+    bench.agent("b", path="1-4.2", life=Life.PROVISIONING)
+    assert not bench.view("a").serves(BENCH)
+    bench.agents["b"].place = UsbPlace("3-1", 1, "3-1.1")
+    bench.board.show(bench.agents["b"])
+    assert bench.view("a").serves(BENCH)
+    bench.agents["b"].place = UsbPlace("1-4", 2, "1-4.2")
+    bench.board.show(bench.agents["b"])
+    assert not bench.view("a").serves(BENCH)
+    bench.board.take_down("s-b", "forgotten")
+    assert bench.view("a").serves(BENCH)
+
+
+def test_heat_is_the_reason_when_both_close():
+    bench = Bench()
+    bench.agent("a", path="1-4.1")
+    bench.agent("b", path="1-4.2", life=Life.PROVISIONING)
+    assert bench.probe("a", 41.0).closed[BENCH].reason.startswith("skin 41.0")
+
+
+def test_how_many_neighbours_are_busy():
+    bench = Bench()
+    for number, name in enumerate("abcd"):
+        bench.agent(name, path=f"1-4.{number + 1}")
+    bench.agent("far", path="2-1.1")
+    bench.gates.holds = lambda name: name in {"a", "b", "far"}
+    bench.lives("c", Life.PROVISIONING)
+    views = bench.board.views()
+    assert bench.gates.busy_beside(bench.view("a"), views) == 2
+    assert bench.gates.busy_beside(replace(bench.view("a"), place=None), views) is None
+    assert [view.name for view in beside(bench.view("a"), views)] == ["b", "c", "d"]
+
+
+def test_what_is_said_beside_the_reasons():
+    bench = Bench()
+    bench.agent("a")
+    assert bench.gates.note("s-a") == ""
+    bench.probe("a", None)
+    assert bench.gates.note("s-a") == NO_THERMOMETER
+    assert bench.view("a").serves(BENCH)
+    bench.probe("a", 30.0)
+    assert bench.gates.note("s-a") == ""
+    bench.now_s += 600.0
+    assert bench.gates.note("s-a") == "its heat was read 10 min ago: nothing newer decides"
