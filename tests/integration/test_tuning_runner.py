@@ -164,7 +164,7 @@ class BrokenKernel:
     def __init__(self, bad):
         self.bad = bad
 
-    def look(self, device, session):
+    def look(self, device, session, kind):
         if device == self.bad:
             raise RuntimeError("CL_OUT_OF_RESOURCES")
         return SimpleNamespace(factor=1.0, out="")
