@@ -36,6 +36,7 @@ class Thermal:
     seen: Mapping[SensorGroup, Seen] = field(default_factory=dict)
     throttle: ThrottleStatus | None = None
     throttled_by: str = ""
+    idle: bool = True  # nobody had it at the last probe
     curves: Mapping[SensorGroup, CoolingCurve] = field(default_factory=dict)
     shut: Mapping[LeaseClass, float | None] = field(default_factory=dict)  # closed classes: cool enough since then
 
@@ -67,7 +68,7 @@ def take(thermal: Thermal, health: Health, at_s: float, policy: HeatPolicy, *, i
         if reading.at_s == at_s:
             curve = curves.get(group) or CoolingCurve(BODY_TAU_S if group in BODY else CORE_TAU_S)
             curves[group] = curve.take(at_s, reading.celsius, idle=idle)
-    now = Thermal(at_s, seen, health.throttle, health.throttled_by, curves)
+    now = Thermal(at_s, seen, health.throttle, health.throttled_by, idle, curves)
     return replace(now, shut=_shut(now, thermal.shut, policy))
 
 
@@ -106,7 +107,7 @@ def _too_warm(thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, *, 
     said = []
     for group, limit in policy.limits[lease_class].items():
         seen = thermal.seen.get(group)
-        if seen is None:
+        if seen is None or not _counts(group, lease_class, thermal):
             continue
         name = _NAMES.get(group, group.value)
         if seen.celsius > limit.most:
@@ -119,6 +120,11 @@ def _too_warm(thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, *, 
         allowed = ThrottleStatus(int(highest.most)).name.lower()
         said.append(f"thermal status {status.name.lower()}{by} is above {allowed} {highest.whom}")
     return said
+
+
+def _counts(group: SensorGroup, lease_class: LeaseClass, thermal: Thermal) -> bool:
+    """A core at work is hot whoever gets the phone next, and seconds later it is not: for bench it counts when idle."""
+    return group in BODY or thermal.idle or lease_class is not LeaseClass.BENCH
 
 
 def _closed(
@@ -150,7 +156,7 @@ def _cools(
         longest_s = None  # vendors do not say what ends it
     for group, limit in policy.limits[lease_class].items():
         seen, curve, target_c = thermal.seen.get(group), thermal.curves.get(group), limit.most - limit.margin
-        if seen is None or curve is None or seen.celsius <= target_c:
+        if seen is None or curve is None or seen.celsius <= target_c or not _counts(group, lease_class, thermal):
             continue
         if (floor_c := curve.floor_c(target_c)) is not None:
             return None, floor_c

@@ -65,6 +65,14 @@ def test_the_first_probe_closes_what_is_above_a_limit(probe, expected):
     assert classes(probe) == expected
 
 
+def test_a_core_at_work_is_no_reason_to_keep_the_next_bench_away():
+    busy = read(30.0, cpu=85.0, gpu=80.0)
+    assert classes(busy, idle=False) == set()
+    assert classes(busy, idle=True) == {BENCH}
+    assert classes(read(30.0, cpu=96.0), idle=False) == {TUNE}  # its own limit is for work
+    assert classes(read(39.0, cpu=85.0), idle=False) == {BENCH}  # the body stays warm
+
+
 def test_the_warmest_sensor_of_a_group_counts():
     cool, warm = (Temperature(name, c, SensorGroup.SKIN, "test") for name, c in (("front", 30.0), ("back", 39.0)))
     assert classes(Health(temperatures=(cool, warm))) == {BENCH}
