@@ -1,8 +1,9 @@
 """A user's tuning script, stock or farm: `python -m benchmarks.tune_script ORDER`, ORDER is JSON.
 
-It prints one JSON line: trials, the best seconds, and where the time went, in seconds: before `tune_tir` (`begin_s`:
-imports, making runner and builder), thinking of candidates (`think_s`), in the builder (`build_s`), in the runner
-(`run_s`), training (`train_s`), and what else is in `tune_tir` (`rest_s`: with stock, importing tensor intrinsics).
+It prints one JSON line: trials with a result, the best seconds, and where the time went, in seconds: before `tune_tir`
+(`begin_s`: imports, making runner and builder), thinking of candidates (`think_s`), in the builder (`build_s`), in the
+runner (`run_s`), training (`train_s`), and what else is in `tune_tir` (`rest_s`: with stock, importing tensor
+intrinsics).
 `cpu_s` is processor time of this process and of its children that have ended: not the phone's, nor the daemon's.
 
 Both sides are the same script with the same target, cost model, seed and number of trials; runner and builder differ.
@@ -18,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+NO_RESULT_S = 1e9  # MetaSchedule writes 1e10 s for a candidate that failed
 
 
 def main(order: dict[str, Any]) -> None:
@@ -49,17 +52,23 @@ def main(order: dict[str, Any]) -> None:
                 seed=order["seed"],
             )
         called_s = time.time() - order["begun_at"]
-        records = database.get_all_tuning_records()
-        best_s = min(float(seconds) for record in records for seconds in record.run_secs)
-    parts = _parts({str(name): float(seconds) for name, seconds in profiler.get().items()})
-    times = {"begin_s": begin_s, **parts, "rest_s": called_s - begin_s - sum(parts.values())}
+        found_s = results_s(database)
+    known_s = parts(profiler)
+    times = {"begin_s": begin_s, **known_s, "rest_s": called_s - begin_s - sum(known_s.values())}
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     times["cpu_s"] = sum(each.ru_utime + each.ru_stime for each in used)
-    print(json.dumps({**times, "trials": len(records), "best_s": best_s}), flush=True)
+    print(json.dumps({**times, "trials": len(found_s), "best_s": min(found_s)}), flush=True)
 
 
-def _parts(spent_s: dict[str, float]) -> dict[str, float]:
-    """MetaSchedule's own account of a tuning run, in fewer words."""
+def results_s(database: Any) -> list[float]:
+    """The best seconds of each trial that has a result."""
+    found_s = [min(map(float, record.run_secs)) for record in database.get_all_tuning_records()]
+    return [seconds for seconds in found_s if seconds < NO_RESULT_S]
+
+
+def parts(profiler: Any) -> dict[str, float]:
+    """MetaSchedule's own account of a tuning run (ms.Profiler), in fewer words."""
+    spent_s = {str(name): float(seconds) for name, seconds in profiler.get().items()}
     words: dict[str, str | tuple[str, ...]] = {
         "think_s": "EvoSearch/",
         "build_s": "SendToBuilder",
