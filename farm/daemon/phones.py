@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbNotInstalled
@@ -22,6 +23,7 @@ from farm.fleet.aliases import Aliases
 from farm.fleet.checker import Checker
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.gates import Gates
+from farm.fleet.probe.moment import read_conditions
 from farm.fleet.tunnels import TunnelKeeper
 from farm.jobs.toolchains import Toolchains
 
@@ -35,6 +37,15 @@ class Phones:
     aliases: Aliases
     tunnels: TunnelKeeper
     gates: Gates
+
+    async def look(self, serial: str) -> dict[str, Any]:
+        """A phone's condition (fields of farm.measure.conditions.Moment), and how many beside it are busy.
+
+        Raises:
+            FarmError: the phone did not answer, or is forgotten.
+        """
+        moment = await read_conditions(self.client, serial)
+        return moment | {"neighbours": self.gates.busy_beside(self.fleet.view(serial), self.fleet.views())}
 
 
 async def open_phones(

@@ -8,7 +8,6 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
 from farm.config import FarmConfig, TvmConfig
 from farm.control.server import user_name
@@ -18,7 +17,6 @@ from farm.core.labels import normalise
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
-from farm.fleet.probe.moment import read_conditions
 from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.kills import Kills
@@ -107,7 +105,6 @@ async def open_sharing(
         poison=poison,
         kills=Kills(leasing, phones.fleet),
     )
-    look = partial(read_conditions, phones.client)
     personal = LeaseExecutor(
         leases=leasing, phones=phones.fleet, client=phones.client, gate=gate, events=events, user_of=_user_of
     )
@@ -117,8 +114,10 @@ async def open_sharing(
         leases=leasing,
         devices=phones.fleet,
         executors={
-            BenchSpec.kind: BenchExecutor(work, look, store.measurements.nominal_s),
-            CompareSpec.kind: CompareExecutor(work, look, Bundles(workers.bundles.get, leasing, phones.fleet.lending)),
+            BenchSpec.kind: BenchExecutor(work, phones.look, store.measurements.nominal_s),
+            CompareSpec.kind: CompareExecutor(
+                work, phones.look, Bundles(workers.bundles.get, leasing, phones.fleet.lending)
+            ),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
             TuneSpec.kind: TuneExecutor(work, store.record_sets, workers.artifacts, store.measurements.nominal_s),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
