@@ -13,6 +13,7 @@ from farm.bundle.manifest import Bundle
 from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import FarmError, NoSuchDeviceError, PhoneError, UserError
 from farm.core.selector import Selector
+from farm.core.sensors import ProbeConfig
 from farm.fleet.agent import ServerGoneError
 from farm.fleet.checker import CheckReport
 from farm.fleet.fleet import FleetConfig
@@ -140,7 +141,7 @@ async def test_a_killed_adb_server_costs_no_rpc_server(rig, adb_server) -> None:
 
 
 async def test_a_phone_that_answers_nothing_though_adb_lists_it_is_not_handed_out(rig) -> None:
-    async with rig(config=FleetConfig(ADOPT_ALL, vitals_every_s=0.2, vitals_timeout_s=1.0)) as r:
+    async with rig(config=FleetConfig(ADOPT_ALL, ProbeConfig(every_s=0.2), probe_timeout_s=1.0)) as r:
         await r.until(Life.READY)
         r.phones.offline("one", "silent")
         view = await r.until_view(lambda v: v.life is not Life.READY)
