@@ -82,8 +82,8 @@ class _Seat:
 
     @property
     def name(self) -> str:
-        """The same as long as it is the same phone: one that was cut and cleaned is the same phone."""
-        return f"{self.number}:{self.held.device}" if self.held else ""
+        """The same for the same phone: one that was cut and cleaned may come back to another seat."""
+        return self.held.device if self.held else ""
 
 
 class FarmPhones:
@@ -150,7 +150,8 @@ class FarmPhones:
         try:
             answer = self._ask("poison.look", artifacts=list(artifacts))
         except FarmError as error:
-            self._on_notice(f"the farm does not say what is poison: {error.message}")
+            if not self._closed:
+                self._on_notice(f"the farm does not say what is poison: {error.message}")
             return frozenset(known)
         return frozenset(known.union(answer["poisoned"]))
 
@@ -338,7 +339,12 @@ class FarmPhones:
             coroutine.close()
             return None
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(ANSWER_LIMIT_S)
+            answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:  # the loop has ended just now
+            coroutine.close()
+            return None
+        try:
+            return answer.result(ANSWER_LIMIT_S)
         except CancelledError:
             return None
         except TimeoutError as error:

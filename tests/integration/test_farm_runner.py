@@ -124,3 +124,11 @@ def test_what_killed_is_told_to_the_farm_and_not_run_by_the_next_script(farm: Vi
     assert farm.client.call("poison.list")["poison"] == [row]
     with pytest.raises(NotAllowedError, match=f"{phone} is not yours now"):
         farm.client.call("poison.tell", artifact="0" * 64, device=phone, what="a lie", kills=2)
+
+
+def test_a_phone_that_comes_back_to_another_seat_shows_what_killed(farm: VirtualFarm, tmp_path: Path) -> None:
+    with FarmRunner(on="soc=sdm845", devices=2, socket=farm.socket, evaluator=ONCE) as runner:
+        taken(runner, 1)
+        asyncio.run(until(lambda: "held by" in runner._phones.state().waits))
+        [answer] = runner.run(runner_inputs([library(tmp_path, "abort", 2.0)]))
+        assert "twice" in answer.result().error_msg
