@@ -11,12 +11,14 @@ from heapq import heapify, heappop, heappush
 from farm.core.allocator_events import DeviceReason, Holding
 from farm.core.allocator_index import Group, Meaning
 from farm.core.allocator_state import State
+from farm.core.allocator_yields import goes_before
 from farm.core.device import DeviceView, Heat, Service
 from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.reservations import Reservation
 from farm.core.waiting_lines import Waiting
 
 NAMED_USERS = 3  # in one reason
+YIELDED_S = 15.0  # of a tune lease that was asked: its candidate ends within 10 s by default, and the phone is cleaned
 UNLIKE = "it is not identical to the other phones of its job"
 
 
@@ -61,7 +63,7 @@ def explain(state: State, request: LeaseRequest, request_id: str, now_s: float) 
     reasons = []
     for view in state.index.views.values():
         if meaning.suits(view):
-            facts = _facts(state, request, view, now_s)
+            facts = _facts(state, request, view, now_s, waiting)
             if view.name in state.held:
                 facts.append(_queue(there for group, there in ahead.items() if view.name in group.devices))
             reasons.append(DeviceReason(view.name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
@@ -84,6 +86,8 @@ def obstacles(state: State, request: LeaseRequest, now_s: float) -> tuple[Device
 def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
     """Seconds until the request is served if holders take their time and the order stays; None: nobody can say.
 
+    Tune leases that yield to it (farm.core.allocator_yields) take their time until they are asked, and `YIELDED_S`.
+
     Each device that suits it, and each worker place if it needs one, is followed from its present holder through those
     who are ahead; one held for an unknown time counts as never given back.
     """
@@ -95,11 +99,11 @@ def estimate_s(state: State, request_id: str, now_s: float) -> float | None:
     before = [other for other, _ in _ahead_of(state, request, waiting, now_s)]
     ahead = [other.request for other in before]
     rivals = [other.request for other in before if not other.line.group.devices.isdisjoint(group.devices)]
-    served_s = [_turn_s((_available_s(state, name, request, now_s) for name in group.devices), rivals)]
+    served_s = [_turn_s((_available_s(state, name, waiting, now_s) for name in group.devices), rivals)]
     if request.worker:
         spare = [now_s] * state.spare_places
-        ends = [_ends_s(holding, now_s) for holding in state.held.values() if holding.request.worker]
-        kept = [_ends_s(place, now_s) for place in state.places.values()]
+        ends = [_given_back_s(state, each, waiting, now_s) for each in state.held.values() if each.request.worker]
+        kept = [_given_back_s(state, place, waiting, now_s) for place in state.places.values()]
         served_s.append(_turn_s((*spare, *ends, *kept), (other for other in ahead if other.worker)))
     if not state.ledger.may_hold_more(request.user):
         own = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.user == request.user)
@@ -199,11 +203,17 @@ def limits(state: State, request: LeaseRequest) -> tuple[str, ...]:
     return tuple(facts)
 
 
-def _facts(state: State, request: LeaseRequest, view: DeviceView, now_s: float) -> list[str]:
+def _facts(
+    state: State, request: LeaseRequest, view: DeviceView, now_s: float, waiting: Waiting | None = None
+) -> list[str]:
     if not view.adopted:
         return ["not adopted: `farm device adopt` takes it into the farm"]
     holding = state.held.get(view.name)
-    facts = [_held(holding, now_s)] if holding is not None else [unleasable_reason(view, request.lease_class)]
+    facts = (
+        [_held(state, holding, waiting, now_s)]
+        if holding is not None
+        else [unleasable_reason(view, request.lease_class)]
+    )
     if holding is not None and (closed := view.closed.get(request.lease_class)) is not None:
         facts.append(str(closed))
     window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
@@ -212,11 +222,19 @@ def _facts(state: State, request: LeaseRequest, view: DeviceView, now_s: float) 
     return facts
 
 
-def _held(holding: Holding, now_s: float) -> str:
-    text = f"held by {holding.request.user or 'somebody'} for {_span(now_s - holding.since_s)}"
-    if holding.ends_s is not None:
-        text += f", {_span(holding.ends_s - now_s)} more at most"
-    return text + (", asked to give it back" if holding.asked else "")
+def _held(state: State, holding: Holding, waiting: Waiting | None, now_s: float) -> str:
+    tunes = holding.request.lease_class is LeaseClass.TUNE
+    user = holding.request.user or "somebody"
+    text = f"held by {user}'s tuning" if tunes else f"held by {user}"
+    text += f" for {_span(now_s - holding.since_s)}"
+    if holding.asked:
+        return f"{text}, asked to give it back after its present candidate"
+    asked_s = _asked_s(state, holding, waiting, now_s)
+    if asked_s is not None and (holding.ends_s is None or asked_s < holding.ends_s):
+        return f"{text}, asked to give it back in {_span(asked_s - now_s)} at the latest"
+    if holding.ends_s is None or (tunes and waiting is None):  # a tuning may last a day, and yields long before
+        return text
+    return f"{text}, {_span(holding.ends_s - now_s)} more at most"
 
 
 def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
@@ -238,8 +256,9 @@ def _mismatch(request: LeaseRequest, view: DeviceView) -> str:
     return mismatch or "avoided: it failed this job, or a sibling has it"
 
 
-def _available_s(state: State, device: str, request: LeaseRequest, now_s: float) -> float | None:
+def _available_s(state: State, device: str, waiting: Waiting, now_s: float) -> float | None:
     """When the device comes free for this request, if nobody else gets it."""
+    request = waiting.request
     view = state.index.views[device]
     holding = state.held.get(device)
     closed = view.closed.get(request.lease_class)
@@ -247,13 +266,35 @@ def _available_s(state: State, device: str, request: LeaseRequest, now_s: float)
     leasable = replace(view, heat=Heat.OK).leasable if cools else view.leasable
     if not view.adopted or view.service is not Service.IN or (holding is None and not leasable):
         return None
-    at_s = now_s if holding is None else _ends_s(holding, now_s)
+    at_s = now_s if holding is None else _given_back_s(state, holding, waiting, now_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s
         at_s = None if opens_s is None else max(at_s, state.closed_at_s[device] + opens_s)
     if at_s is None or state.reservations.obstacle(device, request.user, request.longest_s, at_s) is None:
         return at_s
     return state.reservations.free_again_s(device, request.user, at_s)
+
+
+def _asked_s(state: State, holding: Holding, waiting: Waiting | None, now_s: float) -> float | None:
+    """When a tune lease is asked, at the latest, to make way for a request; None: for this one it is not."""
+    if holding.request.lease_class is not LeaseClass.TUNE or waiting is None:
+        return None
+    if holding.asked:
+        return now_s
+    policy = state.policy
+    look_s = max(holding.since_s + policy.min_slice_s, now_s)
+    if goes_before(state, waiting, holding):
+        return look_s if look_s > now_s else now_s + policy.min_slice_s
+    if waiting.line.first is waiting:  # once it has starved it goes before whoever holds the phone
+        return max(look_s, waiting.line.since_s + policy.starved_s + policy.min_slice_s)
+    return None
+
+
+def _given_back_s(state: State, holding: Holding, waiting: Waiting, now_s: float) -> float | None:
+    """When what is held is given back at the latest, if it is this request that waits for it; None: nobody knows."""
+    asked_s, ends_s = _asked_s(state, holding, waiting, now_s), _ends_s(holding, now_s)
+    known = [at_s for at_s in (None if asked_s is None else asked_s + YIELDED_S, ends_s) if at_s is not None]
+    return min(known, default=None)
 
 
 def _ends_s(holding: Holding, now_s: float) -> float | None:

@@ -24,6 +24,20 @@ from farm.core.requests import LeaseClass
 from farm.core.waiting_lines import Waiting
 
 
+def goes_before(state: State, waiting: Waiting, holding: Holding) -> bool:
+    """Whether the request is served before one that the holder of a tune lease would make after yielding."""
+    request = waiting.request
+    if state.lines.starves(waiting.line, state.now_s):
+        return True
+    if request.priority != holding.request.priority:
+        return request.priority > holding.request.priority
+    if request.user == holding.request.user:
+        return request.lease_class is not LeaseClass.TUNE
+    ledger, now_s = state.ledger, state.now_s
+    own = min(1, ledger.held(holding.request.user))  # a kept worker place may be all that its keeper has
+    return ledger.turn(request.user, now_s) < ledger.turn(holding.request.user, now_s, without=own)
+
+
 class Yields:
     """Which tune leases are asked, for whom, and when the others are looked at."""
 
@@ -179,17 +193,7 @@ class Yields:
                     break
 
     def _goes_before(self, waiting: Waiting, holding: Holding) -> bool:
-        """Whether the request is served before one that the holder would make after yielding."""
-        state, request = self._state, waiting.request
-        if state.lines.starves(waiting.line, state.now_s):
-            return True
-        if request.priority != holding.request.priority:
-            return request.priority > holding.request.priority
-        if request.user == holding.request.user:
-            return request.lease_class is not LeaseClass.TUNE
-        ledger, now_s = state.ledger, state.now_s
-        own = min(1, ledger.held(holding.request.user))  # a kept worker place may be all that its keeper has
-        return ledger.turn(request.user, now_s) < ledger.turn(holding.request.user, now_s, without=own)
+        return goes_before(self._state, waiting, holding)
 
     def _lacks_only_a_place(self, waiting: Waiting) -> bool:
         group = waiting.line.group

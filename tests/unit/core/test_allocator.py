@@ -20,9 +20,12 @@ from farm.core.allocator_events import (
     RequestWithdrawn,
     Resumed,
     SharesChanged,
+    TimePassed,
 )
+from farm.core.allocator_explain import YIELDED_S
 from farm.core.allocator_index import REMEMBERED_REQUESTS
 from farm.core.device import Heat, Life, Service
+from farm.core.requests import LeaseClass
 from farm.core.selector import Selector
 from farm.core.shares import Share
 from tests.support.allocator import Lab, phone, wish
@@ -299,6 +302,53 @@ def test_explain_names_holder_queue_and_mismatch():
     assert (mismatch.device, mismatch.matches) == ("b", False)
     assert "adreno" in mismatch.reason
     assert [each.reason for each in lab.allocator.explain(wish("mali"), lab.now_s) if each.matches] == ["free"]
+
+
+def tuning(lab, **more):
+    return lab.want("tune", user="tuner", lease_class=LeaseClass.TUNE, longest_s=86400.0, **more)
+
+
+def test_of_a_tuning_that_yields_it_is_said_when_it_is_asked_and_the_estimate_counts_on_it():
+    lab = Lab("a", min_slice_s=60.0, starved_s=1800.0)
+    tuning(lab)
+    lab.now_s += 20
+    lab.want("bench", user="bob", lease_class=LeaseClass.BENCH)
+    bench = wish(user="bob", lease_class=LeaseClass.BENCH)
+    assert lab.reasons("bench", bench)["a"] == (
+        "held by tuner's tuning for 20 s, asked to give it back in 40 s at the latest"
+    )
+    assert lab.allocator.estimate_s("bench", lab.now_s) == 40.0 + YIELDED_S
+    lab.now_s += 40
+    lab.tell(TimePassed())
+    assert lab.asked() == ["a"]
+    reason = "held by tuner's tuning for 60 s, asked to give it back after its present candidate"
+    assert lab.reasons("bench", bench)["a"] == reason
+    assert lab.allocator.estimate_s("bench", lab.now_s) == YIELDED_S
+
+
+def test_a_tuning_that_goes_first_is_asked_when_the_other_has_starved():
+    lab = Lab("a", min_slice_s=60.0, starved_s=1800.0)
+    tuning(lab, priority=7)
+    lab.want("bench", user="bob")
+    assert "asked to give it back in 31 min at the latest" in lab.reasons("bench", wish(user="bob"))["a"]
+    estimate_s = lab.allocator.estimate_s("bench", lab.now_s)
+    assert estimate_s == 1860.0 + YIELDED_S
+    began_s = lab.now_s
+    while not lab.asked():
+        lab.now_s = lab.allocator.next_look_s()
+        lab.tell(TimePassed())
+    assert lab.now_s - began_s <= 1860.0
+
+
+def test_a_tuning_that_ends_sooner_than_it_is_asked_is_waited_for():
+    lab = Lab("a", min_slice_s=60.0)
+    lab.want("tune", user="tuner", lease_class=LeaseClass.TUNE, longest_s=30.0)
+    lab.want("bench", user="bob")
+    assert lab.reasons("bench", wish(user="bob"))["a"] == "held by tuner's tuning for 0 s, 30 s more at most"
+    assert lab.allocator.estimate_s("bench", lab.now_s) == 30.0
+    lab.want("later", user="bob")
+    [short] = lab.allocator.obstacles(wish(user="bob"), lab.now_s)
+    assert short.reason == "held by tuner's tuning for 0 s"
 
 
 def test_explain_names_those_who_had_less_and_those_who_starve():
