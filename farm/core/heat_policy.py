@@ -55,6 +55,7 @@ BENCH = HeatLimits(skin_c=38.0, cpu_c=60.0, gpu_c=60.0, battery_c=40.0, throttle
 # Candidates are compared with each other within minutes: warm is fine, clocks held down (severe) are not.
 TUNE = HeatLimits(skin_c=43.0, cpu_c=95.0, gpu_c=95.0, battery_c=44.0, throttle=ThrottleStatus.MODERATE)
 DEFAULTS = {LeaseClass.INTERACTIVE: HeatLimits(), LeaseClass.BENCH: BENCH, LeaseClass.TUNE: TUNE}
+GROUPS = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.CPU, SensorGroup.GPU)  # what cools slowest is told first
 BODY = frozenset({SensorGroup.SKIN, SensorGroup.BATTERY})
 
 
@@ -88,17 +89,13 @@ def policy_for(model: str, config: HeatConfig) -> HeatPolicy:
         table = _merged(DEFAULTS[each], getattr(config, each.value), getattr(own, each.value))
         limits[each] = {
             group: limit
-            for group in SensorGroup
-            if (name := f"{group.value}_c") in _GROUPS
-            and (limit := _stricter(hard, table, name, each, _margin(group, config))) is not None
+            for group in GROUPS
+            if (limit := _stricter(hard, table, f"{group.value}_c", each, _margin(group, config))) is not None
         }
         status = _stricter(hard, table, "throttle", each, 0.0)
         if status is not None:
             throttle[each] = status
     return HeatPolicy(limits, throttle, config.cool_for_s, config.stale_s)
-
-
-_GROUPS = frozenset(each.name for each in fields(HeatLimits))
 
 
 def _margin(group: SensorGroup, config: HeatConfig) -> float:

@@ -149,11 +149,11 @@ def _closed(
 def _cools(
     thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, now_s: float
 ) -> tuple[float | None, float | None]:
-    """Seconds until all readings are a margin below; and the temperature at which one of them stays, if it does."""
-    longest_s: float | None = 0.0
-    status, highest = thermal.throttle, policy.throttle.get(lease_class)
-    if status is not None and highest is not None and status > highest.most:
-        longest_s = None  # vendors do not say what ends it
+    """Seconds until all readings are a margin below; and the temperature at which one of them stays, if it does.
+
+    Throttling is taken to end with the warmth that caused it.
+    """
+    longest_s: float | None = None  # a throttled phone that is not warm: vendors do not say what ends it
     for group, limit in policy.limits[lease_class].items():
         seen, curve, target_c = thermal.seen.get(group), thermal.curves.get(group), limit.most - limit.margin
         if seen is None or curve is None or seen.celsius <= target_c or not _counts(group, lease_class, thermal):
@@ -162,7 +162,6 @@ def _cools(
             return None, floor_c
         seconds = curve.seconds_until(target_c, seen.celsius)
         if seconds is None:
-            longest_s = None
-        elif longest_s is not None:
-            longest_s = max(longest_s, seconds - (now_s - seen.at_s))
+            return None, None
+        longest_s = max(longest_s or 0.0, seconds - (now_s - seen.at_s))
     return longest_s, None

@@ -102,6 +102,8 @@ def test_a_throttled_phone_says_by_which_sensor_and_no_time():
     shut = said(read(30.0, throttle=ThrottleStatus.MODERATE, throttled_by="SKIN"))
     assert shut.reason == "thermal status moderate (SKIN) is above none for bench"
     assert shut.opens_in_s is None
+    warm = read(41.2, cpu=70.0, throttle=ThrottleStatus.LIGHT)
+    assert str(said(warm)) == "skin 41.2 °C is above 38 °C for bench; about 6 min"  # throttling ends with the warmth
 
 
 def test_old_readings_change_nothing_and_are_called_old():

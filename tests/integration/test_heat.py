@@ -1,0 +1,99 @@
+"""The thermal gate on a whole farm: a bench waits for a phone that is too warm, is told why, and runs afterwards."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from farm.zoo.small_cnn import build
+from tests.support.whole_farm import Story, running_farm, until
+
+WARM = re.compile(r"skin 41\.\d °C is above 38 °C for bench; about \d+ min")  # its thermometer trembles
+PHONE = "virtual-1"  # its name in the lab
+# Warm enough for a bench to wait, not for others. Quick, so that the test is.
+CONFIG = """
+[probe]
+every_s = 0.3
+[heat]
+cool_for_s = 0.5
+[aliases]
+measured = "android"
+[gates.tvm_class]
+measured = "bench"
+"""
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("oneplus-12", config=CONFIG) as farm:
+        yield farm
+
+
+@pytest.fixture
+def name(farm):
+    (device,) = farm.status()["devices"]
+    return device["name"]
+
+
+def close(session):
+    session._sess.get_function("CloseRPCConnection")()
+
+
+def row(farm):
+    (device,) = farm.status()["devices"]
+    return device
+
+
+def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(build().SerializeToString(deterministic=True))
+    story = Story(farm)
+    farm.lab.heat(PHONE, 41.2)
+    cooling = story.until("device.cooling", subject=name)
+    assert cooling["data"]["classes"] == ["bench"]
+    done = farm.farm("bench", str(tmp_path / "model.onnx"), "--on", "android", "--repeat", "3", "--detach", "--json")
+    (job,) = json.loads(done.stdout)["jobs"]
+    why = farm.farm("explain", "job", job["id"]).stdout
+    assert WARM.search(why)
+    device = row(farm)
+    assert (device["state"], device["heat"]) == ("ready", "ok")
+    assert device["closed"]["bench"]["opens_in_s"] > 0
+    assert WARM.search(farm.farm("status").stdout)
+    # Nobody else waits for it: another class has the phone meanwhile.
+    assert farm.farm("shell", "--on", "android", "--", "true").returncode == 0
+    farm.lab.cool(PHONE)
+    story.until("device.cool", subject=name)
+    story.until("job.done", subject=job["id"])
+    story.order("device.cooling", "device.cool", "lease.granted")
+    assert row(farm)["closed"] == {}
+
+
+def test_a_hard_limit_is_one_word_and_keeps_everybody_away(farm, name):
+    story = Story(farm)
+    farm.lab.heat(PHONE, 51.0)
+    story.until("device.cooling", subject=name)
+    device = row(farm)
+    assert (device["state"], device["heat"]) == ("cooling", "cooling")
+    assert device["closed"].keys() == {"bench", "interactive", "tune"}
+    explained = farm.farm("explain", "device", name).stdout
+    assert "for any lease" in explained
+    farm.lab.cool(PHONE)
+    story.until("device.cool", subject=name)
+    assert row(farm)["state"] == "ready"
+
+
+def test_a_stock_key_may_be_for_benchmarks(farm, name):
+    from tvm import rpc
+
+    story = Story(farm)
+    farm.lab.heat(PHONE, 41.2)
+    story.until("device.cooling", subject=name)
+    tracker = rpc.connect_tracker(*farm.tracker())
+    close(tracker.request("android", session_timeout=30))  # any other key is for no class in particular
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(rpc.connect_tracker(*farm.tracker()).request, "measured", session_timeout=30)
+        until(lambda: "waits for measured" in farm.farm("explain", "key", "measured").stdout)
+        assert WARM.search(farm.farm("explain", "key", "measured").stdout)
+        farm.lab.cool(PHONE)
+        close(waiting.result(timeout=60))
+    story.until("device.cool", subject=name)
