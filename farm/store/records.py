@@ -21,6 +21,36 @@ class DeviceRecord:
     service: str = "in"
     address: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    proven: str = ""  # hash of its own bundle that last passed the check on it
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRecord:
+    """One rung of the recovery ladder that was taken."""
+
+    id: str
+    serial: str
+    device: str
+    rung: str
+    ailment: str
+    cause: str
+    began_at: datetime
+    took_s: float | None = None  # None: under way
+    outcome: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRecord:
+    """Why a phone is kept away from users."""
+
+    serial: str
+    reason: str
+    hint: str
+    ailment: str
+    rule: str
+    evidence: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

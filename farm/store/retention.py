@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Double, Text, delete, exists, 
 from farm.core.errors import FarmError
 from farm.store.check import size_of
 from farm.store.database import Database
-from farm.store.schema import attempt, event, job, lease, measurement, reservation, submission
+from farm.store.schema import attempt, event, job, lease, measurement, recovery, reservation, submission
 
 BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
 PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
@@ -144,6 +144,8 @@ class Retention:
             events += count
         past = delete(reservation).where(reservation.c.ends_at < ended)  # an operator makes a few: no batches
         await self._database.write(lambda connection: connection.execute(past) and None)
+        rungs = delete(recovery).where(recovery.c.began_at < ended, recovery.c.outcome.is_not(None))
+        await self._database.write(lambda connection: connection.execute(rungs) and None)
         return jobs, leases, events
 
     def _some_oldest(self) -> datetime | None:

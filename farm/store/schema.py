@@ -25,7 +25,7 @@ from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import Door, LeaseClass
 from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -56,6 +56,9 @@ device = Table(
     Column("service", Word, nullable=False, server_default="in"),
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT of a network phone
     Column("labels", StrictJson, nullable=False, server_default="{}"),  # object of labels set by hand
+    Column(
+        "proven", Word, nullable=False, server_default=""
+    ),  # hash of its own bundle that last passed the check on it
     yes_or_no("adopted", "device_adopted"),
     _one_of("service", ("in", "draining", "maintenance"), "device_service"),
 )
@@ -264,6 +267,40 @@ poison = Table(
     CheckConstraint("kills >= 1", name="poison_has_killed"),
 )
 Index("poison_last", poison.c.last_at)
+
+# Rungs of the recovery ladder that were taken (farm.core.recovery). They are also the spending of each phone's daily
+# budgets: a restart of the daemon gives nothing back.
+recovery = Table(
+    "recovery",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("serial", Word, nullable=False),  # as adb lists it
+    Column("device", Word, nullable=False),  # what it was called
+    Column("rung", Word, nullable=False),
+    Column("ailment", Word, nullable=False),
+    Column("cause", Word, nullable=False),  # one sentence
+    Column("began_at", UtcTime, nullable=False),
+    Column("took_s", Double),
+    Column("outcome", Word),  # mended | failed | cut
+    Column("detail", Word, nullable=False, server_default=""),
+    CheckConstraint("(took_s IS NULL) = (outcome IS NULL)", name="recovery_ended_whole"),
+)
+Index("recovery_of_serial", recovery.c.serial, recovery.c.began_at)
+Index("recovery_began", recovery.c.began_at)
+
+# Phones that are kept away from users until a person, or the rule, says otherwise.
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("serial", Word, primary_key=True),
+    Column("reason", Word, nullable=False),
+    Column("hint", Word, nullable=False),
+    Column("ailment", Word, nullable=False),
+    Column("rule", Word, nullable=False),
+    Column("evidence", Word, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    _one_of("rule", ("person", "bundles", "well"), "quarantine_rule"),
+)
 
 # What each finished bench measured, found by its model, and the reference kernel's time by its phone. It outlives its
 # job, which goes much sooner: all that a history shows is here.

@@ -21,6 +21,7 @@ from farm.store.measurements import MeasurementTable
 from farm.store.opening import note_end, open_file
 from farm.store.poison import PoisonTable
 from farm.store.record_sets import RecordSets
+from farm.store.recoveries import RecoveryTable
 from farm.store.reserve import Reserve
 from farm.store.server import Server
 from farm.store.settings import ReservationTable, ToolchainTable
@@ -45,6 +46,7 @@ class Store:
         self.poison = PoisonTable(database)
         self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactUse(database)
+        self.recoveries = RecoveryTable(database)
         self._close = close
 
     @classmethod

@@ -1,0 +1,79 @@
+"""Rungs of the recovery ladder that were taken, and phones in quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from farm.core.events import Event
+from farm.store.database import Database
+from farm.store.devices import put
+from farm.store.records import QuarantineRecord, RecoveryRecord
+from farm.store.schema import quarantine, recovery
+
+
+class RecoveryTable:
+    """Statements over both."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def since(self, at: datetime, serial: str = "") -> tuple[RecoveryRecord, ...]:
+        """Rungs that began after `at`, on one phone or on all, oldest first."""
+        wanted = select(recovery).where(recovery.c.began_at > at).order_by(recovery.c.began_at, recovery.c.id)
+        if serial:
+            wanted = wanted.where(recovery.c.serial == serial)
+        with self._database.reading() as connection:
+            return tuple(RecoveryRecord(**row) for row in connection.execute(wanted).mappings())
+
+    async def begin(self, record: RecoveryRecord, events: Sequence[Event] = ()) -> None:
+        """Keep a rung that is taken now."""
+        await self._database.write(
+            lambda connection: connection.execute(insert(recovery), asdict(record)) and None, events
+        )
+
+    async def end(self, id: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
+        """Keep how a rung ended."""
+        ended = update(recovery).where(recovery.c.id == id).values(took_s=took_s, outcome=outcome, detail=detail)
+        await self._database.write(lambda connection: connection.execute(ended) and None, events)
+
+    async def interrupted(self, outcome: str, detail: str) -> None:
+        """Whatever was under way when the daemon ended is over; nobody knows how long it took."""
+        over = (
+            update(recovery)
+            .where(recovery.c.outcome.is_(None), recovery.c.rung != "quarantine")
+            .values(took_s=0.0, outcome=outcome, detail=detail)
+        )
+        await self._database.write(lambda connection: connection.execute(over) and None)
+
+    def quarantined(self) -> tuple[QuarantineRecord, ...]:
+        """Every phone that is kept away from users."""
+        with self._database.reading() as connection:
+            return tuple(QuarantineRecord(**row) for row in connection.execute(select(quarantine)).mappings())
+
+    async def keep_away(self, record: QuarantineRecord) -> None:
+        """Keep why a phone is in quarantine."""
+        await self._database.write(
+            lambda connection: put(connection, quarantine, {"serial": record.serial}, asdict(record))
+        )
+
+    async def let_go(self, serial: str) -> None:
+        """The phone is in quarantine no more; the rung that put it there is over."""
+
+        def let_go(connection: Connection) -> None:
+            connection.execute(delete(quarantine).where(quarantine.c.serial == serial))
+
+        await self._database.write(let_go)
+
+    async def moved(self, serial: str, to: str) -> None:
+        """Adb lists the phone under another serial from now on: budgets and quarantine are the phone's."""
+
+        def move(connection: Connection) -> None:
+            connection.execute(update(recovery).where(recovery.c.serial == serial).values(serial=to))
+            connection.execute(delete(quarantine).where(quarantine.c.serial == to))
+            connection.execute(update(quarantine).where(quarantine.c.serial == serial).values(serial=to))
+
+        await self._database.write(move)
