@@ -21,7 +21,6 @@ class DeviceRecord:
     service: str = "in"
     address: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    proven: str = ""  # hash of its own bundle that last passed the check on it
 
 
 @dataclass(frozen=True, slots=True)

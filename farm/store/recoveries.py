@@ -12,7 +12,7 @@ from farm.core.events import Event
 from farm.store.database import Database
 from farm.store.devices import put
 from farm.store.records import QuarantineRecord, RecoveryRecord
-from farm.store.schema import quarantine, recovery
+from farm.store.schema import proven, quarantine, recovery
 
 
 class RecoveryTable:
@@ -35,9 +35,9 @@ class RecoveryTable:
             lambda connection: connection.execute(insert(recovery), asdict(record)) and None, events
         )
 
-    async def end(self, id: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
-        """Keep how a rung ended."""
-        ended = update(recovery).where(recovery.c.id == id).values(took_s=took_s, outcome=outcome, detail=detail)
+    async def end(self, rung: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
+        """Keep how a rung (its id) ended."""
+        ended = update(recovery).where(recovery.c.id == rung).values(took_s=took_s, outcome=outcome, detail=detail)
         await self._database.write(lambda connection: connection.execute(ended) and None, events)
 
     async def interrupted(self, outcome: str, detail: str) -> None:
@@ -61,19 +61,27 @@ class RecoveryTable:
         )
 
     async def let_go(self, serial: str) -> None:
-        """The phone is in quarantine no more; the rung that put it there is over."""
+        """The phone is in quarantine no more."""
+        gone = delete(quarantine).where(quarantine.c.serial == serial)
+        await self._database.write(lambda connection: connection.execute(gone) and None)
 
-        def let_go(connection: Connection) -> None:
-            connection.execute(delete(quarantine).where(quarantine.c.serial == serial))
+    def proven(self) -> dict[str, str]:
+        """Serial -> the bundle that last passed its check there."""
+        with self._database.reading() as connection:
+            return {row.serial: row.bundle for row in connection.execute(select(proven))}
 
-        await self._database.write(let_go)
+    async def prove(self, serial: str, bundle: str) -> None:
+        """The bundle passed its check there."""
+        values = {"serial": serial, "bundle": bundle}
+        await self._database.write(lambda connection: put(connection, proven, {"serial": serial}, values))
 
     async def moved(self, serial: str, to: str) -> None:
         """Adb lists the phone under another serial from now on: budgets and quarantine are the phone's."""
 
         def move(connection: Connection) -> None:
             connection.execute(update(recovery).where(recovery.c.serial == serial).values(serial=to))
-            connection.execute(delete(quarantine).where(quarantine.c.serial == to))
-            connection.execute(update(quarantine).where(quarantine.c.serial == serial).values(serial=to))
+            for table in (quarantine, proven):
+                connection.execute(delete(table).where(table.c.serial == to))
+                connection.execute(update(table).where(table.c.serial == serial).values(serial=to))
 
         await self._database.write(move)

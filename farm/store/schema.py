@@ -56,9 +56,6 @@ device = Table(
     Column("service", Word, nullable=False, server_default="in"),
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT of a network phone
     Column("labels", StrictJson, nullable=False, server_default="{}"),  # object of labels set by hand
-    Column(
-        "proven", Word, nullable=False, server_default=""
-    ),  # hash of its own bundle that last passed the check on it
     yes_or_no("adopted", "device_adopted"),
     _one_of("service", ("in", "draining", "maintenance"), "device_service"),
 )
@@ -300,6 +297,14 @@ quarantine = Table(
     Column("evidence", Word, nullable=False),
     Column("at", UtcTime, nullable=False),
     _one_of("rule", ("person", "bundles", "well"), "quarantine_rule"),
+)
+
+# The bundle (its hash) that last passed its check on each phone: one that never did is suspected before the phone.
+proven = Table(
+    "proven",
+    metadata,
+    Column("serial", Word, primary_key=True),
+    Column("bundle", Word, nullable=False),
 )
 
 # What each finished bench measured, found by its model, and the reference kernel's time by its phone. It outlives its

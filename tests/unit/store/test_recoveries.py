@@ -38,10 +38,13 @@ async def test_what_was_under_way_when_the_daemon_ended_is_over_but_a_quarantine
 async def test_a_quarantine_is_kept_once_moves_with_the_phone_and_goes(store: Store) -> None:
     await store.recoveries.keep_away(KEPT)
     await store.recoveries.keep_away(KEPT)
+    await store.recoveries.prove("S1", "b1")
+    await store.recoveries.prove("S1", "b2")
     await store.recoveries.begin(rung(1))
     assert store.recoveries.quarantined() == (KEPT,)
     await store.recoveries.moved("S1", "10.0.0.7:5555")
     assert [each.serial for each in store.recoveries.quarantined()] == ["10.0.0.7:5555"]
     assert store.recoveries.since(NOW, "S1") == ()
+    assert store.recoveries.proven() == {"10.0.0.7:5555": "b2"}
     await store.recoveries.let_go("10.0.0.7:5555")
     assert store.recoveries.quarantined() == ()

@@ -13,9 +13,8 @@ Word = String().with_variant(String(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Two tables and one column more."""
+    """Three tables more."""
     metadata.create_all(op.get_bind())
-    op.add_column("device", Column("proven", Word, nullable=False, server_default=""))
 
 
 recovery = Table(
@@ -47,4 +46,11 @@ quarantine = Table(
     Column("evidence", Word, nullable=False),
     Column("at", Double, nullable=False),
     CheckConstraint("rule IN ('person', 'bundles', 'well')", name="quarantine_rule"),
+)
+
+proven = Table(
+    "proven",
+    metadata,
+    Column("serial", Word, primary_key=True),
+    Column("bundle", Word, nullable=False),
 )
