@@ -121,7 +121,7 @@ p_gpu() {
 }
 
 p_kernel() {
-    dmesg 2>&1 | grep -iE '(kgsl|mali|gpu|pvr|panfrost).*(fault|hang|time[do]|lockup|reset)|dmesg: | AS[0-9]' | tail -n 20
+    dmesg 2>&1 | grep -iE '(kgsl|mali|gpu|pvr|panfrost).*(fault|hang|time[do]|lockup|reset|error|to idle)|dmesg: | AS[0-9]' | tail -n 20
 } 2>/dev/null
 
 for section in ${SECTIONS:-boot memory cpu data battery thermal processes kernel supply zones gpu}; do

@@ -32,7 +32,8 @@ _MIN_UAH, _MAX_UAH = 500_000, 30_000_000
 _MAX_OF_DESIGN = 1.3  # a gauge that claims more has not learned anything
 _MAX_CYCLES = 5_000
 _LEAST_UA, _MOST_UA = 10_000, 20_000_000  # below 10 mA, a figure in µA cannot be told from one in mA
-_USAGE_PER_CYCLE = 100  # Samsung counts percent that were discharged
+_USAGE_PER_CYCLE = 100  # Samsung counts percent that were discharged ...
+_LEAST_USAGE = 1_000  # ... but small figures may be cycles: a phone that lost 4 % of its capacity says 132
 _FIELD = re.compile(r"\s*([A-Za-z][A-Za-z ]*?): (\S+)\s*")
 _SAMSUNG_USAGE = re.compile(r"^\s*mSavedBatteryUsage: \[?([0-9]{1,9})\]?\s*$", re.MULTILINE)
 
@@ -68,7 +69,7 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
         powered_by=powered,
     )
     usage = _SAMSUNG_USAGE.search(text)
-    cycles = int(usage[1]) // _USAGE_PER_CYCLE if usage else 0
+    cycles = int(usage[1]) // _USAGE_PER_CYCLE if usage and int(usage[1]) >= _LEAST_USAGE else 0
     return replace(battery, cycles=cycles if 0 < cycles <= _MAX_CYCLES else None), dropped
 
 

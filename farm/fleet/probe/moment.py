@@ -30,7 +30,8 @@ def moment_of(health: Health) -> dict[str, Any]:
     """Fields of a Moment; None for what is unknown."""
     battery = health.battery
     clocks = [clock for cluster in health.cpu if (clock := _allowed_khz(cluster)) is not None]
-    governors = dict.fromkeys(name for name in (*(each.governor for each in health.cpu), health.gpu.governor) if name)
+    governors = sorted({each.governor for each in health.cpu if each.governor})
+    governors += [f"gpu {health.gpu.governor}"] if health.gpu.governor else []  # as in the identity's clock_policy
     return {
         "temperature_c": battery.celsius,
         "throttle_status": int(health.throttle) if health.throttle is not None else None,
@@ -38,7 +39,7 @@ def moment_of(health: Health) -> dict[str, Any]:
         "charging": bool(battery.powered_by) if battery.percent is not None else None,
         "clock_hz": 1000.0 * max(clocks) if clocks else None,
         "gpu_clock_hz": float(health.gpu.max_hz) if health.gpu.max_hz else None,
-        "governors": " ".join(governors) or None,
+        "governors": ", ".join(governors) or None,
     }
 
 

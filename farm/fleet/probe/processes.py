@@ -44,6 +44,12 @@ def _rows(text: str) -> list[ProcessReading]:
     return rows
 
 
+def _name(words: Sequence[str]) -> str:
+    """Without the path; a kernel thread's ("kworker/0:0") has none."""
+    name = " ".join(words)[:200]
+    return name.rpartition("/")[2] if name.startswith("/") else name
+
+
 def _row(words: Sequence[str], columns: dict[str, int]) -> ProcessReading | None:
     name_at = columns.get("NAME", len(columns))
     if "S" not in columns and "PC" in columns:  # toolbox heads the state with nothing: it stands before the name
@@ -70,5 +76,5 @@ def _row(words: Sequence[str], columns: dict[str, int]) -> ProcessReading | None
         state=state[:1] if state[:1].isalpha() else "",
         cpu_percent=float(share) if re.fullmatch(r"[0-9]{1,5}(?:\.[0-9]{1,3})?", share, re.ASCII) else None,
         rss_bytes=rss << 10 if rss >= 0 else None,
-        name=" ".join(words[name_at:])[:200],
+        name=_name(words[name_at:]),
     )

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from farm.fleet.getprop import decode
+from farm.fleet.probe.command import SECTIONS
 from farm.fleet.shell_output import SECTION
 
 PHONES = Path(__file__).parents[2] / "data" / "phones"
@@ -45,3 +46,11 @@ def answer(
             capture(f"getprop/{getprop}"),
         ]
     )
+
+
+def probe_answer(*, end: bool = True, **sections: bytes) -> bytes:
+    """What the probe's command would print on a phone with these captures, in the order of its sections."""
+    parts = [
+        part for name in SECTIONS if name in sections for part in (f"{SECTION}{name}".encode(), sections[name].rstrip())
+    ]
+    return b"\n".join([*parts, *([f"{SECTION}end".encode()] if end else []), b""])

@@ -20,9 +20,9 @@ from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
 from farm.fleet.agent import Agent, Means
 from farm.fleet.checker import CheckReport
+from farm.fleet.probe_round import ProbeRound
 from farm.fleet.rpc_server import RunningServer
 from farm.fleet.traces import Tidied
-from farm.fleet.vitals_round import VitalsRound
 
 LIMIT_S = 5.0
 STARTING = DeviceState(Life.STARTING, adopted=True, identified=True, generation=5)
@@ -114,16 +114,16 @@ async def test_a_server_that_started_meanwhile_is_not_blamed_for_a_phone_that_di
 
     async with agent_of(silent, STARTING) as (agent, _):
         client = cast(AdbClient, Phone(silent))
-        await VitalsRound(client, lambda: (agent,), lambda _: None).read(agent)
+        await ProbeRound(client, lambda: (agent,), lambda _: None).read(agent)
         assert (agent.state.life, agent.state.trouble) == (Life.CHECKING, "")
 
 
-async def test_vitals_that_cannot_be_shown_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_probe_that_cannot_be_shown_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise ValueError("no such sensor")
 
     async with agent_of(broken, STARTING) as (agent, _):
-        await VitalsRound(cast(AdbClient, Phone(broken)), lambda: (agent,), lambda _: None).read(agent)
+        await ProbeRound(cast(AdbClient, Phone(broken)), lambda: (agent,), lambda _: None).read(agent)
         assert agent.state == STARTING
     assert "no such sensor" in caplog.text
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.identity import Confidence, CpuCluster, DeviceIdentity
-from farm.fleet import vitals
 from farm.fleet.getprop import decode, parse_getprop
 from farm.fleet.identity import READ_COMMAND, NoIdentityError, RawIdentity, clock_policy, identify, read_identity
+from farm.fleet.probe.command import probe_command
+from farm.fleet.probe.moment import MOMENT_SECTIONS
 from farm.fleet.shell_output import SECTION
 from tests.unit.fleet.captures import PHONES, answer, capture, every
 
@@ -343,7 +344,7 @@ def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell: str, tmp_pa
     assert raw.files["/sys/devices/system/cpu/present"].startswith("0")
 
 
-COMMANDS = {"identity": READ_COMMAND, "vitals": vitals.READ_COMMAND}
+COMMANDS = {"identity": READ_COMMAND, "probe": probe_command(), "moment": probe_command(MOMENT_SECTIONS)}
 # Below 4096 bytes, the smallest payload limit of the adb transport, with room for the service's name.
 LONGEST_COMMAND_BYTES = 4000
 
@@ -360,25 +361,6 @@ def test_commands_are_clean_posix_sh(name: str) -> None:
         ["shellcheck", "-s", "sh", "-"], input=COMMANDS[name].encode(), capture_output=True, timeout=30, check=False
     )
     assert done.stdout.decode() == ""
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_vitals_command_runs_in_a_posix_shell(shell: str, tmp_path: Path) -> None:
-    script = (
-        f'case "$1" in battery) cat {PHONES}/dumpsys_battery/honor-alt-nx1-magicos.txt;;'
-        f" thermalservice) cat {PHONES}/thermalservice/pixel8a-android17.txt;; esac"
-    )
-    (tmp_path / "dumpsys").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "dumpsys").chmod(0o755)
-    done = subprocess.run(
-        [shell, "-c", vitals.READ_COMMAND],
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        timeout=30,
-        check=True,
-    )
-    assert done.stderr == b""
-    assert vitals.parse_vitals(done.stdout) == vitals.Vitals(54, 22.0, 46.0, "LITTLE")
 
 
 lines = st.sampled_from(

@@ -1,4 +1,4 @@
-"""Parsers of what phones print: getprop, cpuinfo, GPU names, part names, vitals."""
+"""Parsers of what phones print: getprop, cpuinfo, GPU names, part names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from farm.fleet.getprop import decode, parse_getprop
 from farm.fleet.gpu import parse_gpu
 from farm.fleet.shell_output import SECTION, split_sections
 from farm.fleet.soc_table import base_part, model_of_soc_id, part_name, rows_of_model, rows_of_platform, vendor_name
-from farm.fleet.vitals import Vitals, parse_battery, parse_thermalservice, parse_vitals, parse_zones
 from tests.unit.fleet.captures import answer, capture, every, first_lines
 
 # --- getprop
@@ -307,94 +306,6 @@ def test_vendors() -> None:
     assert vendor_name("Rockchip") == "Rockchip"
     assert vendor_name("", "MT6781") == "MediaTek"
     assert vendor_name("", "mystery") == ""
-
-
-# --- vitals
-
-BATTERY = {
-    "adb-model-li-poly": (15, 34.0),
-    "android10-full-li-ion": (100, 27.4),
-    "appium-2016-zero-voltage": (89, None),
-    "honor-alt-nx1-magicos": (54, 22.0),
-    "pixel8pro-limit-charging": (22, 28.0),
-    "samsung-2018-usb-full": (100, 30.9),
-    "samsung-mBootCompleted-2018": (84, 32.6),
-    "tvbox-no-battery-discharging": (None, None),
-    "updates-stopped-short": (None, None),
-    "xiaomi-hyperos-usb-500mA": (96, 30.7),
-    "zflip4-android16-excerpt": (96, 30.4),
-}
-THERMAL = {
-    "bort-emulator_spaceinname": ("test temperature sensor", 30.8),
-    "bort-pixeloutput": ("cpu0-silver-usr", 32.3),
-    "bort-samsungoutput": ("AP", 34.6),
-    "nvidia-shield-tv-pro-2019": None,  # only the stale section
-    "pixel8a-android17": ("LITTLE", 46.0),
-    "skia-pixel-tensor-full": ("LITTLE", 27.0),
-    "skia-pixel-thermalhal2": ("cpu1-silver-usr", 44.1),
-    "xiaomi13tpro-android16-b": ("CPU", 57.9),
-    "xiaomi13tpro-android16": ("CPU", 62.8),
-}
-ZONES = {"galaxy-a90-sm8150-highlights": ("cpu-0-0-usr", 45.9), "retroid-pocket5-sm8250": ("cpu-1-1-usr", 34.2)}
-
-
-@pytest.mark.parametrize("path", every("dumpsys_battery"), ids=lambda path: path.stem)
-def test_battery(path: Path) -> None:
-    assert parse_battery(decode(path.read_bytes())) == BATTERY[path.stem]
-
-
-@pytest.mark.parametrize("path", every("thermalservice"), ids=lambda path: path.stem)
-def test_thermalservice(path: Path) -> None:
-    assert parse_thermalservice(decode(path.read_bytes())) == THERMAL[path.stem]
-
-
-@pytest.mark.parametrize("path", every("thermal_zones"), ids=lambda path: path.stem)
-def test_thermal_zones(path: Path) -> None:
-    assert parse_zones(decode(path.read_bytes())) == ZONES.get(path.stem)
-
-
-def vitals_answer(battery: bytes = b"", thermal: bytes = b"", zones: bytes = b"") -> bytes:
-    parts = (("battery", battery), ("thermal", thermal), ("zones", zones))
-    return b"\n".join(part for name, body in parts for part in (f"{SECTION}{name}".encode(), body))
-
-
-def test_the_figure_is_the_hottest_sensor_else_the_battery() -> None:
-    battery = capture("dumpsys_battery/honor-alt-nx1-magicos")
-    thermal = capture("thermalservice/pixel8a-android17")
-    zones = capture("thermal_zones/retroid-pocket5-sm8250")
-    assert parse_vitals(vitals_answer(battery, thermal, zones)) == Vitals(54, 22.0, 46.0, "LITTLE")
-    assert parse_vitals(vitals_answer(battery, b"", zones)).temperature_c == 34.2
-    assert parse_vitals(vitals_answer(battery)).temperature_c == 22.0
-    assert parse_vitals(vitals_answer()) == Vitals()
-    assert Vitals().temperature_c is None
-
-
-def test_sentinels_of_a_shifted_hal_are_dropped() -> None:
-    thermal = b"""Current temperatures from HAL:
-\tTemperature{mValue=-99.9, mType=4, mName=SKIN, mStatus=0}
-\tTemperature{mValue=0.0, mType=3, mName=SUBBAT, mStatus=0}
-\tTemperature{mValue=NaN, mType=1, mName=X, mStatus=0}
-\tTemperature{mValue=1.2.3, mType=1, mName=Y, mStatus=0}
-\tTemperature{mValue=31.25, mType=1, mName=AP, mStatus=0}
-"""
-    assert parse_vitals(vitals_answer(thermal=thermal)).hottest_c == 31.2
-
-
-@given(st.binary())
-def test_any_bytes_give_vitals_within_reason(data: bytes) -> None:
-    for wrapped in (data, vitals_answer(data, data, data)):
-        vitals = parse_vitals(wrapped)
-        assert vitals.temperature_c is None or 5 <= vitals.temperature_c <= 120
-        assert vitals.battery_percent is None or 0 <= vitals.battery_percent <= 100
-
-
-zone_names = st.sampled_from(["cpu-0", "pm8150b-ibat-lvl0", "soc", "battery", "vbat"])
-
-
-@given(st.lists(st.tuples(zone_names, st.integers(-(10**9), 10**9)), max_size=20))
-def test_zones_that_are_not_temperatures_never_show(zones: list[tuple[str, int]]) -> None:
-    hottest = parse_zones("\n".join(f"{name}={value}" for name, value in zones))
-    assert hottest is None or hottest[0] in {"cpu-0", "battery"}
 
 
 # --- sections

@@ -1,0 +1,184 @@
+"""The round of probes: even, bounded, and no phone waits for one that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.adb.errors import AdbTimeout
+from farm.core import lifecycle_messages as m
+from farm.core.device import Life
+from farm.core.health import SensorGroup
+from farm.core.identity import DeviceIdentity
+from farm.core.lifecycle import DeviceState
+from farm.core.sensors import SensorPolicy
+from farm.fleet import probe_round
+from farm.fleet.agent import Agent
+from farm.fleet.probe.command import SECTIONS, sections_of
+from farm.fleet.probe_round import LEFT_OUT_S, ProbeRound
+from tests.support.waiting import until
+from tests.unit.fleet.captures import capture, probe_answer
+
+WARM = probe_answer(
+    battery=capture("dumpsys_battery/honor-alt-nx1-magicos"), thermal=capture("thermalservice/pixel8a-android17")
+)
+
+
+class Shell:
+    """What a phone's shell says, then how it goes on."""
+
+    def __init__(self, said: bytes, then: Callable[[], Awaitable[bytes]] | None = None) -> None:
+        self.pieces = [said] if said else []
+        self.then = then
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def close_stdin(self) -> None:
+        return
+
+    async def read(self, *, timeout_s: float) -> bytes:
+        if self.pieces:
+            return self.pieces.pop()
+        return await self.then() if self.then else b""
+
+
+async def for_ever() -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+async def too_late() -> bytes:
+    raise AdbTimeout("no answer")
+
+
+class Phones:
+    """A client of many phones; those in `shells` behave as said, the others are warm and well."""
+
+    def __init__(self) -> None:
+        self.shells: dict[str, Callable[[str], Shell]] = {}
+        self.probed: list[str] = []
+        self.commands: list[str] = []
+        self.silent: set[str] = set()
+
+    async def open_shell(self, serial: str, command: str, *, timeout_s: float) -> Shell:
+        self.probed.append(serial)
+        self.commands.append(command)
+        return self.shells.get(serial, lambda _: Shell(WARM))(command)
+
+    async def shell(self, serial: str, command: str, *, timeout_s: float) -> object:
+        if serial in self.silent:
+            raise AdbTimeout("no answer")
+        return object()
+
+
+def agent_of(serial: str, life: Life = Life.READY, *, adopted: bool = True) -> Agent:
+    agent = Agent(
+        serial, serial.lower(), cast(Any, SimpleNamespace(client=None)), DeviceState(life, adopted=adopted, follow=7)
+    )
+    agent.device = cast(Any, SimpleNamespace(serial=serial))
+    agent.identity = DeviceIdentity(model="M1")
+    return agent
+
+
+def round_of(phones: Phones, agents: list[Agent], **options: Any) -> tuple[ProbeRound, list[str]]:
+    changed: list[str] = []
+    client = cast(AdbClient, phones)
+    return ProbeRound(client, lambda: tuple(agents), lambda agent: changed.append(agent.serial), **options), changed
+
+
+async def test_a_probe_sets_health_and_the_two_figures() -> None:
+    agent = agent_of("S1")
+    probes, changed = round_of(Phones(), [agent], monotonic=lambda: 77.0)
+    await probes.read(agent)
+    assert agent.health is not None
+    assert (agent.temperature_c, agent.battery_percent, agent.health_at) == (46.0, 54, 77.0)
+    assert changed == ["S1"]
+
+
+async def test_operators_say_what_counts_for_a_model() -> None:
+    agent = agent_of("S1")
+    policy = SensorPolicy(ignore=("LITTLE", "BIG", "MID"), skin="battery")
+    probes, _ = round_of(Phones(), [agent], policies={"M1": policy})
+    await probes.read(agent)
+    assert agent.health is not None
+    assert agent.temperature_c == 34.0  # the GPU's
+    assert {each.sensor for each in agent.health.temperatures if each.group is SensorGroup.SKIN} == {"battery"}
+
+
+async def test_only_adopted_devices_that_could_answer_are_probed() -> None:
+    lives = {life: agent_of(life.name, life) for life in Life}
+    stranger = agent_of("STRANGER", adopted=False)
+    away = agent_of("AWAY")
+    away.device = None
+    phones = Phones()
+    probes, changed = round_of(phones, [*lives.values(), stranger, away], every_s=0.01)
+    running = asyncio.create_task(probes.run())
+    try:
+        await until(lambda: len(changed) >= 6)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert set(phones.probed) == {"READY", "QUARANTINED", "RECOVERING"}
+
+
+async def test_phones_that_hang_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_round, "SLOW_S", 0.01)
+    phones = Phones()
+    hanging = [agent_of(f"H{number}") for number in range(3 * probe_round.AT_ONCE)]
+    phones.shells = {agent.serial: lambda _: Shell(b"", for_ever) for agent in hanging}
+    well = agent_of("WELL")
+    probes, changed = round_of(phones, [*hanging, well], every_s=0.05)
+    running = asyncio.create_task(probes.run())
+    try:
+        await until(lambda: changed.count("WELL") >= 3)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert {phones.probed.count(agent.serial) for agent in hanging} == {1}  # not once more while the first hangs
+    assert set(changed) == {"WELL"}
+
+
+async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    phones = Phones()
+    phones.shells["S1"] = lambda command: (
+        Shell(b"==farm:memory\nMemTotal: 9 kB\n==farm:gpu\n", too_late)
+        if "gpu" in sections_of(command)
+        else Shell(WARM)
+    )
+    agent = agent_of("S1")
+    probes, _ = round_of(phones, [agent], monotonic=lambda: now)
+    await probes.read(agent)
+    assert agent.health is not None
+    assert agent.health.memory_total_bytes == 9216
+    assert "gpu got stuck" in caplog.text
+    await probes.read(agent)
+    assert sections_of(phones.commands[-1]) == SECTIONS[:-1]
+    assert "gpu" in agent.health.missing
+    assert agent.temperature_c == 46.0
+    now += LEFT_OUT_S
+    await probes.read(agent)
+    assert sections_of(phones.commands[-1]) == SECTIONS
+
+
+@pytest.mark.parametrize(("silent", "told"), [(True, 1), (False, 0)])
+async def test_a_phone_that_answers_no_command_at_all_has_lost_its_link(silent: bool, told: int) -> None:
+    phones = Phones()
+    phones.shells["S1"] = lambda _: Shell(b"", too_late)
+    phones.silent = {"S1"} if silent else set()
+    agent = agent_of("S1")
+    events: list[m.Event] = []
+    agent.tell = events.append  # type: ignore[method-assign]
+    probes, changed = round_of(phones, [agent])
+    await probes.read(agent)
+    assert events == [m.LinkLost(7, "it answers no command, though adb lists it")] * told
+    assert changed == []
