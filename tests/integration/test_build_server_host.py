@@ -1,10 +1,13 @@
 """Builds on a host that lacks room or descriptors: the host is blamed, and the candidate is built once it is well.
 
+And no build server goes with the thread that started it, nor stays when its owner is killed.
+
 The disk is a tmpfs of a few MiB in a mount namespace of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import subprocess
@@ -92,3 +95,22 @@ def test_without_descriptors_the_host_is_blamed_and_a_thread_that_ends_takes_no_
         server.rlimit(resource.RLIMIT_NOFILE, (hard, hard))
         assert builder.submit(builder_inputs([module("add", 7.0)])[0]).result(PATIENCE_S).exists()
     server.wait(PATIENCE_S)
+
+
+KILLED = """
+import os, signal
+from farm.tuning.builder import started_server
+print(started_server().pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_server_does_not_outlive_an_owner_that_is_killed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], cwd=ROOT, env=environment(), capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    with contextlib.suppress(psutil.NoSuchProcess):
+        server = psutil.Process(int(done.stdout))
+        if "farm.tuning.build_server" in server.cmdline():
+            server.wait(PATIENCE_S)
