@@ -38,6 +38,9 @@ def demo(
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
     trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
+    physics: Annotated[
+        bool, typer.Option("--physics", help="Phones warm up with load and slow down when hot, ten times as fast.")
+    ] = False,
     arm64: Annotated[bool, typer.Option("--arm64", help="Phones that run AArch64 code, under qemu.")] = False,
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
@@ -47,7 +50,7 @@ def demo(
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
     started = time.monotonic()
     lab = phones_of(profile + "+arm64" * arm64 for profile in phones.split(","))
-    with virtual_farm(lab, isolation=isolation, tell=say) as farm:
+    with virtual_farm(lab, isolation=isolation, physics_speed=10.0 if physics else None, tell=say) as farm:
         farm.wait_ready(len(lab), tell=say)
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))

@@ -173,14 +173,15 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
     Raises:
         UserError: there is no such profile.
     """
-    from farm.simulation.profiles import ARM64_SUFFIX, list_profiles, split_profile
+    from farm.simulation.profiles import ARM64_SUFFIX, ROOT_SUFFIX, choose, list_profiles
 
     phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
-    unknown = sorted({split_profile(text)[0] for text in phones.values()} - set(list_profiles()))
+    unknown = sorted({choose(text).profile for text in phones.values()} - set(list_profiles()))
     if unknown:
         raise UserError(
             f"there is no profile {unknown[0]!r}",
-            hint=f"profiles: {', '.join(list_profiles())}; with {ARM64_SUFFIX} behind it the phone runs AArch64 code",
+            hint=f"profiles: {', '.join(list_profiles())}; with {ARM64_SUFFIX} behind it the phone runs AArch64 code, "
+            f"with {ROOT_SUFFIX} its shell is root",
         )
     return phones
 
@@ -192,6 +193,8 @@ def virtual_farm(
     config: str = "",
     plugged: bool = True,
     isolation: str = "",
+    places: Mapping[str, str] | None = None,
+    physics_speed: float | None = None,
     tell: Tell = _silent,
 ) -> Iterator[VirtualFarm]:
     """A daemon with virtual phones, plugged in and on their way to ready.
@@ -201,6 +204,8 @@ def virtual_farm(
         config: further TOML for the daemon.
         plugged: whether the phones are plugged in at once.
         isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
+        places: name in the lab -> USB place, as in `1-4.2`; `lab/bin/uhubctl` switches its port.
+        physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
         tell: hears what is being done, a line at a time.
 
     Raises:
@@ -211,7 +216,7 @@ def virtual_farm(
     from farm.simulation.arm64 import arm64_folder
     from farm.simulation.control import running_lab
     from farm.simulation.isolation import Isolation
-    from farm.simulation.profiles import split_profile
+    from farm.simulation.profiles import choose
     from farm.simulation.runtime import build_bundle_folder, is_launcher
 
     if isolation and isolation not in set(Isolation):
@@ -220,7 +225,7 @@ def virtual_farm(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
         tell("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
         bundle = build_bundle_folder(folder / "bundle")
-        arm64 = arm64_folder(tell) if any(split_profile(profile)[1] for profile in phones.values()) else None
+        arm64 = arm64_folder(tell) if any(choose(profile).arm64 for profile in phones.values()) else None
         tell("starting the daemon ...")
         daemon = DaemonProcess(folder, config)
         stack.callback(daemon.stop)
@@ -239,5 +244,9 @@ def virtual_farm(
             expose_python=is_launcher(bundle / "tvm_rpc"),
             arm64=arm64,
             plugged=plugged,
+            places=places,
         )
-        yield VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)
+        farm = VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)
+        if physics_speed is not None:
+            farm.lab.fault("*", "physics", speed=physics_speed)
+        yield farm

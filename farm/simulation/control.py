@@ -89,9 +89,9 @@ class LabClient:
         asked: list[str] = self._call("services", phone=phone)
         return asked
 
-    def add(self, name: str, profile: str) -> PhoneStatus:
-        """Boot one more phone."""
-        return PhoneStatus(**self._call("add", name=name, profile=profile))
+    def add(self, name: str, profile: str, place: str = "") -> PhoneStatus:
+        """Boot one more phone, on that USB place if any."""
+        return PhoneStatus(**self._call("add", name=name, profile=profile, place=place))
 
     def remove(self, phone: str) -> None:
         """Take a phone away for good; its folder stays."""
@@ -101,11 +101,19 @@ class LabClient:
         """Wait until a phone is `online`, `not_online`, `off`, `on`, `unplugged` or `key_shown` (lab.CONDITIONS)."""
         self._call("wait", phone=phone, condition=condition, timeout_s=timeout_s, answer_within_s=timeout_s)
 
+    def unplug_hub(self, hub: str) -> None:
+        """Pull the cable of a USB hub, with all that hangs on it."""
+        self._call("hub", hub=hub, plugged=False)
+
+    def plug_hub(self, hub: str) -> None:
+        """Put a hub's cable back."""
+        self._call("hub", hub=hub, plugged=True)
+
     def quit(self) -> None:
         """End the lab and its phones."""
         self._call("quit")
 
-    # -- faults (faults.FAULTS says what each means) -------------------------------------------------------------------
+    # -- faults (faults.FAULTS says what each means and has more of them) ----------------------------------------------
 
     def fault(self, phone: str, name: str, **arguments: object) -> dict[str, Any]:
         """Do a fault by its name; what each phone had to tell, by phone."""
@@ -249,9 +257,12 @@ def running_lab(
     expose_python: bool = False,
     arm64: Path | None = None,
     plugged: bool = True,
+    places: Mapping[str, str] | None = None,
     boot_timeout_s: float = BOOT_TIMEOUT_S,
 ) -> Iterator[LabClient]:
     """Start a lab with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
+
+    `places` are the USB places of some: name -> `1-4.2`.
 
     Raises:
         LabUnreachableError: it did not come up; evidence is what it said.
@@ -260,7 +271,8 @@ def running_lab(
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "farm.simulation.lab", "--lifeline", "--dir", os.fspath(directory)]
     for name, profile in phones.items():
-        command += ["--phone", f"{name}={profile}"]
+        place = (places or {}).get(name, "")
+        command += ["--phone", f"{name}={profile}" + (f"@{place}" if place else "")]
     options = {"--adb-socket": adb_socket, "--isolation": isolation, "--data-bytes": data_bytes, "--arm64": arm64}
     for option, value in options.items():
         if value:

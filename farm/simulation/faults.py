@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farm.core.errors import UserError
+from farm.simulation.state import BatteryHealth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,8 @@ class Argument:
     kind: type
     default: float | str | bool | None = None
     optional: bool = False
+    words: tuple[str, ...] = ()  # a text is one of these; none: any text
+    signed: bool = False  # a number may be negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,16 @@ class Fault:
     arguments: Mapping[str, Argument]
 
 
+OFFLINE_MODES = ("offline", "silent", "refuse")
+_SWITCH = {"on": Argument(bool, True)}
+
 FAULTS: Mapping[str, Fault] = {
     "unplug": Fault("the cable is pulled; the phone runs on", {}),
     "plug": Fault("the cable is back, and the link works", {}),
     "offline": Fault(
         "the link is up and dead: `offline` never finishes the handshake, `silent` stays `device` and answers nothing,"
         " `refuse` closes whatever is opened",
-        {"mode": Argument(str, "offline")},
+        {"mode": Argument(str, "offline", words=OFFLINE_MODES)},
     ),
     "unauthorized": Fault("the phone forgets all keys and asks for acceptance", {}),
     "accept": Fault("the person at the phone accepts the key it shows, now and from then on", {}),
@@ -67,23 +73,78 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "power_cut": Fault("everything on the phone dies and stays dead until `boot`", {}),
     "boot": Fault("a dead phone starts", {}),
+    "boot_hang": Fault(
+        "that many of the next boots hang: the phone is on and adb never sees it", {"boots": Argument(int, 1)}
+    ),
+    "boot_loop": Fault(
+        "the phone reboots now, and by itself after each of that many boots",
+        {"boots": Argument(int, 3), "up_s": Argument(float, 1.0)},
+    ),
+    "port_off": Fault("the USB port gives no current: as unplugged, and the cable stays in", {}),
+    "port_on": Fault("the USB port gives current again", {}),
+    "dead_battery": Fault("the battery holds nothing: without current from the cable the phone is off", _SWITCH),
+    "slow_shell": Fault("every shell begins that much later; 0 ends it", {"delay_s": Argument(float, 0.0)}),
+    "dumpsys_hangs": Fault("services do not answer dumpsys, which gives up after 10 s", _SWITCH),
+    "unkillable": Fault(
+        "kernels hang, and something of their process outlives SIGKILL for that long, as in a driver",
+        {"seconds": Argument(float, 20.0)},
+    ),
+    "gpu_fault": Fault("the GPU's driver reports a page fault in the kernel log and resets the GPU", {}),
+    "gpu_load": Fault("the GPU is that busy, 0 to 1 (nothing on a virtual phone uses it)", {"busy": Argument(float)}),
+    "clock_stuck": Fault("the clocks stay at that share of their highest; 1 ends it", {"share": Argument(float)}),
+    "network": Fault("adb reaches the phone over its radio: airplane mode cuts the link", _SWITCH),
+    "airplane": Fault("the person at the phone switches airplane mode", _SWITCH),
     "heat": Fault(
         "the temperatures go there, in that time; `skin_c` decides about throttling",
         {
-            "skin_c": Argument(float),
-            "cpu_c": Argument(float, optional=True),
-            "gpu_c": Argument(float, optional=True),
-            "battery_c": Argument(float, optional=True),
+            "skin_c": Argument(float, signed=True),
+            "cpu_c": Argument(float, optional=True, signed=True),
+            "gpu_c": Argument(float, optional=True, signed=True),
+            "battery_c": Argument(float, optional=True, signed=True),
             "ramp_s": Argument(float, 0.0),
         },
     ),
     "cool": Fault("the temperatures of an idle phone, in that time", {"ramp_s": Argument(float, 0.0)}),
     "battery": Fault(
         "the battery has that charge",
-        {"level": Argument(int), "charging": Argument(bool, False), "temp_c": Argument(float, optional=True)},
+        {
+            "level": Argument(int),
+            "charging": Argument(bool, False),
+            "temp_c": Argument(float, optional=True, signed=True),
+        },
     ),
+    "wear": Fault(
+        "the battery is that old: cycles, what it still holds of its design, and Android's verdict",
+        {
+            "cycles": Argument(int, 900),
+            "full_share": Argument(float, 0.7),
+            "health": Argument(str, "good", words=tuple(item.name.lower() for item in BatteryHealth)),
+            "voltage_mv": Argument(int, optional=True),
+        },
+    ),
+    "charge": Fault(
+        "`stop`: the cable feeds the phone but not the battery; `suspend`: it feeds nothing; `start`: as usual",
+        {"mode": Argument(str, words=("start", "stop", "suspend"))},
+    ),
+    "physics": Fault(
+        "heat, throttling and battery follow what the phone does, that many times as fast as a phone's",
+        {
+            "speed": Argument(float, 1.0),
+            "ambient_c": Argument(float, 25.0, signed=True),
+            "watts_per_core": Argument(float, 3.0),
+        },
+    ),
+    "physics_off": Fault("sensors stay where they are, and nothing is slowed down", {}),
+    "replay": Fault(
+        "the phone's files say what the trace says, that many times as fast, once or for ever",
+        {"path": Argument(str), "speed": Argument(float, 1.0), "repeat": Argument(bool, False)},
+    ),
+    "capture": Fault(
+        "a file of the phone (`dumpsys/battery`, `sys/class/...`) says what a file of the host holds",
+        {"file": Argument(str), "path": Argument(str)},
+    ),
+    "replay_end": Fault("ends `replay` and every `capture`", {}),
 }
-OFFLINE_MODES = ("offline", "silent", "refuse")
 
 
 def parse_fault(name: str, given: Mapping[str, object]) -> dict[str, float | str | bool | None]:
@@ -110,21 +171,22 @@ def parse_fault(name: str, given: Mapping[str, object]) -> dict[str, float | str
                 raise UserError(f"{name} needs {key}", hint=f"give {key} as {argument.kind.__name__}")
             arguments[key] = argument.default
         else:
-            arguments[key] = _typed(name, key, argument.kind, value)
-    if name == "offline" and arguments["mode"] not in OFFLINE_MODES:
-        raise UserError(f"no such offline mode: {arguments['mode']}", hint=f"use {', '.join(OFFLINE_MODES)}")
+            arguments[key] = _typed(name, key, argument, value)
     return arguments
 
 
-def _typed(name: str, key: str, kind: type, value: object) -> float | str | bool:
+def _typed(name: str, key: str, argument: Argument, value: object) -> float | str | bool:
+    kind = argument.kind
     if kind is bool and isinstance(value, bool):
         return value
     if kind is str and isinstance(value, str):
+        if argument.words and value not in argument.words:
+            raise UserError(f"no such {name} {key}: {value}", hint=f"use {', '.join(argument.words)}")
         return value
     if kind in {int, float} and isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value) or (kind is int and value != int(value)):
             raise UserError(f"{key} of {name} cannot be {value}", hint=f"give {key} as {kind.__name__}")
-        if key in {"free_bytes", "after_bytes", "down_s", "replug_after_s", "ramp_s"} and value < 0:
+        if value < 0 and not argument.signed:
             raise UserError(f"{key} of {name} cannot be negative", hint=f"got {value}")
         return int(value) if kind is int else float(value)
     raise UserError(f"{key} of {name} must be {kind.__name__}, not {value!r}")

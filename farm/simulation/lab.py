@@ -4,8 +4,8 @@
 
 Prints `lab ready` when all phones are booted. D/control.sock takes JSON lines, answered in order per connection:
 `{"id": 1, "do": "fault", "phone": "pixel", "name": "unplug", "arguments": {}}`, also `status`, `wait`, `services`,
-`add`, `remove`, `faults` and `quit`. SIGTERM and SIGINT end everything; when this process is killed, the kernel ends
-its phones.
+`add`, `remove`, `hub`, `faults` and `quit`. SIGTERM and SIGINT end everything; when this process is killed, the kernel
+ends its phones.
 """
 
 from __future__ import annotations
@@ -29,15 +29,19 @@ from farm.adb.client import AdbClient
 from farm.core.errors import ExitCode, FarmError, HostError, UserError
 from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE, READY_LINE
 from farm.simulation.faults import FAULTS
+from farm.simulation.host_programs import write_host_programs
+from farm.simulation.inotify import Watcher
 from farm.simulation.isolation import Isolation
 from farm.simulation.lab_faults import Saboteur
 from farm.simulation.lab_phone import LabPhone
-from farm.simulation.profiles import load_profile, split_profile
+from farm.simulation.profiles import choose, load_profile
+from farm.simulation.usb_hubs import Hubs, Said, parent_of
 from farm.simulation.world import WorldSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+USB = "usb"  # folder of the lab: its hubs as sysfs shows them
 MAX_LINE_BYTES = 1024 * 1024
 _MAX_SOCKET_PATH_BYTES = 107  # sun_path
 _PIECE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -75,10 +79,13 @@ class Lab:
         self._expose_python = expose_python
         self._arm64 = arm64
         self._plugged = plugged
+        self._watcher = Watcher()
+        self.hubs = Hubs(directory / USB)
+        write_host_programs(directory)
         self._phones: dict[str, tuple[LabPhone, Saboteur]] = {}
 
-    def add(self, name: str, profile: str) -> LabPhone:
-        """Boot one more phone.
+    def add(self, name: str, profile: str, place: str = "") -> LabPhone:
+        """Boot one more phone, on that USB place if any.
 
         Raises:
             UserError: a name that cannot be one, or is taken; no such profile.
@@ -88,22 +95,26 @@ class Lab:
             raise UserError(f"a phone cannot be called {name!r}", hint="use lower case letters, digits, . _ -")
         if name in self._phones:
             raise UserError(f"there is a phone called {name} already", hint="choose another name")
-        base, arm64 = split_profile(profile)
-        load_profile(base)
-        if arm64 and self._arm64 is None:
+        choice = choose(profile)
+        load_profile(choice.profile)
+        if choice.arm64 and self._arm64 is None:
             raise UserError(
                 f"{profile}: this lab has no programs for arm64 phones", hint="start it with --arm64 FOLDER"
             )
         spec = WorldSpec(
             name=name,
             directory=self.directory / name,
-            profile=base,
+            profile=choice.profile,
             isolation=self._isolation,
             data_bytes=self._data_bytes,
             expose_python=self._expose_python,
-            arm64=self._arm64 if arm64 else None,
+            arm64=self._arm64 if choice.arm64 else None,
+            rooted=choice.rooted,
         )
-        phone = LabPhone(spec, self._adb, plugged=self._plugged)
+        phone = LabPhone(spec, self._adb, self._watcher, plugged=self._plugged)
+        if place:
+            self.hubs.add(phone, place)
+            phone.on_change = self.hubs.refresh
         phone.start()
         self._phones[name] = (phone, Saboteur(phone))
         return phone
@@ -113,6 +124,7 @@ class Lab:
         for phone, _ in self._phones.values():
             await phone.close()
         self._phones.clear()
+        self._watcher.close()
 
     async def perform(self, message: dict[str, Any]) -> object:
         """Do what one control message asks.
@@ -138,12 +150,18 @@ class Lab:
             [(phone, _)] = self._select(message.get("phone"))
             return await phone.ask({"do": "services"})
         if action == "add":
-            return asdict(self.add(str(message.get("name", "")), str(message.get("profile", ""))).status())
+            return asdict(self.add(*(str(message.get(key, "")) for key in ("name", "profile", "place"))).status())
         if action == "remove":
             for phone, _ in self._select(message.get("phone")):
                 del self._phones[phone.spec.name]
+                self.hubs.remove(phone)
                 await phone.close()
             return None
+        if action == "hub":
+            await self.hubs.set_plugged(str(message.get("hub")), plugged=message.get("plugged") is True)
+            return None
+        if action in {"uhubctl", "usb_power"}:
+            return asdict(await self._run_host_program(action, list(map(str, message.get("arguments", [])))))
         if action == "faults":
             return {
                 name: {
@@ -156,8 +174,16 @@ class Lab:
             self.done.set()
             return None
         raise UserError(
-            f"the lab cannot {action!r}", hint="use status, fault, wait, services, add, remove, faults or quit"
+            f"the lab cannot {action!r}", hint="use status, fault, wait, services, add, remove, hub, faults or quit"
         )
+
+    async def _run_host_program(self, name: str, arguments: list[str]) -> Said:
+        if name == "uhubctl":
+            return await self.hubs.uhubctl(arguments)
+        if len(arguments) != 2 or arguments[0] not in {"on", "off"}:
+            return Said(2, err="usage: usb-power on|off PLACE\n")
+        await self.hubs.set_port(*parent_of(arguments[1]), on=arguments[0] == "on")
+        return Said()
 
     async def _wait(self, message: dict[str, Any]) -> object:
         name, timeout_s = message.get("condition"), message.get("timeout_s", 10.0)
@@ -220,7 +246,7 @@ async def _answer(lab: Lab, line: bytes) -> dict[str, object]:
     }
 
 
-async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
+async def run_lab(lab: Lab, phones: Sequence[tuple[str, str, str]]) -> None:
     """Boot the phones, say that all are up, and serve until told to end.
 
     Raises:
@@ -230,8 +256,8 @@ async def run_lab(lab: Lab, phones: Sequence[tuple[str, str]]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lab.done.set)
     try:
-        for name, profile in phones:
-            lab.add(name, profile)
+        for name, profile, place in phones:
+            lab.add(name, profile, place)
             await asyncio.sleep(0)  # the ones that are up may go online meanwhile
             if lab.done.is_set():
                 return
@@ -299,16 +325,17 @@ def only_lab_in(directory: Path) -> Iterator[None]:
         yield
 
 
-def parse_phone(text: str) -> tuple[str, str]:
-    """NAME=PROFILE from the command line.
+def parse_phone(text: str) -> tuple[str, str, str]:
+    """Name, profile and USB place (or none) of NAME=PROFILE[@PLACE] from the command line.
 
     Raises:
         UserError: another form.
     """
-    name, equals, profile = text.partition("=")
+    name, equals, rest = text.partition("=")
+    profile, _, place = rest.partition("@")
     if not equals or not name or not profile:
         raise UserError(f"a phone is NAME=PROFILE, not {text!r}", hint="as in --phone pixel=oneplus-12")
-    return name, profile
+    return name, profile, place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -316,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="farm.simulation.lab", description="Boot virtual phones.")
     parser.add_argument("--dir", type=Path, required=True, help="where the phones and the control socket live")
     parser.add_argument("--adb-socket", default="", help="the adb server to plug them into; none: they only listen")
-    parser.add_argument("--phone", action="append", default=[], metavar="NAME=PROFILE")
+    parser.add_argument("--phone", action="append", default=[], metavar="NAME=PROFILE[@PLACE]")
     parser.add_argument("--isolation", choices=[level.value for level in Isolation], help="default: the best possible")
     parser.add_argument("--data-bytes", type=int, help="/data as a file system of that size, so that it can fill up")
     parser.add_argument("--expose-python", action="store_true", help="phones see the host's Python (launcher bundles)")
@@ -339,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.OK
 
 
-async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str]]) -> None:
+async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str, str]]) -> None:
     gc.freeze()  # phones are forked from here: what they share stays shared
     lab = Lab(
         options.dir.resolve(),

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm.core.errors import PhoneError, UserError
 from farm.simulation.faults import parse_fault
-from farm.simulation.lab_phone import REBOOT_S, LabPhone
-from farm.simulation.state import BatteryStatus, KernelFault, PhoneState, throttling_of
+from farm.simulation.lab_phone import REBOOT_S
+from farm.simulation.sensor_faults import SensorFaults
+from farm.simulation.state import KernelFault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-_RAMP_STEP_S = 0.1
-_CPU_ABOVE_SKIN_C = 20.0  # under load; the idle phone has 5
-_GPU_ABOVE_SKIN_C = 15.0
 _BALLAST = "/data/.ballast"
 
 
-class Saboteur:
+class Saboteur(SensorFaults):
     """Does faults to one phone."""
-
-    def __init__(self, phone: LabPhone) -> None:
-        self._phone = phone
-        self._ramp: asyncio.Task[None] | None = None
 
     async def perform(self, name: str, given: Mapping[str, object]) -> object:
         """Do a fault; returns what it has to tell (the number of processes, the keys accepted).
@@ -48,6 +41,7 @@ class Saboteur:
     async def _do_unplug(self) -> None:
         self._phone.plugged = False
         await self._phone.drop_links()
+        self._phone.mind_supply()
 
     async def _do_plug(self) -> None:
         if self._phone.config.mode != "normal":
@@ -111,9 +105,11 @@ class Saboteur:
         return await self._phone.ask({"do": "signal_server", "signal": signal.SIGKILL})
 
     async def _do_server_hang(self) -> object:
+        self._phone.physics.hold_still(on=True)  # else our own throttling would wake what is stopped here
         return await self._phone.ask({"do": "signal_server", "signal": signal.SIGSTOP})
 
     async def _do_server_resume(self) -> object:
+        self._phone.physics.hold_still(on=False)
         return await self._phone.ask({"do": "signal_server", "signal": signal.SIGCONT})
 
     async def _do_segfault(self) -> None:
@@ -137,53 +133,41 @@ class Saboteur:
     async def _do_boot(self) -> None:
         self._phone.switch_on()
 
-    # -- sensors -----------------------------------------------------------------------------------------------------
+    async def _do_unkillable(self, seconds: float) -> None:
+        self._phone.set_state(kernel_fault=KernelFault.UNKILLABLE, unkillable_s=seconds)
 
-    async def _do_heat(
-        self, skin_c: float, cpu_c: float | None, gpu_c: float | None, battery_c: float | None, ramp_s: float
-    ) -> None:
-        targets = {
-            "skin": skin_c,
-            "cpu": skin_c + _CPU_ABOVE_SKIN_C if cpu_c is None else cpu_c,
-            "gpu": skin_c + _GPU_ABOVE_SKIN_C if gpu_c is None else gpu_c,
-        }
-        if battery_c is not None:
-            targets["battery"] = battery_c
-        self._start_ramp(targets, ramp_s)
+    async def _do_slow_shell(self, delay_s: float) -> None:
+        await self._phone.configure(shell_delay_s=delay_s)
 
-    async def _do_cool(self, ramp_s: float) -> None:
-        self._start_ramp(dict(PhoneState().temps_c), ramp_s)
+    async def _do_dumpsys_hangs(self, on: bool) -> None:
+        self._phone.set_state(dumpsys_hangs=on)
 
-    async def _do_battery(self, level: int, charging: bool, temp_c: float | None) -> None:
-        status = BatteryStatus.CHARGING if charging else BatteryStatus.DISCHARGING
-        changes: dict[str, Any] = {"battery_level": level, "battery_status": status, "usb_powered": charging}
-        if temp_c is not None:
-            changes["temps_c"] = {**self._phone.state().temps_c, "battery": temp_c}
-        self._phone.set_state(**changes)
+    # -- power and boots ---------------------------------------------------------------------------------------------
 
-    def _start_ramp(self, targets: Mapping[str, float], ramp_s: float) -> None:
-        if self._ramp is not None:
-            self._ramp.cancel()
-        if ramp_s == 0:
-            self._set_temperatures(targets)
-        else:
-            self._ramp = self._phone.spawn(self._run_ramp(targets, ramp_s))
+    async def _do_boot_hang(self, boots: int) -> None:
+        self._phone.boots_that_hang = boots
 
-    async def _run_ramp(self, targets: Mapping[str, float], ramp_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        began, start = loop.time(), dict(self._phone.state().temps_c)
-        share = 0.0
-        while share < 1:
-            share = min(1.0, (loop.time() - began) / ramp_s)
-            self._set_temperatures(
-                {group: start[group] + (goal - start[group]) * share for group, goal in targets.items()}
-            )
-            await asyncio.sleep(_RAMP_STEP_S)
+    async def _do_boot_loop(self, boots: int, up_s: float) -> None:
+        self._phone.boots_that_loop, self._phone.loop_after_s = boots, up_s
+        self._phone.reboot_into("", REBOOT_S)
 
-    def _set_temperatures(self, targets: Mapping[str, float]) -> None:
-        temps_c = {**self._phone.state().temps_c, **targets}
-        throttling, clock_scale = throttling_of(temps_c["skin"])
-        self._phone.set_state(temps_c=temps_c, throttling=throttling, clock_scale=clock_scale)
+    async def _do_port_off(self) -> None:
+        await self._phone.set_port_power(on=False)
+
+    async def _do_port_on(self) -> None:
+        await self._phone.set_port_power(on=True)
+
+    async def _do_dead_battery(self, on: bool) -> None:
+        self._phone.dead_battery = on
+        self._phone.mind_supply()
+
+    async def _do_network(self, on: bool) -> None:
+        self._phone.userland.over_network = on
+        if self._phone.userland.cut_off:
+            await self._phone.drop_links()
+
+    async def _do_airplane(self, on: bool) -> None:
+        self._phone.userland.set_radio("airplane", str(int(on)))
 
 
 def _fill(ballast: Path, free_bytes: int) -> None:

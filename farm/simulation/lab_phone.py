@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.core.errors import FarmError, PhoneError
+from farm.simulation.door import LOOPBACK, Door
 from farm.simulation.isolation import Isolation
+from farm.simulation.lab_physics import LivePhysics
+from farm.simulation.lab_userland import Userland
 from farm.simulation.phone import LinkConfig, PhoneSettings, run_phone
 from farm.simulation.phone_status import PhoneStatus
 from farm.simulation.profiles import load_profile
@@ -20,13 +23,13 @@ from farm.simulation.state import PhoneState, read_state, state_folder, write_st
 from farm.simulation.world import Booted, WorldSpec, boot
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Coroutine
 
     from farm.adb.client import AdbClient
+    from farm.simulation.inotify import Watcher
 
 REBOOT_S = 0.3  # a real phone takes 20 s and more; tests that need that say so
-_ADB_EMULATOR_SCAN = range(5553, 5588)  # the adb server looks for emulators there by itself
-_LOOPBACK = "127.0.0.1"
 _FIRST_RETRY_S = 0.03  # the server forgets a lost emulator after 0.25 s (measured); before, it refuses it
 _QUICK_RETRIES = 20
 _LAST_RETRY_S = 1.0  # an adb server that is away is asked for this often by each phone
@@ -37,9 +40,19 @@ _ANSWER_TIMEOUT_S = 10.0
 class LabPhone:
     """Boots a phone and keeps it plugged in; what can be done to it is in lab_faults.py."""
 
-    def __init__(self, spec: WorldSpec, adb: AdbClient | None, *, plugged: bool = True) -> None:
+    def __init__(self, spec: WorldSpec, adb: AdbClient | None, watcher: Watcher, *, plugged: bool = True) -> None:
         self.spec = spec
         self.plugged = plugged
+        self.port_power = True  # of the USB port that the cable is in
+        self.dead_battery = False  # the phone runs on the cable alone
+        self.clock_limit: float | None = None  # share of the highest clock, whatever the temperature
+        self.boots_that_hang = 0  # of the next ones: the phone is on and adb never sees it
+        self.boots_that_loop = 0  # of the next ones: the phone reboots by itself ...
+        self.loop_after_s = 0.0  # ... this long after it is up
+        self.on_change: Callable[[], None] = lambda: None
+        self.captured: dict[str, str] = {}  # files that say what a capture says, by path under the phone's directory
+        self.physics = LivePhysics(self)
+        self.userland = Userland(self, watcher)
         self.config = LinkConfig()
         self.online = False
         self.boots = 0
@@ -47,9 +60,8 @@ class LabPhone:
         self.replug_after_s: float | None = None  # after a cut; None: somebody has to plug it in
         self._adb = adb
         self._profile = load_profile(spec.profile)
-        self._held = _hold_port_pair()
-        self.port = int(self._held[0].getsockname()[1])
-        self._listener: socket.socket | None = None
+        self._door = Door(self._on_connection)
+        self.port = self._door.port
         self._booted: Booted | None = None
         self._links = 0
         self._changed = asyncio.Event()
@@ -58,6 +70,7 @@ class LabPhone:
         self._tasks: set[asyncio.Task[None]] = set()
         self._start_timer: asyncio.TimerHandle | None = None
         self._watched: list[int] = []
+        self._hung = False
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -74,6 +87,7 @@ class LabPhone:
             model=properties.get("ro.product.model", ""),
             device=properties.get("ro.product.device", ""),
         )
+        self.userland.prepare()
         self._booted = boot(self.spec, lambda source: run_phone(settings, source))
         self._went_up()
         if self._adb is not None:
@@ -87,11 +101,17 @@ class LabPhone:
         if self._start_timer is not None:
             self._start_timer.cancel()
         self._unwatch()
+        self.physics.close()
+        self.userland.close()
         if self._booted is not None:
             self._booted.close()
-        self._close_door()
-        for sock in self._held:
-            sock.close()
+        self._door.close()
+
+    @property
+    def title(self) -> str:
+        """Maker and model as the phone's USB descriptors name them."""
+        properties = self._profile.properties(self.spec.serial)
+        return f"{properties.get('ro.product.manufacturer', '')} {properties.get('ro.product.model', '')}".strip()
 
     @property
     def powered(self) -> bool:
@@ -106,7 +126,7 @@ class LabPhone:
             profile=self.spec.profile,
             serial=f"emulator-{self.port - 1}",
             hardware_serial=self.spec.serial,
-            address=f"{_LOOPBACK}:{self.port}",
+            address=f"{LOOPBACK}:{self.port}",
             directory=str(self.spec.directory),
             isolation=booted.isolation.value if booted else "",
             pid=booted.pid if booted else 0,
@@ -132,6 +152,12 @@ class LabPhone:
         loop.add_reader(self._watched[0], self._on_power_event)
         loop.add_reader(self._watched[1], self._on_message)
         self.boots += 1
+        self._hung = self.boots_that_hang > 0
+        self.boots_that_hang -= self._hung
+        if self.boots_that_loop > 0:
+            self.boots_that_loop -= 1
+            self._start_timer = loop.call_later(self.loop_after_s, self.reboot_into, "", REBOOT_S)
+        self.refresh()
         self._tell({"do": "configure", "config": self.config.to_record()})
         self.notify()
 
@@ -141,6 +167,7 @@ class LabPhone:
         self._watched = []
 
     def _went_down(self) -> None:
+        self.physics.went_down()
         self._links, self.online, self.key_shown = 0, False, ""
         for request in self._requests.values():
             if not request.done():
@@ -168,7 +195,8 @@ class LabPhone:
     def switch_on(self) -> None:
         """Start a phone that is off."""
         self._start_timer = None
-        if self._booted is not None and not self._booted.running:
+        if self._booted is not None and not self._booted.running and (self.has_power or not self.dead_battery):
+            self.userland.prepare()
             self._booted.start()
             self._went_up()
 
@@ -184,30 +212,32 @@ class LabPhone:
         if into not in {"bootloader", "fastboot", "download"}:  # adb does not see a phone there
             self._start_later(down_s)
 
+    async def set_port_power(self, *, on: bool) -> None:
+        """Switch the USB port that the cable is in."""
+        self.port_power = on
+        if not on:
+            await self.drop_links()
+        self.mind_supply()
+
+    def mind_supply(self) -> None:
+        """The cable or its port changed: a phone without a battery goes with it."""
+        if self.dead_battery and not self.has_power:
+            self.switch_off()
+        elif self.dead_battery:
+            self.switch_on()
+        self.notify()
+
+    @property
+    def has_power(self) -> bool:
+        """Whether current comes through the cable."""
+        return self.plugged and self.port_power
+
     # -- cable -------------------------------------------------------------------------------------------------------
 
-    def _mind_door(self) -> None:
-        """Listen exactly while a phone is there to be found: adb looks for a lost one each second for a minute."""
-        if self._wants_link and self._listener is None:
-            self._listener = _listen_on(self.port)
-            asyncio.get_running_loop().add_reader(self._listener, self._on_connection)
-        elif not self._wants_link:
-            self._close_door()
-
-    def _close_door(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def _on_connection(self) -> None:
-        if self._listener is None or self._booted is None:
+    def _on_connection(self, connection: socket.socket) -> None:
+        if self._booted is None:
             return
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return  # the server changed its mind
-        with connection, suppress(OSError):  # it is going down: the power event follows
+        with suppress(OSError):  # it is going down: the power event follows
             self._booted.pass_connection(connection)
             self._links += 1
         self.notify()
@@ -229,7 +259,7 @@ class LabPhone:
 
     @property
     def _wants_link(self) -> bool:
-        return self.plugged and self.powered
+        return self.has_power and self.powered and not self._hung and not self.userland.cut_off
 
     async def drop_links(self) -> None:
         """Pull the cable for a moment."""
@@ -280,7 +310,7 @@ class LabPhone:
     def plug(self) -> None:
         """The cable is in."""
         self.plugged = True
-        self.notify()
+        self.mind_supply()
 
     def _tell(self, message: dict[str, Any]) -> None:
         assert self._booted is not None
@@ -321,11 +351,22 @@ class LabPhone:
         """What sensors, battery and kernels are like now."""
         return read_state(state_folder(self.spec.directory))
 
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since boot."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.state().booted_at_s
+
     def set_state(self, **changes: Any) -> None:
         """Change it; what the phone's programs and sysfs say follows at once."""
-        state = replace(self.state(), **changes)
-        write_state(self.spec.directory, state)
-        apply_state(self.spec.directory, self._profile, state)
+        before = self.state()
+        state = replace(before, **changes)
+        if state != before:
+            write_state(self.spec.directory, state)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Let every file say what the state says."""
+        apply_state(self.spec.directory, self._profile, self.state(), self.captured)
 
     @property
     def has_own_data(self) -> bool:
@@ -342,7 +383,8 @@ class LabPhone:
 
     def notify(self) -> None:
         """Something changed: open or close the door, and let `until` look again."""
-        self._mind_door()
+        self._door.set_open(wanted=self._wants_link)
+        self.on_change()
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -352,31 +394,3 @@ class LabPhone:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _hold_port_pair() -> tuple[socket.socket, socket.socket]:
-    """Two sockets that keep a port of the kernel's choice and the one below it (the serial number's) from others."""
-    while True:
-        door, console = socket.socket(), socket.socket()
-        try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            door.bind((_LOOPBACK, 0))
-            port = int(door.getsockname()[1])
-            console.bind((_LOOPBACK, port - 1))
-        except OSError:
-            port = 0
-        if port and port not in _ADB_EMULATOR_SCAN:
-            return door, console
-        door.close()
-        console.close()
-
-
-def _listen_on(port: int) -> socket.socket:
-    listener = socket.socket()
-    # A connection of the last life may linger in TIME_WAIT; the port itself is held by a socket that does not listen.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind((_LOOPBACK, port))
-    listener.listen(8)
-    listener.setblocking(False)
-    return listener

@@ -156,6 +156,9 @@ class RootPlan:
     state: Path
     dumpsys: Path
     properties: Path
+    run: Path
+    sys_writable: bool
+    programs: dict[str, str]  # in /product/bin, for this phone alone
     proc_files: dict[str, Path]  # path below /proc -> file that replaces it
     host_folders: tuple[Path, ...]  # shown read-only at their own paths (the Python launcher needs its interpreter)
 
@@ -171,12 +174,16 @@ def enter_root(plan: RootPlan) -> None:
     mount("tmpfs", root, "tmpfs", Mount.NO_SUID | Mount.NO_DEV, "size=16m,mode=755")
     bind(plan.system, root / "system", read_only=True)
     bind(plan.data, root / "data")
-    bind(plan.sys, root / "sys", read_only=True)
+    bind(plan.sys, root / "sys", read_only=not plan.sys_writable)
     _mount_proc(root, plan.proc_files)
     _mount_dev(root, plan)
     for folder in plan.host_folders:
         bind(folder, root / folder.relative_to("/"), read_only=True, recursive=True)
     _link_folders(root)
+    for name, text in plan.programs.items():
+        program = root / "product/bin" / name
+        program.write_text(text, "utf-8")
+        program.chmod(0o755)
     make_read_only(root)
     old = root / "mnt"
     os.chdir(root)
@@ -207,10 +214,11 @@ def _mount_dev(root: Path, plan: RootPlan) -> None:
     bind(plan.state, dev / "farm" / "state", read_only=True)
     bind(plan.dumpsys, dev / "farm" / "dumpsys", read_only=True)
     bind(plan.properties, dev / "__properties__")
+    bind(plan.run, dev / "farm" / "run")
 
 
 def _link_folders(root: Path) -> None:
-    for name in ("mnt", "vendor/lib64", "vendor/bin", "storage/self", "apex", "product", "odm", "usr"):
+    for name in ("mnt", "vendor/lib64", "vendor/bin", "storage/self", "apex", "product/bin", "odm", "usr"):
         (root / name).mkdir(parents=True, exist_ok=True)
     links = {
         "bin": "system/bin",

@@ -25,6 +25,7 @@ from farm.simulation.adbd import TOKEN_BYTES, DeviceConnection, Phase
 from farm.simulation.keys import parse_public_key
 from farm.simulation.link import Pace
 from farm.simulation.machine import DiskQuota, PushFuse
+from farm.simulation.process_tree import runs_server
 from farm.simulation.reaper import Reaper
 from farm.simulation.reverse import ReverseTable
 from farm.simulation.services import FEATURES, open_service
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from farm.simulation.line import ConnectionSource
     from farm.simulation.machine import Machine
 
-SERVER_PROGRAM = "tvm_rpc"
 KEPT_SERVICES = 1000  # what hosts asked for lately; a farm asks for tens per phone and minute
 
 
@@ -51,6 +51,7 @@ class LinkConfig:
     bytes_per_s: float | None = None
     latency_s: float = 0.0
     free_bytes: int | None = None  # on the disk; None: no limit of ours
+    shell_delay_s: float = 0.0  # before a shell begins
     state: str = "device"  # first word of the banner: device, recovery, sideload
 
     def to_record(self) -> dict[str, Any]:
@@ -253,7 +254,15 @@ class _Host:
 
     def _open_service(self, name: str, stream: Stream) -> None:
         self.phone.services.append(name)
-        open_service(self, name, stream)
+        delay_s = self.phone.config.shell_delay_s
+        if delay_s and name.startswith(("shell", "exec:")):
+            self.loop.call_later(delay_s, self._open_late, name, stream)
+        else:
+            open_service(self, name, stream)
+
+    def _open_late(self, name: str, stream: Stream) -> None:
+        if stream.is_open:
+            open_service(self, name, stream)
 
     def _verify(self, token: bytes, signature: bytes) -> bool:
         for key in self.phone.config.accepted_keys:
@@ -283,9 +292,9 @@ def signal_servers(number: signal.Signals, machine: Machine) -> int:
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
-            program = (entry / "cmdline").read_bytes().split(b"\0")[:2]
+            program = (entry / "cmdline").read_bytes()
             environment = (entry / "environ").read_bytes().split(b"\0")
-            if marker in environment and any(os.path.basename(word) == SERVER_PROGRAM.encode() for word in program):  # noqa: PTH119
+            if marker in environment and runs_server(program):
                 os.kill(int(entry.name), number)
                 count += 1
         except OSError:

@@ -18,7 +18,6 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -26,10 +25,8 @@ from typing import TYPE_CHECKING, NoReturn
 from farm.simulation import namespaces
 from farm.simulation.isolation import Isolation, enter_machine, enter_phone
 from farm.simulation.line import ConnectionSource
-from farm.simulation.machine import ARM64_DATA, ARM64_PRELOAD, Machine
-from farm.simulation.plain import PlainPhone
-from farm.simulation.sensors import DUMPSYS, PROC, SYS
-from farm.simulation.state import STATE_ENVIRONMENT, state_folder
+from farm.simulation.machine import Machine
+from farm.simulation.phone_plan import PhonePlan, machine_of, make_data_folders, root_plan
 from farm.simulation.system_image import SHELL_GROUPS, SHELL_UID
 
 if TYPE_CHECKING:
@@ -42,11 +39,6 @@ _REQUEST_BYTES = 1024
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_LIMIT_S = 5.0
-# As adbd sets it, /system/xbin first where Android has it last on the list of old releases.
-_PATH = (
-    "/product/bin:/apex/com.android.runtime/bin:/apex/com.android.art/bin:/system_ext/bin:/system/bin:/system/xbin"
-    ":/odm/bin:/vendor/bin:/vendor/xbin"
-)
 
 
 class ExitCode(IntEnum):
@@ -55,24 +47,6 @@ class ExitCode(IntEnum):
     ADBD_ENDED = 0  # `main` returned
     ADBD_FAILED = 70  # `main` raised: see the console log
     REBOOT = 75  # somebody on the phone asked for a reboot
-
-
-@dataclass(frozen=True, slots=True)
-class PhonePlan:
-    """What the processes need to know. Paths are on the host."""
-
-    name: str
-    directory: Path
-    isolation: Isolation
-    system: Path | None
-    data_bytes: int | None
-    expose_python: bool
-    arm64: Path | None
-
-    @property
-    def plain(self) -> PlainPhone:
-        """The same for a phone without namespaces."""
-        return PlainPhone(self.directory)
 
 
 def run_hardware(plan: PhonePlan, control: socket.socket, main: AdbdMain, lab: int) -> NoReturn:
@@ -89,7 +63,7 @@ def run_hardware(plan: PhonePlan, control: socket.socket, main: AdbdMain, lab: i
             if plan.data_bytes is not None:
                 data = plan.directory / "data"
                 namespaces.mount("tmpfs", data, "tmpfs", namespaces.Mount.NO_DEV, f"size={plan.data_bytes},mode=0771")
-        _make_data_folders(plan)
+        make_data_folders(plan)
         while True:
             # recv_fds would not set close-on-exec on what it receives; nothing is executed here.
             request, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 1)
@@ -182,7 +156,7 @@ def _run_init(plan: PhonePlan, line: socket.socket, main: AdbdMain, ready: int, 
             root = plan.plain.root
         else:
             namespaces.unshare(namespaces.CLONE_NEWNS)
-            namespaces.enter_root(_root_plan(plan))
+            namespaces.enter_root(root_plan(plan))
             namespaces.raise_loopback()
             socket.sethostname("localhost")
         _restore_properties(root)
@@ -190,7 +164,7 @@ def _run_init(plan: PhonePlan, line: socket.socket, main: AdbdMain, ready: int, 
         waker, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        machine = _machine(plan)
+        machine = machine_of(plan)
         adbd = os.fork()
         if adbd == 0:
             signal.set_wakeup_fd(-1)
@@ -240,7 +214,7 @@ def _run_adbd(plan: PhonePlan, line: socket.socket, machine: Machine, main: Adbd
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(machine.environment)
-        if plan.isolation is Isolation.FULL:
+        if plan.isolation is Isolation.FULL and not plan.rooted:
             os.setgroups(SHELL_GROUPS)
             os.setresgid(SHELL_UID, SHELL_UID, SHELL_UID)
             os.setresuid(SHELL_UID, SHELL_UID, SHELL_UID)
@@ -280,85 +254,11 @@ def _leave_lab(plan: PhonePlan, keep: int) -> None:
     sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
-def _make_data_folders(plan: PhonePlan) -> None:
-    """What Android keeps on /data, owned by the shell where the shell may write."""
-    data = plan.directory / "data"
-    modes = {
-        "": 0o771,
-        "local": 0o751,
-        "local/tmp": 0o771,
-        "app": 0o771,
-        "media": 0o770,
-        "media/0": 0o770,
-        "property": 0o700,
-        "system": 0o775,
-        "system/settings": 0o771,
-    }
-    for name, mode in modes.items():
-        folder = data / name
-        folder.mkdir(exist_ok=True)
-        folder.chmod(mode)
-        if plan.isolation is Isolation.FULL and name not in ("", "local", "system"):
-            os.chown(folder, SHELL_UID, SHELL_UID)
-    for name in ("properties", "properties/set"):
-        if plan.isolation is Isolation.FULL:
-            os.chown(plan.directory / name, SHELL_UID, SHELL_UID)
-
-
 def _restore_properties(root: Path) -> None:
     """Properties that survive a reboot (persist.*) are set again."""
     target = root / "dev/__properties__/set"
     for saved in (root / "data/property").iterdir():
         (target / saved.name).write_bytes(saved.read_bytes())
-
-
-def _root_plan(plan: PhonePlan) -> namespaces.RootPlan:
-    assert plan.system is not None
-    directory = plan.directory
-    return namespaces.RootPlan(
-        mount_point=directory / "root",
-        system=plan.system,
-        data=directory / "data",
-        sys=directory / SYS,
-        state=state_folder(directory),
-        dumpsys=directory / DUMPSYS,
-        properties=directory / "properties",
-        proc_files={
-            "cpuinfo": directory / PROC / "cpuinfo",
-            "meminfo": directory / PROC / "meminfo",
-            "sys/kernel/random/boot_id": directory / PROC / "boot_id",
-        },
-        host_folders=(*(_python_folders() if plan.expose_python else ()), *filter(None, [plan.arm64])),
-    )
-
-
-def _python_folders() -> tuple[Path, ...]:
-    """The host's interpreter, its library and its packages: what the Python launcher of tvm_rpc needs."""
-    wanted = [Path("/usr"), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()]
-    return tuple(
-        folder for folder in dict.fromkeys(wanted) if not any(folder != o and folder.is_relative_to(o) for o in wanted)
-    )
-
-
-def _machine(plan: PhonePlan) -> Machine:
-    environment = {
-        "PATH": _PATH,
-        "ANDROID_ROOT": "/system",
-        "ANDROID_DATA": "/data",
-        "ANDROID_STORAGE": "/storage",
-        "EXTERNAL_STORAGE": "/sdcard",
-        "HOME": "/",
-        "HOSTNAME": "localhost",
-        "LOGNAME": "shell",
-        "USER": "shell",
-        "SHELL": "/bin/sh",
-        "TMPDIR": "/data/local/tmp",
-        STATE_ENVIRONMENT: "/dev/farm/state",
-    }
-    if plan.arm64 is not None:
-        data = plan.directory / "data" if plan.isolation is Isolation.NONE else Path("/data")
-        environment |= {"LD_PRELOAD": str(plan.arm64 / ARM64_PRELOAD), ARM64_DATA: str(data)}
-    return plan.plain.machine(environment) if plan.isolation is Isolation.NONE else Machine(environment=environment)
 
 
 def _sweep() -> None:

@@ -56,6 +56,7 @@ class PlainPhone:
             "storage/self/primary": directory / "data/media/0",
             "dev/farm/state": state_folder(directory),
             "dev/farm/dumpsys": directory / DUMPSYS,
+            "dev/farm/run": directory / "run",
             "dev/__properties__": directory / "properties",
             "proc/cpuinfo": directory / PROC / "cpuinfo",
             "proc/meminfo": directory / PROC / "meminfo",

@@ -11,21 +11,21 @@ import re
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from farm.simulation.state import PhoneState
+from farm.simulation import clocks
+from farm.simulation.battery import battery_text, power_supply_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from farm.simulation.profiles import Profile, ThermalZone
+    from farm.simulation.state import PhoneState
 
 SYS = "sys"  # folder under the phone's directory that becomes /sys
 DUMPSYS = "dumpsys"  # ... that `dumpsys` reads
 PROC = "proc"  # ... whose files replace those of /proc
 
 _UNITS_PER_DEGREE = {"mc": 1000, "dc": 10, "c": 1}
-_CPU = "/sys/devices/system/cpu"
-_KGSL = "/sys/class/kgsl/kgsl-3d0"
 # TemperatureType of android.hardware.thermal -> our group. Types not listed keep their captured value.
 _HAL_GROUPS = {0: "cpu", 1: "gpu", 2: "battery", 3: "skin", 5: "skin", 9: "cpu"}
 _SKIN = 3
@@ -41,14 +41,17 @@ def render(profile: Profile, state: PhoneState) -> dict[str, str]:
     }
     if profile.thermalservice:
         files[f"{DUMPSYS}/thermalservice"] = thermalservice_text(profile.thermalservice, state)
-    for path, text in (*_thermal_zones(profile.zones, state), *_clocks(profile.sysfs, state)):
+    technology = re.search(r"^  technology: (.*)$", profile.battery, re.MULTILINE)
+    supply = power_supply_files(technology[1] if technology else "Li-ion", state)
+    moving = (*_thermal_zones(profile.zones, state), *clocks.clock_files(profile.sysfs, state))
+    for path, text in (*moving, *supply.items()):
         files[path.removeprefix("/")] = text
     return files
 
 
 def render_constant(profile: Profile) -> dict[str, str]:
     """Every file that stays the same for the phone's life, by its path under the phone's directory."""
-    files = {path.removeprefix("/"): text for path, text in profile.sysfs.items()}
+    files = {path.removeprefix("/"): text for path, text in clocks.constant_files(profile.sysfs).items()}
     for number, zone in enumerate(profile.zones):
         files[f"sys/class/thermal/thermal_zone{number}/type"] = f"{zone.type}\n"
     files[f"{PROC}/cpuinfo"] = profile.cpuinfo
@@ -56,13 +59,26 @@ def render_constant(profile: Profile) -> dict[str, str]:
     return files
 
 
-def apply_state(phone_directory: Path, profile: Profile, state: PhoneState) -> None:
+def write_links(phone_directory: Path, profile: Profile) -> None:
+    """Symbolic links of /sys."""
+    for path, says in clocks.links(profile.sysfs).items():
+        link = phone_directory / path.removeprefix("/")
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(says)
+
+
+def apply_state(
+    phone_directory: Path, profile: Profile, state: PhoneState, captured: Mapping[str, str] | None = None
+) -> None:
     """Write what changed with the state; a reader on the phone sees each file whole, old or new.
+
+    `captured` files, by their path under the phone's directory, say what they say instead.
 
     Raises:
         OSError: the phone's directory cannot be written.
     """
-    write_files(phone_directory, render(profile, state))
+    write_files(phone_directory, render(profile, state) | dict(captured or {}))
 
 
 def write_files(phone_directory: Path, files: Mapping[str, str]) -> None:
@@ -87,25 +103,6 @@ def write_files(phone_directory: Path, files: Mapping[str, str]) -> None:
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         temporary.write_bytes(data)
         temporary.replace(target)
-
-
-def battery_text(template: str, state: PhoneState) -> str:
-    """`dumpsys battery` with the state's level, charge, voltage and temperature.
-
-    Only the first block is touched: vendors append lines with the same words in them (`charge counter:`,
-    `current now:`), and those stay as captured.
-    """
-    values = {
-        "AC powered": "false",
-        "USB powered": "true" if state.usb_powered else "false",
-        "status": str(int(state.battery_status)),
-        "level": str(state.battery_level),
-        "voltage": str(state.battery_voltage_mv),
-        "temperature": f"{state.battery_temp_c * 10:.0f}",
-    }
-    for name, value in values.items():
-        template = re.sub(rf"^  {name}: .*$", f"  {name}: {value}", template, count=1, flags=re.MULTILINE)
-    return template
 
 
 def thermalservice_text(template: str, state: PhoneState) -> str:
@@ -139,27 +136,3 @@ def _thermal_zones(zones: tuple[ThermalZone, ...], state: PhoneState) -> Iterabl
 
 def _degrees(zone: ThermalZone) -> float:
     return zone.value / _UNITS_PER_DEGREE[zone.unit]
-
-
-def _clocks(sysfs: Mapping[str, str], state: PhoneState) -> Iterable[tuple[str, str]]:
-    """What the governors still allow."""
-    for path, text in sysfs.items():
-        if path.startswith(_CPU) and path.endswith("/cpuinfo_max_freq"):
-            folder = path.removesuffix("/cpuinfo_max_freq")
-            steps = _numbers(sysfs.get(f"{folder}/scaling_available_frequencies", "")) or [int(text)]
-            yield f"{folder}/scaling_max_freq", f"{_allowed(int(text), steps, state.clock_scale)}\n"
-    steps = _numbers(sysfs.get(f"{_KGSL}/gpu_available_frequencies", ""))
-    if steps:
-        allowed = _allowed(max(steps), steps, state.clock_scale)
-        yield f"{_KGSL}/max_gpuclk", f"{allowed}\n"
-        yield f"{_KGSL}/thermal_pwrlevel", f"{sorted(steps, reverse=True).index(allowed)}\n"
-        yield f"{_KGSL}/temp", f"{state.temps_c['gpu'] * 1000:.0f}\n"
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split()]
-
-
-def _allowed(maximum: int, steps: list[int], scale: float) -> int:
-    """The highest step not above `scale` of the maximum; the lowest step when none is."""
-    return max((step for step in [*steps, maximum] if step <= maximum * scale), default=min(steps))

@@ -1,10 +1,11 @@
 """What a virtual phone's sensors, battery and faults say right now: one frozen value, kept in one folder per phone.
 
-The lab process is the only writer. `write_state` puts two forms of the same value into `<phone dir>/state/`, each
+The lab process is the only writer. `write_state` puts the same value in several forms into `<phone dir>/state/`, each
 replaced whole (write + rename), so that a reader never sees half of one:
 
 - `state.json`   for Python readers: the fields of `PhoneState`;
-- `kernel_fault` for `tvm_rpc`: one word of `KernelFault`, read before each call into a kernel.
+- `kernel_fault` for `tvm_rpc`: one word of `KernelFault`, read before each call into a kernel;
+- `kernel_log` and `hang_dumpsys` (there or not) for `dmesg` and `dumpsys`.
 
 The *folder* is what the phone mounts (read-only): a bind mount of the files themselves would keep showing the old ones
 after a rename. Programs on the phone find it through the environment variable `FARM_VIRTUAL_STATE`.
@@ -18,12 +19,12 @@ import uuid
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 STATE_ENVIRONMENT = "FARM_VIRTUAL_STATE"
@@ -53,12 +54,25 @@ class BatteryStatus(IntEnum):
     FULL = 5
 
 
+class BatteryHealth(IntEnum):
+    """Android's verdict on a battery, as `dumpsys battery` prints it (android.os.BatteryManager.BATTERY_HEALTH_*)."""
+
+    UNKNOWN = 1
+    GOOD = 2
+    OVERHEAT = 3
+    DEAD = 4
+    OVER_VOLTAGE = 5
+    FAILURE = 6
+    COLD = 7
+
+
 class KernelFault(StrEnum):
     """How the next kernel called on the phone misbehaves."""
 
     NONE = "none"
     SEGFAULT = "segfault"  # the session's worker dies of SIGSEGV
     IGNORE_SIGTERM = "ignore_sigterm"  # it spins for ever and SIGTERM does nothing, as in a stuck driver
+    UNKILLABLE = "unkillable"  # it spins, and for `unkillable_s` something of it outlives SIGKILL
     WRONG_NUMBERS = "wrong_numbers"  # it returns, having written nonsense
 
 
@@ -67,7 +81,8 @@ class PhoneState:
     """One moment of a virtual phone.
 
     `temps_c` has the groups `cpu`, `gpu`, `skin` and `battery` (degrees Celsius); the profile says which thermal zone
-    belongs to which group. `clock_scale` is the share of the maximum clock that the governor still allows.
+    belongs to which group. `clock_scale` is the share of the maximum clock that the governor still allows. `knobs`
+    are the files below /sys that root wrote since boot: path -> text.
     """
 
     boot_id: str = ""
@@ -75,11 +90,25 @@ class PhoneState:
     battery_level: int = 85  # percent
     battery_status: BatteryStatus = BatteryStatus.CHARGING
     battery_voltage_mv: int = 4100
+    battery_current_ma: float = 450.0  # into the battery; negative while it drains
+    battery_health: BatteryHealth = BatteryHealth.GOOD
+    battery_cycles: int = 120
+    battery_full_uah: int = 4_800_000  # what it holds now
+    battery_design_uah: int = 5_000_000  # what it held when new
+    charging_enabled: bool = True  # the battery may take current
+    input_suspended: bool = False  # the cable feeds nothing, though it is in
     usb_powered: bool = True
     temps_c: Mapping[str, float] = field(default_factory=lambda: dict(_IDLE_TEMPERATURES))
     throttling: ThrottlingStatus = ThrottlingStatus.NONE
     clock_scale: float = 1.0
+    cpu_busy: float | None = None  # share of one core or more, 0 to 1; None: clocks stay as captured
+    gpu_busy: float | None = None
+    gpu_resets: int = 0
+    knobs: Mapping[str, str] = field(default_factory=dict)
     kernel_fault: KernelFault = KernelFault.NONE
+    unkillable_s: float = 0.0
+    kernel_log: tuple[str, ...] = ()  # since boot
+    dumpsys_hangs: bool = False
     disk_free_bytes: int | None = None  # None: as much as the host has
 
     def __post_init__(self) -> None:
@@ -104,26 +133,6 @@ def new_boot_id() -> str:
     return str(uuid.uuid4())
 
 
-def throttling_of(skin_c: float) -> tuple[ThrottlingStatus, float]:
-    """Severity and remaining clock share for a skin temperature.
-
-    The steps lie in the range of the captured `dumpsys thermalservice` outputs (skin, light: 36 to 39 degrees; severe:
-    42 to 50); the clock shares are the simulation's own.
-    """
-    steps = (
-        (55.0, ThrottlingStatus.SHUTDOWN, 0.2),
-        (52.0, ThrottlingStatus.EMERGENCY, 0.25),
-        (47.0, ThrottlingStatus.CRITICAL, 0.4),
-        (45.0, ThrottlingStatus.SEVERE, 0.55),
-        (43.0, ThrottlingStatus.MODERATE, 0.7),
-        (39.0, ThrottlingStatus.LIGHT, 0.85),
-    )
-    for threshold_c, status, scale in steps:
-        if skin_c >= threshold_c:
-            return status, scale
-    return ThrottlingStatus.NONE, 1.0
-
-
 def state_folder(phone_directory: Path) -> Path:
     """Where a phone's state lives on the host; mounted read-only inside the phone."""
     return phone_directory / "state"
@@ -139,8 +148,16 @@ def write_state(phone_directory: Path, state: PhoneState) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     record = asdict(state)
     record["temps_c"] = dict(state.temps_c)
+    record["knobs"] = dict(state.knobs)
     _replace(folder / "state.json", json.dumps(record, indent=1) + "\n")
-    _replace(folder / "kernel_fault", f"{state.kernel_fault.value}\n")
+    seconds = f" {state.unkillable_s:g}" if state.kernel_fault is KernelFault.UNKILLABLE else ""
+    _replace(folder / "kernel_log", "".join(f"{line}\n" for line in state.kernel_log))
+    hangs = folder / "hang_dumpsys"
+    if state.dumpsys_hangs:
+        hangs.touch()
+    else:
+        hangs.unlink(missing_ok=True)
+    _replace(folder / "kernel_fault", f"{state.kernel_fault.value}{seconds}\n")
 
 
 def read_state(folder: Path) -> PhoneState:
@@ -151,13 +168,26 @@ def read_state(folder: Path) -> PhoneState:
         ValueError: the file is not ours.
     """
     record = json.loads((folder / "state.json").read_text("utf-8"))
+    return PhoneState(**changes_from_record(record))
+
+
+def changes_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a state, some or all, as they stand in state.json.
+
+    Raises:
+        ValueError: a field that no state has, or a value that it cannot have.
+    """
     unknown = set(record) - {item.name for item in fields(PhoneState)}
     if unknown:
-        raise ValueError(f"unknown fields in {folder}/state.json: {sorted(unknown)}")
-    record["battery_status"] = BatteryStatus(record["battery_status"])
-    record["throttling"] = ThrottlingStatus(record["throttling"])
-    record["kernel_fault"] = KernelFault(record["kernel_fault"])
-    return PhoneState(**record)
+        raise ValueError(f"unknown fields of a state: {sorted(unknown)}")
+    kinds: Mapping[str, Callable[[Any], Any]] = {
+        "battery_status": BatteryStatus,
+        "battery_health": BatteryHealth,
+        "throttling": ThrottlingStatus,
+        "kernel_fault": KernelFault,
+        "kernel_log": tuple,
+    }
+    return {name: kinds[name](value) if name in kinds else value for name, value in record.items()}
 
 
 def _replace(path: Path, text: str) -> None:

@@ -24,7 +24,6 @@ _NOT_LINKED = frozenset({"sh", "su", "login", "reboot", "halt", "poweroff", "pas
 # On every phone, but not in Debian's toybox: taken from the host if they need nothing beyond the C library.
 _FROM_HOST = ("dd", "tr", "diff", "stty", "awk", "expr")
 _C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
-_QUIET_PROGRAMS = ("svc", "input", "am", "wm")  # print nothing when all went well, and nothing can go wrong here
 _ACCOUNTS = "root:x:0:0::/:/system/bin/sh\nsystem:x:1000:1000::/:/system/bin/sh\nshell:x:2000:2000::/:/system/bin/sh\n"
 _GROUPS = {
     "root": 0, "system": 1000, "input": 1004, "log": 1007, "adb": 1011, "sdcard_rw": 1015, "sdcard_r": 1028,
@@ -55,8 +54,18 @@ def device_programs(shell: str = "/system/bin/sh", root: str = "") -> dict[str, 
     for entry in resources.files("farm.simulation.programs").iterdir():
         if entry.is_file() and not entry.name.endswith(".py"):
             programs[entry.name] = entry.read_text("utf-8").replace("@SHELL@", shell).replace("@ROOT@", root)
-    programs |= dict.fromkeys(_QUIET_PROGRAMS, f"#!{shell}\nexit 0\n")
     return programs
+
+
+def superuser_program(shell: str = "/system/bin/sh") -> str:
+    """`su` of a rooted phone, whose shell is root already: su [USER] [-c COMMAND | COMMAND ...]."""
+    return f"""\
+#!{shell}
+case ${{1-}} in root | 0) shift ;; esac
+[ "${{1-}}" = -c ] && shift
+[ $# -gt 0 ] || exec {shell}
+exec {shell} -c "$*"
+"""
 
 
 @cache

@@ -28,11 +28,12 @@ from farm.core.errors import HostError
 from farm.simulation import phone_processes
 from farm.simulation.isolation import Isolation, detect_isolation
 from farm.simulation.line import CONNECTION_MESSAGE, ConnectionSource, Line, line_pair
-from farm.simulation.phone_processes import ExitCode, PhonePlan
+from farm.simulation.phone_plan import RUN, PhonePlan
+from farm.simulation.phone_processes import ExitCode
 from farm.simulation.profiles import ARM64_ABI, VIRTUAL_ABI, format_properties, load_profile, serial_of
-from farm.simulation.sensors import DUMPSYS, SYS, apply_state, render_constant, write_files
+from farm.simulation.sensors import DUMPSYS, SYS, apply_state, render_constant, write_files, write_links
 from farm.simulation.state import PhoneState, new_boot_id, read_state, state_folder, write_state
-from farm.simulation.system_image import build_system, device_programs, find_userland
+from farm.simulation.system_image import build_system, device_programs, find_userland, superuser_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,7 @@ class WorldSpec:
     data_bytes: int | None = None  # /data is a tmpfs of this size: `df` and ENOSPC are real. None: a folder of the host
     expose_python: bool = False  # the runtime bundle is the Python launcher, which needs the host's interpreter
     arm64: Path | None = None  # an arm64 phone: the folder of `farm.simulation.arm64`, shown at its own path
+    rooted: bool = False  # its shell is root, as after `adb root`: clocks can be set
 
     @property
     def serial(self) -> str:
@@ -217,9 +219,10 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
     """Lay out the phone's folder on the host."""
     profile = load_profile(spec.profile)
     directory = spec.directory.resolve()
-    for name in ("root", "data", SYS, DUMPSYS, "properties/set"):
+    for name in ("root", "data", SYS, DUMPSYS, "properties/set", RUN):
         (directory / name).mkdir(parents=True, exist_ok=True)
     write_files(directory, render_constant(profile))
+    write_links(directory, profile)
     system: Path | None = None
     if isolation is not Isolation.NONE:
         userland = find_userland()
@@ -237,9 +240,13 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
         data_bytes=spec.data_bytes,
         expose_python=spec.expose_python,
         arm64=spec.arm64,
+        rooted=spec.rooted,
     )
     if isolation is Isolation.NONE:
-        plan.plain.lay_out(device_programs("/bin/sh", root=str(plan.plain.root)))
+        programs = device_programs("/bin/sh", root=str(plan.plain.root))
+        if spec.rooted:
+            programs["su"] = superuser_program("/bin/sh")
+        plan.plain.lay_out(programs)
     return plan
 
 
@@ -250,11 +257,13 @@ def _begin_boot(spec: WorldSpec) -> None:
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     folder = state_folder(directory)
     state = read_state(folder) if (folder / "state.json").is_file() else PhoneState()
-    state = replace(state, boot_id=new_boot_id(), booted_at_s=now)
+    state = replace(state, boot_id=new_boot_id(), booted_at_s=now, knobs={}, gpu_resets=0, kernel_log=())
     write_state(directory, state)
     apply_state(directory, profile, state)
     properties = directory / "properties"
-    text = format_properties(profile.properties(spec.serial, ARM64_ABI if spec.arm64 else VIRTUAL_ABI))
+    text = format_properties(
+        profile.properties(spec.serial, ARM64_ABI if spec.arm64 else VIRTUAL_ABI, rooted=spec.rooted)
+    )
     (properties / "all").write_bytes(text.encode("utf-8", "surrogateescape"))
     for stale in (properties / "set").iterdir():
         stale.unlink()

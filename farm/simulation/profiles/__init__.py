@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VIRTUAL_ABI = "x86_64"  # what really runs on most virtual phones, whatever their getprop claims
 ARM64_ABI = "arm64-v8a"  # on a phone whose programs qemu runs
 ARM64_SUFFIX = "+arm64"  # behind a profile's name: a phone of that ABI
+ROOT_SUFFIX = "+root"  # behind a profile's name: its shell is root
 ABI_PROPERTY = "farm.virtual.abi"
 _SERIAL_DIGITS = "0123456789abcdef"
 _BLOCK = re.compile(r"^==> (\S+) <==\n(.*?)(?=^==> |\Z)", re.MULTILINE | re.DOTALL)
@@ -58,13 +59,15 @@ class Profile:
     battery: str  # dumpsys battery
     thermalservice: str  # dumpsys thermalservice; empty: this Android has no such service
 
-    def properties(self, serial: str, abi: str = VIRTUAL_ABI) -> dict[str, str]:
+    def properties(self, serial: str, abi: str = VIRTUAL_ABI, *, rooted: bool = False) -> dict[str, str]:
         """The phone's properties with its own serial number and the ABI that really runs."""
         found: dict[str, str] = dict(_PROPERTY.findall(self.getprop))
         for name in _SERIAL_NAMES & found.keys():
             found[name] = serial
         found["ro.serialno"] = found["ro.boot.serialno"] = serial
         found[ABI_PROPERTY] = abi
+        if rooted:
+            found |= {"ro.debuggable": "1", "ro.build.type": "userdebug", "service.adb.root": "1"}
         return found
 
 
@@ -101,10 +104,21 @@ def load_profile(name: str) -> Profile:
     )
 
 
-def split_profile(text: str) -> tuple[str, bool]:
-    """The profile of `NAME` or `NAME+arm64`, and whether qemu runs its programs (farm.simulation.arm64)."""
-    name = text.removesuffix(ARM64_SUFFIX)
-    return name, name != text
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `NAME`, `NAME+arm64`, `NAME+root` or both behind a profile's name ask for."""
+
+    profile: str
+    arm64: bool  # qemu runs its programs (farm.simulation.arm64)
+    rooted: bool
+
+
+def choose(text: str) -> Choice:
+    """Read a profile's name and what stands behind it."""
+    name, *suffixes = text.split("+")
+    unknown = sorted({f"+{suffix}" for suffix in suffixes} - {ARM64_SUFFIX, ROOT_SUFFIX})
+    # A suffix that nobody knows makes a profile that does not exist: who loads it says so.
+    return Choice("".join([name, *unknown]), ARM64_SUFFIX[1:] in suffixes, ROOT_SUFFIX[1:] in suffixes)
 
 
 def serial_of(phone: str, profile: Profile) -> str:

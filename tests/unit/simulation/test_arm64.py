@@ -10,7 +10,7 @@ import pytest
 from farm.simulation import arm64, arm64_downloads
 from farm.simulation.arm64 import Arm64ToolsError, find_tools, is_whole
 from farm.simulation.arm64_downloads import DownloadError, fetch_debian, fetch_wheels
-from farm.simulation.profiles import load_profile, split_profile
+from farm.simulation.profiles import Choice, choose, load_profile
 
 ON_X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="arm64 phones are emulated on x86-64 hosts")
 
@@ -108,6 +108,7 @@ def test_hashes_known_here_are_those_of_the_lock():
 
 
 def test_what_stands_behind_a_profiles_name_decides_its_abi():
-    assert split_profile("galaxy-s9+arm64") == ("galaxy-s9", True)
-    assert split_profile("galaxy-s9") == ("galaxy-s9", False)
+    assert choose("galaxy-s9+arm64") == Choice("galaxy-s9", arm64=True, rooted=False)
+    assert choose("galaxy-s9+root") == Choice("galaxy-s9", arm64=False, rooted=True)
+    assert choose("galaxy-s9+toast").profile == "galaxy-s9+toast"
     assert load_profile("galaxy-s9").properties("s", "arm64-v8a")["farm.virtual.abi"] == "arm64-v8a"

@@ -1,13 +1,13 @@
 import pytest
 
 from farm.core.errors import UserError
+from farm.simulation.physics import throttling_of
 from farm.simulation.state import (
     KernelFault,
     PhoneState,
     ThrottlingStatus,
     read_state,
     state_folder,
-    throttling_of,
     write_state,
 )
 
@@ -29,7 +29,11 @@ def test_what_is_written_is_read(tmp_path):
 def test_writing_leaves_no_other_files(tmp_path):
     write_state(tmp_path, PhoneState())
     write_state(tmp_path, PhoneState(battery_level=1))
-    assert sorted(path.name for path in state_folder(tmp_path).iterdir()) == ["kernel_fault", "state.json"]
+    assert sorted(path.name for path in state_folder(tmp_path).iterdir()) == [
+        "kernel_fault",
+        "kernel_log",
+        "state.json",
+    ]
 
 
 def test_foreign_fields_are_refused(tmp_path):

@@ -1,0 +1,87 @@
+"""What a phone's processes are and use, read on the host from the phone's init downwards."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+SERVER_PROGRAM = b"tvm_rpc"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a phone."""
+
+    pid: int  # on the host
+    parent: int
+    name: str
+    own_s: float  # CPU time
+    collected_s: float  # of children that ended
+    is_server: bool  # runs tvm_rpc: the server itself or one of its sessions
+
+
+def runs_server(command_line: bytes) -> bool:
+    """Whether a process runs tvm_rpc: itself, or as the script of an interpreter, or under qemu."""
+    words = command_line.split(b"\0")[:2]
+    return any(PurePosixPath(os.fsdecode(word)).name == os.fsdecode(SERVER_PROGRAM) for word in words if word)
+
+
+def read_tree(root: int) -> list[Process]:
+    """Every living process from `root` down, parents before their children. Those that end meanwhile are left out."""
+    found: list[Process] = []
+    waiting = [(root, 0)]
+    while waiting:
+        pid, parent = waiting.pop()
+        process = _process(pid, parent)
+        if process is not None:
+            found.append(process)
+            waiting += [(child, pid) for child in _children(pid)]
+    return found
+
+
+def sessions_of(tree: list[Process]) -> set[int]:
+    """The processes that serve sessions: a tvm_rpc whose parent is one, and whatever it started."""
+    servers = {process.pid for process in tree if process.is_server}
+    sessions: set[int] = set()
+    for process in tree:
+        if process.parent in sessions or (process.is_server and process.parent in servers):
+            sessions.add(process.pid)
+    return sessions
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal."""
+    try:
+        return _fields(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace"))[0] in {"T", "t"}
+    except OSError:
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
+    except OSError:
+        return children
+    return children
+
+
+def _process(pid: int, parent: int) -> Process | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    name = stat.partition("(")[2].rpartition(")")[0]
+    user, system, collected_user, collected_system = (int(ticks) / _TICKS_PER_S for ticks in _fields(stat)[11:15])
+    return Process(
+        pid, parent, name, user + system, collected_user + collected_system, is_server=runs_server(command_line)
+    )
+
+
+def _fields(stat: str) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may hold blanks and parentheses (proc(5))."""
+    return stat.rpartition(")")[2].split()
