@@ -56,6 +56,8 @@ class Progress:
                 return self._end(job, event.kind.removeprefix("job."), _because(data))
             case "lease.expiring":
                 return f"{self.name(job)}: the lease ends in {format_duration(data['left_s'])}, unless it is extended"
+            case "lease.hot":
+                return f"{self.name(job)}: its phone is too hot: {data.get('reason')}"
             case _:
                 return ""
 

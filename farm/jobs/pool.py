@@ -16,7 +16,7 @@ from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Heat, Life, Service
 from farm.core.errors import FarmError, PhoneError, UserError
 from farm.core.job import Job
-from farm.core.requests import Lease, LeaseRequest
+from farm.core.requests import Lease, LeaseClass, LeaseRequest
 from farm.jobs.planning import request_of, usable
 from farm.jobs.ports import Devices, Leases
 
@@ -245,8 +245,10 @@ class Pool:
             NotInPoolError: it is not in the pool.
         """
         self.check(lease_id)
-        self._left[self._held.pop(lease_id).device] = OTHERS_WAIT
-        self._leases.release(lease_id, OTHERS_WAIT)
+        device = self._held.pop(lease_id).device
+        shut = next((view.closed.get(LeaseClass.TUNE) for view in self._devices.views() if view.name == device), None)
+        self._left[device] = OTHERS_WAIT if shut is None else f"given back: {shut}"
+        self._leases.release(lease_id, self._left[device])
         self._look_soon()
 
     # --- what happens ---

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from farm.core.allocator_events import AllocatorEvent, LeaseEnded, LeaseExtended
-from farm.core.device import DeviceView, Life
+from farm.core.device import DeviceView, Heat, Life
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.events import Event, EventLog
 from farm.core.requests import Lease
@@ -157,6 +157,7 @@ class Holdings:
         held = self.by_device.get(view.name)
         if held is None or held.ending:
             return
+        self._tell_heat(held, view)
         lost = PhoneLostError.of(view)
         reason = lost.message
         match fate(view.life, awaited=held.awaited, ends_with_session=held.ends_with_session):
@@ -173,6 +174,16 @@ class Holdings:
                 self.revoke(held, lost, reason)
             case Fate.AWAITED:
                 pass
+
+    def _tell_heat(self, held: Held, view: DeviceView) -> None:
+        """A phone above a hard limit stays with its holder, who should know why it is slow, or leave it in peace."""
+        hot = view.heat is not Heat.OK
+        if hot and not held.told_hot:
+            why = view.closed.get(held.lease.request.lease_class)
+            reason = why.reason if why is not None else "it is too warm"
+            kind, subject, data = told("lease.hot", held.lease, job=held.lease.request.job, reason=reason)
+            self._events.publish(kind, subject, **data)
+        held.told_hot = hot
 
     def stop(self, reason: str) -> None:
         """End every lease but people's: those go on after the restart, and only their sessions end."""

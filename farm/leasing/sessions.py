@@ -60,6 +60,7 @@ class Held:
     lent: bool = False  # its holder may have another bundle on the phone than its own
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     phone_closed: bool = False  # its last session was ended by the phone's side
+    told_hot: bool = False  # its holder knows that the phone is above a hard limit
     awaited: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()

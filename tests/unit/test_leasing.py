@@ -7,7 +7,7 @@ import pytest
 
 from farm.config import UserConfig
 from farm.core.allocator_events import AllocatorPolicy
-from farm.core.device import Heat, Life, Service
+from farm.core.device import Closed, Heat, Life, Service
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector, SelectorError
@@ -55,6 +55,38 @@ async def test_a_lease_has_a_fence_of_its_epoch_that_grows():
     third = await lab.want()
     assert third.device == first.device
     assert third.fence > second.fence
+
+
+async def test_the_holder_of_a_phone_that_gets_too_hot_is_told_once_and_keeps_it():
+    lab = Lab("a")
+    lease = await lab.want()
+    hot = {each: Closed("skin 50.0 °C is above 48 °C for any lease", 60.0) for each in LeaseClass}
+    for opens_in_s in (60.0, 50.0):
+        lab.devices.become(
+            "a",
+            Life.READY,
+            heat=Heat.COOLING,
+            closed={each: replace(why, opens_in_s=opens_in_s) for each, why in hot.items()},
+        )
+    (told,) = [event for event in lab.events.since() if event.kind == "lease.hot"]
+    assert (told.subject, told.data["device"]) == (lease.id, "a")
+    assert told.data["reason"] == "skin 50.0 °C is above 48 °C for any lease"
+    assert [holder.lease for holder in lab.leasing.holders()] == [lease]
+    lab.devices.become("a", Life.READY, heat=Heat.OK, closed={})
+    lab.devices.become("a", Life.READY, heat=Heat.COOLING, closed=hot)
+    assert lab.told().count("lease.hot") == 2
+
+
+async def test_stock_keys_are_for_the_class_that_operators_say():
+    lab = Lab("a", policy=LeasePolicy(tvm_class={"android": LeaseClass.BENCH}))
+    lab.devices.become("a", Life.READY, closed={LeaseClass.BENCH: Closed("it is warm")})
+    waiting = asyncio.ensure_future(lab.leasing.request("Android", "alice", 1, PEER))
+    await settle()
+    (request,) = [each.request for each in lab.leasing.waiting()]
+    assert request.lease_class is LeaseClass.BENCH
+    assert lab.leasing.why([lab.leasing.waiting()[0].id]).popitem()[1] == "a: it is warm"
+    lab.devices.become("a", Life.READY, closed={})
+    assert await waiting
 
 
 async def test_release_serves_the_next_and_is_harmless_when_repeated():
