@@ -36,7 +36,9 @@ class Moment:
     throttle_status: int | None = None  # Android's PowerManager.THERMAL_STATUS_*: 0 none ... 6 shutdown
     battery_percent: float | None = None
     charging: bool | None = None
-    clock_hz: float | None = None  # of the fastest core that the work may run on
+    clock_hz: float | None = None  # the highest that the fastest core may have now: heat and governors lower it
+    gpu_clock_hz: float | None = None  # the same of the GPU
+    governors: str | None = None  # what chooses them below that, "schedutil, gpu msm-adreno-tz"
     neighbours: int | None = None  # other phones that work on the same hub
 
 
@@ -86,10 +88,15 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
     if low:
         said = f"the battery was at {min(low):.0f} % and not charging: the phone may save power"
         reasons.append(Reason("battery", Verdict.SUSPECT, said))
-    clocks = _known(conditions, "clock_hz")
-    if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
-        said = f"the clock was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
-        reasons.append(Reason("clock", Verdict.SUSPECT, said))
+    for code, whose in (("clock", "the clock"), ("gpu_clock", "the GPU's clock")):
+        clocks = _known(conditions, f"{code}_hz")
+        if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
+            said = f"{whose} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
+            reasons.append(Reason(code, Verdict.SUSPECT, said))
+    governors = dict.fromkeys(each.governors for each in conditions.moments if each.governors)
+    if len(governors) > 1:
+        said = f"the clocks' governors changed: {' -> '.join(governors)}"
+        reasons.append(Reason("governor", Verdict.SUSPECT, said))
     return tuple(reasons)
 
 

@@ -150,11 +150,20 @@ def test_what_was_asked_for_and_not_reached_is_said():
         (Moment(temperature_c=45.0), "temperature", Verdict.SUSPECT),
         (Moment(battery_percent=9.0), "battery", Verdict.SUSPECT),
         (Moment(clock_hz=1.0e9), "clock", Verdict.SUSPECT),
+        (Moment(gpu_clock_hz=0.4e9), "gpu_clock", Verdict.SUSPECT),
+        (Moment(governors="powersave"), "governor", Verdict.SUSPECT),
     ],
 )
 def test_conditions_speak_against_a_result(moment, code, verdict):
     before = Moment(
-        temperature_c=30.0, throttle_status=0, battery_percent=80.0, charging=False, clock_hz=2.0e9, neighbours=0
+        temperature_c=30.0,
+        throttle_status=0,
+        battery_percent=80.0,
+        charging=False,
+        clock_hz=2.0e9,
+        gpu_clock_hz=0.7e9,
+        governors="schedutil",
+        neighbours=0,
     )
     calm = Conditions(before=before, after=before)
     assert assess(a_run(noise(60)), NOMINAL_S, conditions=calm).verdict is Verdict.TRUSTED
