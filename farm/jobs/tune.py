@@ -154,25 +154,26 @@ class TuneExecutor:
         spec, pool = running.spec, running.pool
         assert isinstance(spec, TuneSpec)
         assert pool is not None
-        target = self._work.target(running, spec.target)
-        view = running.view
-        nominals = await asyncio.to_thread(self._nominals, view.name, epoch_of(view))
-        task = TuneTask.of(
-            spec,
-            target,
-            self._work.cache(running),
-            job=running.job.id,
-            search_s=search_s(spec.timeout_s),
-            nominals=nominals,
-        )
         host = PoolHost(**self._host_fields(running), pool=pool)
         try:
+            task = await self._task(running, spec)
             report = await self._work.run(running, WORKER, task.to_wire(), host)
         except (FarmError, asyncio.CancelledError) as error:
             if not host.kept and ends_job(running, error):
                 await self._salvage(running, host)
             raise
         return {**report, "target": spec.target, "devices": list(pool.had)}
+
+    async def _task(self, running: Running, spec: TuneSpec) -> TuneTask:
+        view = running.view
+        return TuneTask.of(
+            spec,
+            self._work.target(running, spec.target),
+            self._work.cache(running),
+            job=running.job.id,
+            search_s=search_s(spec.timeout_s),
+            nominals=await asyncio.to_thread(self._nominals, view.name, epoch_of(view)),
+        )
 
     async def keep_left(self, running: Running) -> None:
         """Keep what the attempts of a job measured that ends while it waits for the next one."""
@@ -181,9 +182,9 @@ class TuneExecutor:
     async def _salvage(self, running: Running, host: KeepingHost) -> None:
         spec = running.spec
         assert isinstance(spec, TuneSpec)
-        cache = self._work.cache(running)
-        task = SalvageTask(job=running.job.id, name=spec.name, cache=cache, prior=spec.prior)
         try:
+            cache = self._work.cache(running)
+            task = SalvageTask(job=running.job.id, name=spec.name, cache=cache, prior=spec.prior)
             await self._work.run(running, SALVAGE, asdict(task), host, limit_s=SALVAGE_S)
         except FarmError as error:
             running.log(f"what was measured could not be kept: {error.message}", "warning")

@@ -188,27 +188,49 @@ async def test_records_that_are_not_in_the_store_are_not_kept(host):
     assert not host.kept
 
 
-async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without_a_phone(host):
-    class Work:
-        def host_fields(self, running):
-            return {"running": running, "keys": None, "gate": None, "poison": None, "kills": None}
+class Work:
+    """Runs the worker that keeps what is left, and no other."""
 
-        def cache(self, running):
-            return "/cache/default"
+    def host_fields(self, running):
+        return {"running": running, "keys": None, "gate": None, "poison": None, "kills": None}
 
-        async def run(self, running, worker, payload, host, *, limit_s):
-            self.ran = worker, payload, limit_s
-            await host.serve("records.keep", RECORDS)
-            raise HostError("it died")
+    def cache(self, running):
+        return "/cache/default"
 
+    def target(self, running, text):
+        raise UserError("no such target")
+
+    async def run(self, running, worker, payload, host, *, limit_s):
+        self.ran = worker, payload, limit_s
+        await host.serve("records.keep", RECORDS)
+        raise HostError("it died")
+
+
+SALVAGED = (SALVAGE, {"job": "j1", "name": "net", "cache": "/cache/default", "prior": A}, SALVAGE_S)
+
+
+@pytest.fixture
+def tuning():
     said = []
-    keeper, work = Keeper(), Work()
+    job = SimpleNamespace(id="j1", attempts=1, uncounted=0, max_attempts=3)
     spec = TuneSpec(model=B, name="net", on="android", prior=A)
-    running = SimpleNamespace(job=SimpleNamespace(id="j1"), spec=spec, log=lambda *line: said.append(line))
-    await TuneExecutor(work, keeper, Artifacts(), dict).keep_left(running)
-    assert work.ran == (SALVAGE, {"job": "j1", "name": "net", "cache": "/cache/default", "prior": A}, SALVAGE_S)
+    return SimpleNamespace(job=job, spec=spec, pool=Pool(), said=said, log=lambda *line: said.append(line))
+
+
+async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without_a_phone(tuning):
+    keeper, work = Keeper(), Work()
+    await TuneExecutor(work, keeper, Artifacts(), dict).keep_left(tuning)
+    assert work.ran == SALVAGED
     assert keeper.kept == {**RECORDS, "job": "j1"}
-    assert said == [("what was measured could not be kept: it died", "warning")]
+    assert tuning.said == [("what was measured could not be kept: it died", "warning")]
+
+
+async def test_what_a_job_measured_whose_next_attempt_cannot_begin_is_kept(tuning):
+    tuning.view = SimpleNamespace()
+    work = Work()
+    with pytest.raises(UserError, match="no such target"):
+        await TuneExecutor(work, Keeper(), Artifacts(), dict).run(tuning)
+    assert work.ran == SALVAGED
 
 
 @pytest.mark.parametrize(
