@@ -269,7 +269,8 @@ def _available_s(state: State, device: str, waiting: Waiting, now_s: float) -> f
     at_s = now_s if holding is None else _given_back_s(state, holding, waiting, now_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s
-        at_s = None if opens_s is None else max(at_s, state.closed_at_s[device] + opens_s)
+        begins_s = state.closed_at_s[device] if holding is None else at_s  # while somebody works on it, it stays warm
+        at_s = None if opens_s is None else max(at_s, begins_s + opens_s)
     if at_s is None or state.reservations.obstacle(device, request.user, request.longest_s, at_s) is None:
         return at_s
     return state.reservations.free_again_s(device, request.user, at_s)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.alike import Alike
+from farm.core.device import Closed as Shut
 from farm.core.device import Heat, Life, Service
 from farm.core.errors import PhoneError, UserError
 from farm.core.identity import DeviceIdentity, Gpu, Soc
@@ -195,6 +196,17 @@ async def test_the_first_phone_may_go_and_another_job_may_have_it(tmp_path):
         await farm.ends(other, {"ok": True})
         await has(pool, "a", "b")
         assert len(farm.store.jobs.attempts(job)) == 1
+
+
+async def test_a_phone_that_is_too_warm_for_tuning_leaves_with_that_reason(tmp_path):
+    async with pooled(tmp_path, known("a"), known("b")) as (farm, _, pool):
+        await has(pool, "a", "b")
+        said: list[str] = []
+        pool._told = lambda step, _: said.append(step)
+        farm.devices.change(known("a", closed={LeaseClass.TUNE: Shut("skin 44.0 °C is above 43 °C for tune", 60.0)}))
+        pool.give_back(lease_on(pool, "a"))
+        await has(pool, "b")
+        assert said == ["1 of 2 phones: b; a left: given back: skin 44.0 °C is above 43 °C for tune; about 60 s"]
 
 
 async def test_with_no_phone_left_it_waits_and_goes_on(tmp_path):
