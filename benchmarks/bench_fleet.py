@@ -12,7 +12,7 @@ from benchmarks.whole_farm import PROFILES, Journal
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 
 SIZES = (30, 100)
-IDLE_S = 20.0  # of the vitals' round of 30 s, in which phones are read evenly
+IDLE_S = 20.0  # two rounds of probes, which are spread evenly
 READY_LIMIT_S = 240.0  # a hundred phones that get 70 MB each, on two cores they share with the daemon
 GOAL_PHONES = 100
 GOAL_CPU_PERCENT = 10.0
@@ -101,11 +101,11 @@ def measure_idle(farm: VirtualFarm) -> Idle:
     children = daemon.children(recursive=True)
     adb = [child for child in children if child.name() == "adb"]
     zygotes = [child for child in children if child.name() != "adb"]
-    before = [_cpu_s(process) for process in (daemon, *adb)]
+    before = [cpu_s(process) for process in (daemon, *adb)]
     begun = time.monotonic()
     time.sleep(IDLE_S)
     seconds = time.monotonic() - begun
-    used = [_cpu_s(process) - cpu_s for process, cpu_s in zip((daemon, *adb), before, strict=True)]
+    used = [cpu_s(process) - cpu_s for process, cpu_s in zip((daemon, *adb), before, strict=True)]
     return Idle(
         100 * used[0] / seconds,
         daemon.memory_info().rss / 1e6,
@@ -114,6 +114,7 @@ def measure_idle(farm: VirtualFarm) -> Idle:
     )
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds that a process used so far."""
     times = process.cpu_times()
     return float(times.user + times.system)

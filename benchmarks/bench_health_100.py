@@ -1,0 +1,73 @@
+"""What the daemon needs to probe a hundred phones every 10 s, nothing else happening; and how soon it sees a change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+
+from benchmarks.bench_fleet import cpu_s, until_ready
+from benchmarks.harness import Context, Figure
+from benchmarks.whole_farm import PROFILES, WAIT_S
+from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+from farm.core.errors import HostError
+
+PHONES = 100
+WATCHED_S = 60.0  # six rounds of 10 s
+GOAL_PERCENT = 15.0
+GOAL_SEEN_S = 20.0  # a round, and another for one that was under way
+LEVEL = 37  # percent of battery that no profile has
+
+
+def run(context: Context) -> list[Figure]:
+    """CPU seconds of the daemon per second, so that other load on this host matters little."""
+    phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(PHONES)}
+    with virtual_farm(phones, plugged=False, tell=context.say) as farm:
+        context.say(f"plugging {PHONES} phones in at once")
+        until_ready(farm, PHONES)
+        context.say("the first round")
+        until_all(farm, lambda row: row["temperature_c"] is not None)
+        context.say(f"watching for {WATCHED_S:g} s")
+        daemon = psutil.Process(farm.status()["pid"])
+        adb = [child for child in daemon.children(recursive=True) if child.name() == "adb"]
+        percent, adb_percent = watch(daemon, adb)
+        rss_mb = daemon.memory_info().rss / 1e6
+        context.say(f"every battery falls to {LEVEL} %")
+        for name in phones:
+            farm.lab.battery(name, LEVEL)
+        begun = time.monotonic()
+        until_all(farm, lambda row: row["battery_percent"] is not None and row["battery_percent"] <= LEVEL)
+        seen_s = time.monotonic() - begun
+    goal = f"under {GOAL_PERCENT:g}"
+    return [
+        Figure(f"{PHONES} phones: daemon, CPU", percent, "% of a core", None, goal, percent < GOAL_PERCENT),
+        Figure(f"{PHONES} phones: adb server, CPU", adb_percent, "% of a core"),
+        Figure(f"{PHONES} phones: daemon RSS", rss_mb, "MB"),
+        Figure("a change is seen on the last phone after", seen_s, "s", None, f"{GOAL_SEEN_S:g}", seen_s < GOAL_SEEN_S),
+    ]
+
+
+def watch(daemon: psutil.Process, adb: list[psutil.Process]) -> tuple[float, float]:
+    """Percent of a core that the daemon and the adb server need."""
+    processes = (daemon, *adb)
+    before = [cpu_s(process) for process in processes]
+    begun = time.monotonic()
+    time.sleep(WATCHED_S)
+    seconds = time.monotonic() - begun
+    used = [cpu_s(process) - spent for process, spent in zip(processes, before, strict=True)]
+    return 100 * used[0] / seconds, 100 * sum(used[1:]) / seconds
+
+
+def until_all(farm: VirtualFarm, fits: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Wait until every phone's row in `farm status` fits.
+
+    Raises:
+        HostError: some do not within a minute.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while left := [row["name"] for row in farm.status()["devices"] if not fits(row)]:
+        if time.monotonic() > deadline:
+            raise HostError(f"{len(left)} phones show nothing new, {left[0]} among them")
+        time.sleep(0.2)
