@@ -161,7 +161,7 @@ def test_a_run_blames_a_candidate_for_its_own_faults_only(error: Exception, blam
     desk = Desk(None, 1.0, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     built: Future[Path] = Future()
     answer: Future[Measured] = Future()
-    desk.put(Work("a.so", "cpu", (), answer), built)  # type: ignore[arg-type]
+    desk.put(Work("a.so", "cpu", (), answer), built)
     built.set_exception(error)
     assert type(answer.exception(PATIENCE_S)) is blamed
     desk.close()
