@@ -31,9 +31,8 @@ p_boot() {
         done </proc/stat
     fi 2>/dev/null
     echo "boot_id=$id"
-    load=$(show /proc uptime loadavg)
-    echo "$load"
-    case $load in *uptime*loadavg*) ;; *) uptime 2>/dev/null ;; esac
+    show /proc uptime loadavg
+    [ -n "$line" ] || uptime 2>/dev/null
 }
 
 p_memory() {
@@ -120,8 +119,16 @@ p_gpu() {
     done
 }
 
+# A user build says no at once; then two programs more need not be started.
 p_kernel() {
-    dmesg 2>&1 | grep -iE '(kgsl|mali|gpu|pvr|panfrost).*(fault|hang|time[do]|lockup|reset|error|to idle)|dmesg: | AS[0-9]' | tail -n 20
+    log=$(dmesg 2>&1)
+    case $log in
+    "" | dmesg:* | /*dmesg:* | sh:*) echo "$log" ;;
+    *)
+        echo "$log" |
+            grep -iE '(kgsl|mali|gpu|pvr|panfrost).*(fault|hang|time[do]|lockup|reset|error|to idle)| AS[0-9]' | tail -n 20
+        ;;
+    esac
 } 2>/dev/null
 
 for section in ${SECTIONS:-boot memory cpu data battery thermal processes kernel supply zones gpu}; do

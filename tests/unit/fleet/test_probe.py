@@ -170,6 +170,16 @@ def test_the_script_where_every_program_is_missing(shell: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+def test_the_kernel_log_is_sifted_on_the_phone(shell: str, tmp_path: Path) -> None:
+    environment = tools(
+        tmp_path / "bin", dmesg="seq -f '[    1.0] gpu_cc: step %g' 99999; echo '[ 9.0] dmesg: kgsl fault'"
+    )
+    done = run(shell, probe_command(("kernel",)), environment, tmp_path)
+    assert parse_probe(done.stdout).gpu_faults == ("[ 9.0] dmesg: kgsl fault",)
+    assert len(done.stdout) < 200
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_service_that_hangs_costs_its_own_section_only(shell: str, tmp_path: Path) -> None:
     environment = tools(tmp_path / "bin", dumpsys="sleep 60", timeout='[ "$1" -lt 15 ] && exit 124')
     done = run(shell, probe_command(("battery", "memory", "thermal")), environment, tmp_path)
