@@ -264,7 +264,7 @@ class Build:
             self._end_all(why)
 
     def _hear(self) -> None:
-        with self._server.link.makefile("rb") as answers, contextlib.suppress(OSError):
+        with self._server.link.makefile("rb") as answers, contextlib.suppress(OSError, ValueError):  # it died mid-word
             for line in answers:
                 answer = json.loads(line)
                 self._deaths = 0

@@ -132,6 +132,17 @@ def test_servers_that_all_die_are_no_candidates_fault(begin: Any) -> None:
     assert len(started) == 1 + MAX_DEATHS
 
 
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_replaced(begin: Any, tmp_path: Path) -> None:
+    second = FakeServer(no_other)
+    first = FakeServer(lambda: second.server)
+    asked = begin(first.server).submit("a")
+    first.link.sendall(b'{"number": 1, "err')
+    first.die()
+    (tmp_path / "candidates" / "a.so").touch()
+    second.answer()
+    assert asked.result(PATIENCE_S).exists()
+
+
 def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -> None:
     asked_for, closed = threading.Event(), threading.Event()
 
