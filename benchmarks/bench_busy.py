@@ -6,6 +6,7 @@ meanwhile. A kernel waits; it leaves the processors, which here are the host's, 
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from pathlib import Path
@@ -15,16 +16,18 @@ from benchmarks.stock_tuning import answered, serials, stock_phones
 from benchmarks.tune_script import parts, results_s
 from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.core.errors import HostError
+from farm.tuning.session import Evaluator
 
 PHONES = 4
 PROFILE = "oneplus-12"
 KERNEL_MS = 100
 REPEAT = 2
 PER_PHONE, STOCK_PER_PHONE = 20, 6  # candidates
-TUNED_PER_PHONE = 32  # trials of a tuning run, in one round
+TUNED_PER_PHONE = 24  # trials of a tuning run, in one round
 GOAL = 0.95
 # What a candidate costs at least: each repeat, and the run before them that warms up.
 LEAST_S = (REPEAT + 1) * KERNEL_MS / 1e3
+TUNED_LEAST_S = (Evaluator().number + 1) * KERNEL_MS / 1e3  # as MetaSchedule measures by itself
 
 SLOW_MATMUL = f"""
 @I.ir_module
@@ -55,21 +58,19 @@ def run(context: Context) -> list[Figure]:
             context.say(f"{devices} phones: stock, then farm")
             stock, ours = _stock(farm, devices, context), _ours(farm, devices, context)
             context.say(f"{devices} phones: a tuning run")
-            tuning = _tuning(farm, devices, context.folder)
+            tuning, built = _tuning(farm, devices, context.folder)
             goal = f"at least {100 * GOAL:g} %"
             name = f"{KERNEL_MS} ms kernel, {devices} phone{'s' if devices > 1 else ''}"
             figures += [
                 Figure(f"phones measure, {name}", 100 * ours, "%", 100 * stock, goal, ours >= GOAL),
-                Figure(
-                    f"the same while they are built, tune_tir, {name}", 100 * tuning, "%", None, goal, tuning >= GOAL
-                ),
+                Figure(f"in tune_tir, {name}", 100 * tuning, "%", None, goal, tuning >= GOAL),
+                Figure(f"this host built meanwhile (needed: {devices / TUNED_LEAST_S:g})", built, "1/s"),
             ]
     return figures
 
 
 def _ours(farm: VirtualFarm, devices: int, context: Context) -> float:
     from farm.client.tuning import FarmRunner
-    from farm.tuning.session import Evaluator
     from tests.support.candidates import library, runner_inputs
 
     inputs = runner_inputs([library(context.folder, f"sleep {KERNEL_MS}")] * PER_PHONE * devices)
@@ -102,21 +103,21 @@ def _stock(farm: VirtualFarm, devices: int, context: Context) -> float:
     return len(inputs) * LEAST_S / (wall_s * devices)
 
 
-def _tuning(farm: VirtualFarm, devices: int, folder: Path) -> float:
+def _tuning(farm: VirtualFarm, devices: int, folder: Path) -> tuple[float, float]:
+    """The share, and candidates built per second."""
     import tvm
     from tvm.s_tir import meta_schedule as ms
     from tvm.script import from_source
 
     from farm.client.tuning import FarmBuilder, FarmRunner
-    from farm.tuning.session import Evaluator
 
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)  # its progress goes to stdout
     trials = TUNED_PER_PHONE * devices
     target = tvm.target.Target({"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu", "num-cores": 1})
-    how = Evaluator(number=1, repeat=REPEAT, min_repeat_ms=0)
     work = folder / f"tuning on {devices}"
     profiler = ms.Profiler()
     with (
-        FarmRunner("android", devices=devices, socket=farm.socket, evaluator=how, same_limit=None) as runner,
+        FarmRunner("android", devices=devices, socket=farm.socket, same_limit=None) as runner,
         FarmBuilder(runner, cache=work / "cache") as builder,
     ):
         while len(runner.status().phones) < devices:
@@ -126,8 +127,10 @@ def _tuning(farm: VirtualFarm, devices: int, folder: Path) -> float:
                 from_source(SLOW_MATMUL), target, str(work), max_trials_global=trials, num_trials_per_iter=trials,
                 builder=builder, runner=runner, cost_model="random", seed=1,
             )  # fmt: skip
-    ran = results_s(database)
-    if len(ran) < trials or min(ran) < KERNEL_MS / 1e3:
-        raise HostError(f"{len(ran)} of {trials} trials have a result, the least is {min(ran, default=0):.3f} s")
+    ran = len(results_s(database))
+    if ran < trials:
+        raise HostError(f"{trials - ran} of {trials} trials have no result")
     spent_s = parts(profiler)
-    return trials * LEAST_S / ((spent_s["build_s"] + spent_s["run_s"]) * devices)
+    built_s = [path.stat().st_mtime for path in (work / "cache" / "candidates").iterdir()]
+    built = (len(built_s) - 1) / (max(built_s) - min(built_s))
+    return trials * TUNED_LEAST_S / ((spent_s["build_s"] + spent_s["run_s"]) * devices), built
