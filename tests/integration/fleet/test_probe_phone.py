@@ -1,0 +1,37 @@
+"""The probe on a virtual phone: mksh, toybox, a real RPC server, and the round that shows what it found."""
+
+from __future__ import annotations
+
+from farm.core.device import Life
+from farm.core.health import SensorGroup
+from farm.core.sensors import ProbeConfig
+from farm.fleet.fleet import FleetConfig
+from farm.fleet.probe.moment import read_conditions
+from farm.fleet.probe.read import read_health
+from tests.integration.fleet.conftest import ADOPT_ALL
+
+
+async def test_a_whole_probe_of_a_phone(rig) -> None:
+    async with rig(config=FleetConfig(ADOPT_ALL, probe=ProbeConfig(every_s=0.2))) as r:
+        view = await r.until(Life.READY)
+        health = await read_health(r.client, view.serial)
+        assert set(health.missing) <= {
+            "supply",
+            "kernel",
+            "gpu",
+        }  # what this profile has not, or the shell may not read
+        assert health.boot_id
+        assert health.uptime_s is not None
+        assert health.memory_available_bytes
+        assert health.data_free_bytes
+        assert {SensorGroup.CPU, SensorGroup.BATTERY} <= {each.group for each in health.temperatures}
+        assert max(cluster.max_khz or 0 for cluster in health.cpu) > 1_000_000
+        pid = int(await r.server_pid(view.serial))
+        assert [each.state for each in health.server if each.pid == pid and each.name == "tvm_rpc"] == ["S"]
+        assert len(health.server) >= 2  # its supervisor beside it
+        moment = await read_conditions(r.client, view.serial)
+        assert moment["clock_hz"] == 1000 * max(cluster.max_khz or 0 for cluster in health.cpu)
+        r.phones.battery("one", 9)
+        shown = await r.until_view(lambda v: v.battery_percent == 9)
+        assert shown.health is not None
+        assert shown.health.boot_id == health.boot_id
