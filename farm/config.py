@@ -19,11 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from farm.core.attribution import parse_place
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.health import ThrottleStatus
 from farm.core.heat_policy import HeatConfig, HeatLimits
 from farm.core.limits import MAX_PRIORITY
+from farm.core.power_policy import PowerConfig, UsbConfig
 from farm.core.requests import LeaseClass
 from farm.core.sensors import ProbeConfig
 
@@ -157,6 +159,8 @@ class FarmConfig:
     heat: HeatConfig = field(default_factory=HeatConfig)
     gates: GatesConfig = GatesConfig()
     probe: ProbeConfig = field(default_factory=ProbeConfig)
+    power: PowerConfig = field(default_factory=PowerConfig)
+    usb: UsbConfig = field(default_factory=UsbConfig)
 
     @property
     def control_socket(self) -> Path:
@@ -322,6 +326,25 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
         if not 0 < amount < math.inf:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
     _check_heat(config.heat, origin)
+    _check_usb(config, origin)
+
+
+def _check_usb(config: FarmConfig, origin: str) -> None:
+    if not 0 < config.power.timeout_s < math.inf:
+        raise ConfigError(f"{origin}: power.timeout_s: {config.power.timeout_s} is no time to wait")
+    for serial, path in config.usb.places.items():
+        if parse_place(path) is None:
+            raise ConfigError(
+                f"{origin}: usb.places.{serial}: {path!r} is no USB port", hint='as sysfs names it, "1-4.2"'
+            )
+    for where, rule in {
+        "power": config.power,
+        **{f'power.hub."{key}"': each for key, each in config.power.hub.items()},
+    }.items():
+        if bool(rule.off) != bool(rule.on):
+            raise ConfigError(f"{origin}: {where}: off and on belong together", hint="docs/configuration.md, [power]")
+        if rule.switch == "command" and not (rule.off or config.power.off):
+            raise ConfigError(f"{origin}: {where}: switch = command needs off and on")
 
 
 def _check_heat(heat: HeatConfig, origin: str) -> None:
