@@ -207,6 +207,14 @@ class AdbClient:
             pass  # the phone went down before adb could say that it had heard
         self.forget(serial)
 
+    async def reconnect(self, serial: str) -> str:
+        """Has the server drop a phone's transport, usable or not, and make it anew; returns the server's words.
+
+        The list shows the rest: it leaves it, or is offline, for a moment. Its streams and forwards end.
+        """
+        self.forget(serial)
+        return await self._query(f"host-serial:{serial}:reconnect", serial=serial)
+
     # -- forwards and reverses: farm.adb.tunnels decides, this asks --
 
     async def list_forwards(self) -> str:

@@ -203,7 +203,7 @@ class FleetVerbs:
     async def reboot(self, asked: OneDevice) -> Mapping[str, Any]:
         """Reboot a phone that nobody holds."""
         name = self._free(asked.device)
-        await self._fleet.reboot(name)
+        await self._fleet.care.reboot(name, "")
         return {"name": name}
 
     async def forget(self, asked: Forget) -> Mapping[str, Any]:

@@ -204,11 +204,10 @@ class Well:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """An operator wants a reboot or a power cycle of an adopted device. `sent`: it was asked of the phone already."""
+    """An operator wants a reboot or a power cycle of an adopted device."""
 
     rung: Rung
     reason: str
-    sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,12 +345,8 @@ class Reconnect(Numbered):
     """Have adb make the transport anew; answer RungDone or RungFailed, unless its list changes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reboot:
-    """Reboot it and wait until it went; answer like Reconnect. `sent`: somebody has asked it already."""
-
-    generation: int
-    sent: bool = False
+class Reboot(Numbered):
+    """Reboot it and wait until it went; answer like Reconnect."""
 
 
 class PowerCycle(Numbered):

@@ -44,6 +44,7 @@ class Phones:
         Raises:
             FarmError: the phone did not answer, or is forgotten.
         """
+        self.fleet.measuring(serial)
         moment = await read_conditions(self.client, serial)
         return moment | {"neighbours": self.gates.busy_beside(self.fleet.view(serial), self.fleet.views())}
 
@@ -76,7 +77,9 @@ async def open_phones(
     )
     gates = Gates(config.heat)
     store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt), gates=gates, probe=config.probe)
-    fleet = Fleet(client, watcher, toolchains, checker, store.devices, memory.events, rules)
+    fleet = Fleet(
+        client, watcher, toolchains, checker, store.devices, memory.events, rules, recoveries=store.recoveries
+    )
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, fleet, aliases, tunnels, gates)

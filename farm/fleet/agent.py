@@ -9,82 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from datetime import UTC, datetime
-from typing import Protocol
 
-from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
-from farm.adb.push import PushProgress
 from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
 from farm.core.attribution import UsbPlace
 from farm.core.device import Life
-from farm.core.errors import FarmError, Fault, PhoneError
+from farm.core.errors import FarmError, Fault, HostError, PhoneError
 from farm.core.health import Health
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
-from farm.fleet import traces
+from farm.core.recovery import Ailment, Rung
+from farm.fleet import rungs, traces
 from farm.fleet.back_off import back_off_s
-from farm.fleet.checker import Checker
 from farm.fleet.identity import identify, read_identity
+from farm.fleet.means import Means
 from farm.fleet.provision import drop_bundles, provision
 from farm.fleet.rpc_server import RpcServer, RunningServer
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
-# A hub of phones comes at once and shares one cable anyway. A push holds 2 MiB in buffers: a hundred at a time took
-# 170 MB that the allocator never gave back, and not one phone was ready earlier.
-PUSHES_AT_ONCE = 8
 _REPORT_IT = "please report it with the daemon's log; then farm device release NAME"
 
 log = logging.getLogger(__name__)
-
-
-class BundleSource(Protocol):
-    """What the agent needs of the bundle library (farm.bundle.library.BundleLibrary)."""
-
-    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
-        """The bundle for a device of that ABI and platform. Synchronous: called in a thread."""
-
-
-class Owner(Protocol):
-    """What an agent asks of and tells the fleet."""
-
-    def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
-        """The device was read; whether it is adopted."""
-
-    def changed(self, agent: Agent) -> None:
-        """Its state or its facts changed."""
-
-    def in_hands(self, agent: Agent) -> bool:
-        """Whether a person has it now."""
-
-
-class News(Protocol):
-    """Who hears of an agent's work while it goes on."""
-
-    def pushing(self, agent: Agent, progress: PushProgress) -> None:
-        """A bundle is on its way."""
-
-    def tidied(self, agent: Agent, done: traces.Tidied) -> None:
-        """What a person left is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What all agents work with."""
-
-    client: AdbClient
-    bundles: BundleSource
-    checker: Checker
-    owner: Owner
-    news: News
-    pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
-    monotonic: Callable[[], float] = time.monotonic
 
 
 class ServerGoneError(PhoneError):
@@ -116,6 +66,8 @@ class Agent:
         self._bundle: Bundle | None = None
         self._wanted: Bundle | None = None  # by whoever has it; meant while its state says that it is lent
         self._others: tuple[str, ...] = ()  # folders of bundles that are no longer wanted
+        self._reboot_asked: asyncio.Future[None] | None = None  # by an operator; done when the phone has heard
+        self._boot_before = ""  # boot id before a reboot, until the phone is back
         self._sessions_left = 0  # processes of orphaned sessions, as the last probe saw them
         self._work: asyncio.Task[None] | None = None
         self._follow: asyncio.Task[None] | None = None
@@ -148,7 +100,7 @@ class Agent:
 
     def _take(self, event: m.Event) -> None:
         before = self.state
-        instructions = self._lifecycle.handle(event, self._means.monotonic())
+        instructions = self._lifecycle.handle(event, self._means.monotonic(), self._means.recovery.around(self))
         after = self.state
         if after.life is not before.life:
             self.since = datetime.now(UTC)
@@ -161,10 +113,29 @@ class Agent:
         if after != before:
             # Everybody must know before anything is done: a device leaves READY at once, and a check needs its lease.
             self._means.owner.changed(self)
+        if (before.climb, before.quarantine, before.proven) != (after.climb, after.quarantine, after.proven):
+            self._means.recovery.climbed(self, before)
         if after.life is not Life.PROVISIONING:
             self.installing = ""
         for instruction in instructions:
             self._perform(instruction)
+
+    async def reboot(self, reason: str) -> None:
+        """Reboot it by order; returns when the phone has taken the request.
+
+        Raises:
+            AdbError: it did not.
+        """
+        self._reboot_asked = asked = asyncio.get_running_loop().create_future()
+        self.tell(m.Ordered(Rung.REBOOT, reason))
+        if self.state.climb.under_way is None:
+            raise PhoneError(f"{self.name} cannot be rebooted: it is {self.state.life}")
+        await asked
+
+    def inherit(self, former: Agent, name: str) -> None:
+        """It is the phone that `former` was under another serial; `name` is remembered of it."""
+        self.server, self.name = former.server, name
+        self._lifecycle.inherit(former.state)
 
     def lend(self, bundle: Bundle) -> None:
         """Whoever has the device wants another bundle on it; one of its ABI and platform."""
@@ -229,13 +200,13 @@ class Agent:
         try:
             event = await self._answer(work)
         except FarmError as error:
-            event = _failed(work, error.message, error.hint)
+            event = rungs.failed(work, error)
             if error.fault is Fault.FARM:
                 log.exception("%s", self.name)
         except Exception as error:
             # A bug must not leave the device waiting for an answer for ever.
             log.exception("%s: %s failed", self.name, type(work).__name__)
-            event = _failed(work, f"a bug in farm: {error!r}", _REPORT_IT)
+            event = rungs.answer_failed(work, f"a bug in farm: {error!r}", _REPORT_IT, None)
         if number == self.state.generation:
             self._work = None  # this very task: telling must not cancel it
             self.tell(event)
@@ -245,7 +216,9 @@ class Agent:
         match work:
             case m.Identify():
                 identity = identify(await read_identity(self._means.client, self.serial))
-                return m.Identified(number, self._means.owner.identified(self, identity))
+                same_boot = self._boot_before and await self._boot_id() == self._boot_before
+                self._boot_before = ""
+                return m.Identified(number, self._means.owner.identified(self, identity), bool(same_boot))
             case m.Provision(deep=deep):
                 return await self._provision(number, deep)
             case m.StartServer():
@@ -256,7 +229,8 @@ class Agent:
             case m.AdoptServer():
                 if self._sessions_left and not await self._rpc.reap():
                     self.server = None
-                    return m.StartFailed(number, "the RPC server died with its orphaned session")
+                    died = "the RPC server died with its orphaned session"
+                    return m.StartFailed(number, died, ailment=Ailment.SERVER)
                 return m.ServerStarted(number)
             case m.Check():
                 return await self._check(number)
@@ -267,6 +241,44 @@ class Agent:
             case m.BackOff(attempt=attempt):
                 await asyncio.sleep(back_off_s(attempt))
                 return m.BackedOff(number)
+            case m.Pause(seconds=seconds):
+                await asyncio.sleep(seconds)
+                return m.Paused(number)
+            case m.Reconnect():
+                await self._means.client.reconnect(self.serial)
+                return m.RungDone(number)
+            case m.Reboot():
+                await self._reboot()
+                return m.RungDone(number)
+            case m.PowerCycle():
+                await self._power_cycle()
+                return m.RungDone(number)
+
+    async def _reboot(self) -> None:
+        """Reboot it; whoever ordered it hears as soon as the phone has taken the request, or could not."""
+        asked, self._reboot_asked = self._reboot_asked, None
+        try:
+            self._boot_before = await self._boot_id()
+            await rungs.reboot(self._means.client, self.serial, self._boot_before, lambda: _told(asked))
+        except FarmError as error:
+            if asked is not None and not asked.done():
+                asked.set_exception(error)
+            raise
+        finally:
+            _told(asked)  # adb's list changed meanwhile: it went down
+
+    async def _boot_id(self) -> str:
+        return await rungs.boot_id(self._means.client, self.serial)
+
+    async def _power_cycle(self) -> None:
+        """Beside work, like a farewell: the phone leaves adb's list half-way, and its power must come back."""
+        switch, place = self._means.power, self.place
+        if switch is None or place is None:
+            raise HostError("there is no switch for the power of its port")
+        try:
+            await asyncio.shield(self._say_farewell(rungs.power_cycle(switch, place)))
+        except TimeoutError as error:
+            raise HostError(f"the power switch did not do it in {FAREWELL_TIMEOUT_S:g} s") from error
 
     async def _provision(self, number: int, deep: bool) -> m.Event:
         identity = self.identity
@@ -304,7 +316,8 @@ class Agent:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 report = await self._means.checker.check(self.name, self._bundle)
         except TimeoutError:
-            return m.CheckFailed(number, f"the golden check did not end in {CHECK_TIMEOUT_S:g} s")
+            # The checker has a shorter patience with the phone: this one is the host's.
+            return m.CheckFailed(number, f"the golden check did not end in {CHECK_TIMEOUT_S:g} s", ailment=None)
         if report.ok:
             return m.CheckPassed(number)
         return m.CheckFailed(number, report.detail or "golden kernels gave wrong numbers", wrong=True)
@@ -333,7 +346,7 @@ class Agent:
             await asyncio.wait(pending)
         return pending
 
-    def _say_farewell(self, what: Coroutine[object, object, None]) -> None:
+    def _say_farewell(self, what: Coroutine[object, object, None]) -> asyncio.Task[None]:
         async def bounded() -> None:
             async with asyncio.timeout(FAREWELL_TIMEOUT_S):
                 await what
@@ -341,6 +354,7 @@ class Agent:
         task = self._task(bounded(), "farewell")
         self._farewells.add(task)
         task.add_done_callback(self._farewell_said)
+        return task
 
     def _farewell_said(self, task: asyncio.Task[None]) -> None:
         self._farewells.discard(task)
@@ -351,21 +365,9 @@ class Agent:
         return asyncio.create_task(what, name=f"{kind} {self.name}")
 
 
-def _failed(work: m.Work, reason: str, hint: str) -> m.Event:
-    number = work.generation
-    match work:
-        case m.Identify():
-            return m.IdentifyFailed(number, reason, hint)
-        case m.Provision():
-            return m.ProvisionFailed(number, reason, hint)
-        case m.StartServer() | m.AdoptServer():
-            return m.StartFailed(number, reason, hint)
-        case m.Check():
-            return m.CheckFailed(number, reason, hint=hint)
-        case m.Reap():
-            return m.RecoveryFailed(number, reason, hint)
-        case m.BackOff():
-            return m.BackedOff(number)
+def _told(asked: asyncio.Future[None] | None) -> None:
+    if asked is not None and not asked.done():
+        asked.set_result(None)
 
 
 def _let_go(task: asyncio.Task[None] | None) -> None:

@@ -23,15 +23,18 @@ from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
 from farm.core.selector import Selector
 from farm.core.sensors import ProbeConfig
-from farm.fleet.agent import Agent, BundleSource, Means
+from farm.fleet.agent import Agent
 from farm.fleet.agents import find_agent, log_failure, part, require_adopted, require_reachable
 from farm.fleet.board import Board
+from farm.fleet.care import Care, CareConfig
 from farm.fleet.checker import Checker
 from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed, part_from_network
+from farm.fleet.means import BundleSource, Means
 from farm.fleet.probe.read import READ_TIMEOUT_S
 from farm.fleet.probe_round import ProbeRound
+from farm.fleet.recovery_log import RecoveryBook, RecoveryLog
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.traces import note
 from farm.store.changes import to_its_end
@@ -46,6 +49,7 @@ class FleetConfig:
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     probe_timeout_s: float = READ_TIMEOUT_S
     gates: Gates = field(default_factory=Gates)
+    care: CareConfig = field(default_factory=CareConfig)
 
 
 class Fleet:
@@ -60,6 +64,8 @@ class Fleet:
         book: DeviceBook,
         events: EventLog,
         config: FleetConfig,
+        *,
+        recoveries: RecoveryBook | None = None,
     ) -> None:
         self._client = client
         self._watcher = watcher
@@ -72,8 +78,10 @@ class Fleet:
             every_s=config.probe.every_s,
             timeout_s=config.probe_timeout_s,
             policies=config.probe.model,
+            held=lambda name: config.gates.holds(name),
         )
-        self._means = Means(client, bundles, checker, self, self._board)
+        self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
+        self._means = Means(client, bundles, checker, self, self._board, self.care, power=config.care.power)
         self.lending = Lending(self._find, self._board.subscribe)
         self._agents: dict[str, Agent] = {}  # by serial
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,6 +95,7 @@ class Fleet:
             if record.address:
                 self._watcher.add_network(record.address)
             self.changed(self._agents.get(record.serial) or self._new_agent(record.serial))
+        self.care.log.begin()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watcher.run(), name="adb watcher")
@@ -99,6 +108,7 @@ class Fleet:
             closing = [agent.close() for agent in self._agents.values()]
             await asyncio.gather(*self._tasks, *closing, return_exceptions=True)
             await self._registry.close()
+            await self.care.log.close()
 
     async def _follow_list(self) -> None:
         async for snapshot in self._watcher.snapshots():
@@ -128,10 +138,6 @@ class Fleet:
             NoSuchDeviceError: there is none; the hint names the nearest.
         """
         return self._board.view(self._find(name).serial)
-
-    def story(self, name: str) -> tuple[str, ...]:
-        """The last steps of one device's life, for people who wonder."""
-        return self._find(name).story
 
     def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
         """Bundle hash -> names of the devices that have or get it. May be called from any thread."""
@@ -183,6 +189,10 @@ class Fleet:
     def own_bundle(self, name: str) -> None:
         """Whoever had the device is done with it: a lent bundle is exchanged for its own before anybody gets it."""
         self.lending.give_back(name)
+
+    def measuring(self, serial: str) -> None:
+        """Something is timed on the device now: no probe disturbs it for a while, as long as somebody has it."""
+        self._probes.hush(self._find(serial))
 
     def bundles_changed(self) -> None:
         """The library changed: devices that had no bundle try again; the others change at their next provisioning."""
@@ -244,16 +254,6 @@ class Fleet:
             await self._keep(agent, replace(self._record_of(agent), address=serial))
         return serial
 
-    async def reboot(self, name: str) -> None:
-        """Reboot an adopted device; it comes back by itself.
-
-        Raises:
-            UserError: it is not adopted, so it is not farm's to touch.
-            AdbError: the phone did not take the request.
-        """
-        agent = require_adopted(self._find(name))
-        await self._client.reboot(agent.serial)
-
     async def forget(self, name: str, *, clean: bool = False) -> None:
         """Give a device back: its server ends, with `clean` everything of ours goes, and its record too.
 
@@ -311,6 +311,7 @@ class Fleet:
         record = self._registry.get(serial)
         state = DeviceState(adopted=record.adopted, service=Service(record.service)) if record else DeviceState()
         names = {agent.name for agent in self._agents.values()}
+        state = self.care.log.remembered(serial, state)
         agent = Agent(serial, self._registry.name_for(serial, None, names), self._means, state)
         self._agents[serial] = agent
         return agent
@@ -350,8 +351,8 @@ class Fleet:
             del self._agents[old.serial]
             self._board.move_away(old.serial)
             self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
-            agent.server = former.server
-            agent.name = old.name
+            self.care.log.moved(old.serial, agent.serial)
+            agent.inherit(former, old.name)
             agent.tell(m.ServiceChanged(Service(old.service)))
             return
 

@@ -69,11 +69,12 @@ def listed(device: AdbDevice) -> Listed:
     if device.state is DeviceState.DEVICE:
         return Listed(Link.USABLE)
     if device.state is DeviceState.UNAUTHORIZED:
-        return Listed(Link.UNAUTHORIZED, "nobody has accepted the farm's adb key on its screen", _UNAUTHORIZED_HINT)
+        reason = "nobody has accepted the farm's adb key on its screen"
+        return Listed(Link.UNAUTHORIZED, reason, _UNAUTHORIZED_HINT, mendable=True)
     reason, hint = _WORDS.get(device.state, (f"adb lists it as {device.detail or device.state}", "replug it"))
     if device.detail:
         reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
-    return Listed(Link.OFFLINE, reason, hint)
+    return Listed(Link.OFFLINE, reason, hint, mendable=device.state is DeviceState.OFFLINE)
 
 
 @contextmanager

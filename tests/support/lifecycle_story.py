@@ -5,6 +5,7 @@ from __future__ import annotations
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.lifecycle import DeviceState, Lifecycle
+from farm.core.recovery import Around
 
 USABLE = m.Listed(m.Link.USABLE)
 
@@ -15,6 +16,7 @@ class Story:
     def __init__(self) -> None:
         self.machine = Lifecycle()
         self.now = 0.0
+        self.around = Around()
         self.last: tuple[m.Instruction, ...] = ()
 
     @property
@@ -26,7 +28,7 @@ class Story:
         return self.state.generation
 
     def tell(self, event: m.Event) -> tuple[m.Instruction, ...]:
-        self.last = self.machine.handle(event, self.now)
+        self.last = self.machine.handle(event, self.now, self.around)
         return self.last
 
     def until_ready(self) -> Story:

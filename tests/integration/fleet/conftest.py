@@ -107,8 +107,17 @@ class Rig:
         return found[0]
 
     def heard(self, since: int = 0) -> list[str]:
-        """Kinds of events after `since`, without progress."""
-        return [event.kind for event in self.events.since(since) if event.kind != "device.pushing"]
+        """Kinds of events after `since` about a device's life, without progress."""
+        kinds = [event.kind for event in self.events.since(since) if event.kind != "device.pushing"]
+        return [kind for kind in kinds if not kind.startswith("recovery.")]
+
+    def rungs(self, since: int = 0) -> list[str]:
+        """Rungs taken after `since`, each with its outcome behind it when it is over."""
+        return [
+            str(event.data["outcome" if event.kind == "recovery.ended" else "rung"])
+            for event in self.events.since(since)
+            if event.kind.startswith("recovery.")
+        ]
 
     def mark(self) -> int:
         """The number of the last event."""
@@ -186,9 +195,9 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
         shelf = shelf or Shelf(bundle)
         for record in remembered(control.phone("one").hardware_serial):
             await store.devices.save(record)
-        fleet = Fleet(
-            client, DeviceWatcher(client), shelf, checker, store.devices, events, config or FleetConfig(rules=rules)
-        )
+        config = config or FleetConfig(rules=rules)
+        watcher = DeviceWatcher(client)
+        fleet = Fleet(client, watcher, shelf, checker, store.devices, events, config, recoveries=store.recoveries)
         checker.fleet = fleet
         running = asyncio.create_task(fleet.run())
         made = Rig(fleet, client, checker, shelf, events, store, control)

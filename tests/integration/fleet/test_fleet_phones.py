@@ -84,6 +84,7 @@ async def test_a_crashed_server_is_replaced(rig) -> None:
         await r.until_view(lambda v: v.life is not Life.READY)
         view = await r.until(Life.READY)
         assert r.heard(mark) == ["device.starting", "device.checking", "device.ready"]
+        assert r.rungs(mark) == ["restart-server", "mended"]
         assert await r.server_pid(view.serial) != pid
 
 
@@ -121,10 +122,11 @@ async def test_a_rebooted_phone_comes_back_with_a_fresh_server(rig) -> None:
     async with rig() as r:
         view = await r.until(Life.READY)
         mark = r.mark()
-        await r.fleet.reboot(view.name)
+        await r.fleet.care.reboot(view.name, "ann")
         await r.until_view(lambda v: v.life is not Life.READY)
         await r.until(Life.READY)
         assert tail(r.heard(mark), UP) == UP
+        assert r.rungs(mark) == ["reboot", "mended"]
         assert "device.pushing" not in [event.kind for event in r.events.since(mark)]
 
 
@@ -157,7 +159,7 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
         assert view.aliases == ()
         assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
         with pytest.raises(UserError, match="is not adopted"):
-            await r.fleet.reboot(view.name)
+            await r.fleet.care.reboot(view.name, "ann")
         with pytest.raises(UserError, match="cannot be a name"):
             await r.fleet.adopt(view.name, rename="::")
         await r.fleet.adopt(view.name, pool="Desk 1", rename="left one")

@@ -120,7 +120,7 @@ def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(k
         "death": m.ServerDied(story.state.follow, "no room"),
     }
     assert story.tell(failed[kind]) == (m.Provision(story.number, deep=True),)
-    assert (story.state.lent, story.state.refusal, story.state.wrong) == ("", "no room", 0)
+    assert (story.state.lent, story.state.refusal, story.state.climb.tried) == ("", "no room", ())
     assert "no room" in story.state.reason
 
 

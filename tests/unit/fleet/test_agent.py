@@ -18,8 +18,10 @@ from farm.core.device import Life
 from farm.core.errors import PhoneError, ProtocolError
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
-from farm.fleet.agent import Agent, Means
+from farm.core.recovery import Around
+from farm.fleet.agent import Agent
 from farm.fleet.checker import CheckReport
+from farm.fleet.means import Means
 from farm.fleet.probe_round import ProbeRound
 from farm.fleet.rpc_server import RunningServer
 from farm.fleet.traces import Tidied
@@ -55,6 +57,7 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: list[tuple[Life, str]] = []
         self.left_over: list[Tidied] = []
+        self.climbs: list[DeviceState] = []
         self.news = asyncio.Event()
 
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
@@ -66,6 +69,12 @@ class Watcher:
 
     def in_hands(self, agent: Agent) -> bool:
         return False
+
+    def around(self, agent: Agent) -> Around:
+        return Around()
+
+    def climbed(self, agent: Agent, before: DeviceState) -> None:
+        self.climbs.append(before)
 
     def pushing(self, agent: Agent, progress: object) -> None:
         pass
@@ -85,7 +94,9 @@ class Watcher:
 @asynccontextmanager
 async def agent_of(call: Callable[..., Awaitable[Any]], state: DeviceState) -> AsyncIterator[tuple[Agent, Watcher]]:
     watcher = Watcher()
-    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher, watcher), state)
+    agent = Agent(
+        "S1", "unit", Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher, watcher, watcher), state
+    )
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     agent.server = RunningServer(5000, "b" * 64, "secret")
     try:
@@ -148,7 +159,7 @@ async def test_what_watchers_get_wrong_quarantines_the_phone_and_reaches_nobody(
         def fail(_: Agent) -> None:
             raise RuntimeError("a subscriber's bug")
 
-        watcher.changed = fail  # type: ignore[method-assign]
+        watcher.changed = fail  # type: ignore[method-assign,assignment]
         agent.tell(m.ServerStarted(5))
         assert agent.state.life is Life.QUARANTINED
         assert "a subscriber's bug" in agent.state.reason
@@ -170,7 +181,9 @@ async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_i
 
     watcher = Watcher()
     state = DeviceState(Life.NEW, identified=True)
-    agent = Agent("S1", "unit", Means(cast(AdbClient, Phone(slow)), OneBundle(), Patient(), watcher, watcher), state)
+    agent = Agent(
+        "S1", "unit", Means(cast(AdbClient, Phone(slow)), OneBundle(), Patient(), watcher, watcher, watcher), state
+    )
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     try:
         agent.tell(m.Adopted())

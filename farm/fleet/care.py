@@ -1,0 +1,152 @@
+"""Care for single devices: what recovery must know of the world around one, and an operator's orders about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from farm.core import lifecycle_messages as m
+from farm.core.device import DeviceView
+from farm.core.errors import HostError, NoSuchDeviceError, UserError
+from farm.core.lifecycle_state import DeviceState
+from farm.core.recovery import Around, Rung
+from farm.fleet.agent import Agent
+from farm.fleet.agents import require_adopted
+from farm.fleet.gates import beside
+from farm.fleet.power import PowerSwitch
+from farm.fleet.recovery_log import RecoveryLog
+
+REBOOT_ASKED_S = 15.0  # a phone takes the request in well below a second; adb's own patience is 10 s
+
+
+@dataclass(frozen=True, slots=True)
+class CareConfig:
+    """What operators configured about recovery."""
+
+    per_day: Mapping[Rung, int] = field(default_factory=dict)  # budgets; else the ladder's own
+    power: PowerSwitch | None = None
+    ganged: bool = True  # whether the switch may cut a whole hub: then the neighbours' leases are waited for
+
+
+class Care:
+    """One per fleet. Used from the event loop's thread."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Agent],
+        views: Callable[[], Sequence[DeviceView]],
+        log: RecoveryLog,
+        config: CareConfig,
+    ) -> None:
+        self._find = find
+        self._views = views
+        self._config = config
+        self.log = log
+        self.holder: Callable[[str], str] = lambda _: ""  # who has the device of that name; "" nobody
+        self.elsewhere: Callable[[str], str] = lambda _: ""  # why its trouble is its hub's or the host's; "" it is not
+
+    def around(self, agent: Agent) -> Around:
+        """What its recovery must know of the world around it."""
+        return Around(
+            holder=self.holder(agent.name),
+            no_power=self._no_power(agent),
+            neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in self._hurt(agent)),
+            elsewhere=self.elsewhere(agent.name),
+            per_day=self._config.per_day,
+        )
+
+    def climbed(self, agent: Agent, before: DeviceState) -> None:
+        """Tell and keep what recovery did."""
+        self.log.climbed(agent.serial, agent.name, before, agent.state)
+
+    def state(self, name: str) -> DeviceState:
+        """Where a device is in its life, on the ladder and in quarantine.
+
+        Raises:
+            NoSuchDeviceError: there is none; the hint names the nearest.
+        """
+        return self._find(name).state
+
+    def story(self, name: str) -> tuple[str, ...]:
+        """The last steps of one device's life, for people who wonder."""
+        return self._find(name).story
+
+    def look(self, name: str) -> tuple[DeviceState, Around]:
+        """The same, with the world around it."""
+        agent = self._find(name)
+        return agent.state, self.around(agent)
+
+    # -- findings --
+
+    def found(self, name: str, event: m.Ailing | m.Well) -> None:
+        """A probe found something that recovery should mend, or finds it no longer."""
+        with suppress(NoSuchDeviceError):
+            self._find(name).tell(event)
+
+    # -- orders --
+
+    async def reboot(self, name: str, by: str) -> None:
+        """Reboot a device by order of `by`; returns when the phone has taken the request. It comes back by itself.
+
+        Raises:
+            UserError: it is not adopted, so it is not farm's to touch.
+            PhoneError: it cannot be talked to, or did not take the request.
+        """
+        agent = require_adopted(self._find(name))
+        async with agent.orders, asyncio.timeout(REBOOT_ASKED_S):
+            await agent.reboot(f"{by or 'an operator'} wants it rebooted")
+
+    async def power_cycle(self, name: str, by: str, *, force: bool) -> tuple[str, ...]:
+        """Cut the power of its USB port for a moment; returns what else is on that hub.
+
+        Raises:
+            UserError: it is not adopted, or it would hurt others and `force` is not given.
+            HostError: nothing can switch the power of its port.
+        """
+        agent = require_adopted(self._find(name))
+        if why := self._no_power(agent):
+            raise HostError(
+                f"the power of {agent.name}'s port cannot be cut: {why}", hint="docs/configuration.md: [power]"
+            )
+        hurt = self._hurt(agent)
+        if hurt and not force:
+            said = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
+            raise UserError(
+                f"{said} may lose power with {agent.name}: it is on the same hub",
+                hint=f"wait, or: farm device power-cycle {agent.name} --force",
+            )
+        async with agent.orders:
+            agent.tell(m.Ordered(Rung.POWER_CYCLE, f"{by or 'an operator'} wants its power cycled"))
+        return tuple(view.name for view in self._neighbours(agent))
+
+    async def quarantine(self, name: str, reason: str) -> None:
+        """Keep a device away from users until it is released; whoever has it loses it.
+
+        Raises:
+            UserError: it is not adopted.
+        """
+        agent = require_adopted(self._find(name))
+        async with agent.orders:
+            agent.tell(m.Distrusted(reason))
+
+    # -- below --
+
+    def _no_power(self, agent: Agent) -> str:
+        """Why the power of its port cannot be cut; "" when it can."""
+        if self._config.power is None:
+            return "no power switch is configured"
+        return "" if agent.place is not None else "nobody knows which USB port it is on"
+
+    def _neighbours(self, agent: Agent) -> list[DeviceView]:
+        """Others that may lose power with it."""
+        if not self._config.ganged or agent.place is None:
+            return []
+        views = self._views()
+        own = next((view for view in views if view.serial == agent.serial), None)
+        return [] if own is None else beside(own, views)
+
+    def _hurt(self, agent: Agent) -> list[tuple[str, str]]:
+        """(name, holder) of neighbours that somebody has."""
+        return [(view.name, holder) for view in self._neighbours(agent) if (holder := self.holder(view.name))]

@@ -1,0 +1,216 @@
+"""What recovery did: told as events, kept in the store, counted against budgets over restarts of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from farm.core.errors import FarmError
+from farm.core.events import EventLog
+from farm.core.lifecycle_state import DeviceState
+from farm.core.recovery import (
+    DAY_S,
+    STEPS,
+    Ailment,
+    Climb,
+    Ended,
+    Outcome,
+    Quarantine,
+    ReleaseRule,
+    Rung,
+    Taken,
+)
+from farm.store.records import QuarantineRecord, RecoveryRecord
+
+log = logging.getLogger(__name__)
+
+
+class RecoveryBook(Protocol):
+    """What is needed of farm.store.recoveries.RecoveryTable."""
+
+    def since(self, at: datetime, serial: str = "") -> tuple[RecoveryRecord, ...]:
+        """Rungs that began after `at`."""
+
+    def quarantined(self) -> tuple[QuarantineRecord, ...]:
+        """Every phone in quarantine."""
+
+    def proven(self) -> dict[str, str]:
+        """Serial -> the bundle that last passed its check there."""
+
+    async def begin(self, record: RecoveryRecord) -> None:
+        """Keep a rung."""
+
+    async def end(self, rung: str, took_s: float, outcome: str, detail: str) -> None:
+        """Keep its end."""
+
+    async def interrupted(self, outcome: str, detail: str) -> None:
+        """End what was under way."""
+
+    async def keep_away(self, record: QuarantineRecord) -> None:
+        """Keep a quarantine."""
+
+    async def let_go(self, serial: str) -> None:
+        """End it."""
+
+    async def prove(self, serial: str, bundle: str) -> None:
+        """Keep that a bundle works."""
+
+    async def moved(self, serial: str, to: str) -> None:
+        """A phone has another serial."""
+
+
+class RecoveryLog:
+    """One per fleet. Used from the event loop's thread. Without a book, nothing outlives the daemon."""
+
+    def __init__(
+        self,
+        events: EventLog,
+        book: RecoveryBook | None = None,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read what was spent in the last day and who is in quarantine.
+
+        Raises:
+            StoreReadError: the database cannot be read.
+        """
+        self._events = events
+        self._book = book
+        self._clock = clock
+        self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
+        self._writing: set[asyncio.Task[None]] = set()
+        self._spent: dict[str, list[tuple[Rung, float]]] = {}
+        self._kept: dict[str, QuarantineRecord] = {}
+        self._proven: Mapping[str, str] = {}
+        if book is not None:
+            self._load(book, monotonic())
+
+    def _load(self, book: RecoveryBook, now_s: float) -> None:
+        now = self._clock()
+        for row in book.since(now - timedelta(seconds=DAY_S)):
+            if row.ailment == Ailment.ORDER or row.rung not in set(Rung) or STEPS[Rung(row.rung)].per_day is None:
+                continue
+            at_s = now_s - max(0.0, (now - row.began_at).total_seconds())
+            self._spent.setdefault(row.serial, []).append((Rung(row.rung), at_s))
+        # Another daemon may have other bundles: who waits for some tries again.
+        self._kept = {row.serial: row for row in book.quarantined() if row.rule != ReleaseRule.BUNDLES}
+        self._proven = book.proven()
+
+    def begin(self) -> None:
+        """The daemon serves: rungs that were under way when the one before ended are over."""
+        if self._book is not None:
+            self._write(self._book.interrupted(Outcome.CUT, "the daemon ended"), "the daemon")
+
+    async def close(self) -> None:
+        """Wait until everything is kept."""
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+    def remembered(self, serial: str, state: DeviceState) -> DeviceState:
+        """A device's first state with what is remembered of it."""
+        row = self._kept.get(serial)
+        kept = None
+        if row is not None:
+            kept = Quarantine(row.reason, row.hint, Ailment(row.ailment), ReleaseRule(row.rule), row.evidence)
+        climb = Climb(spent=tuple(self._spent.get(serial, ())))
+        return replace(state, climb=climb, quarantine=kept, proven=self._proven.get(serial, ""))
+
+    def quarantined_at(self, serial: str) -> datetime | None:
+        """Since when a device is in quarantine."""
+        row = self._kept.get(serial)
+        return None if row is None else row.at
+
+    def taken(self, serial: str) -> Sequence[RecoveryRecord]:
+        """Rungs of the last 24 hours, oldest first. Reads the store."""
+        if self._book is None:
+            return ()
+        return self._book.since(self._clock() - timedelta(seconds=DAY_S), serial)
+
+    def moved(self, serial: str, to: str) -> None:
+        """Adb lists a phone under another serial from now on."""
+        if (row := self._kept.pop(serial, None)) is not None:
+            self._kept[to] = row
+        for is_quarantine in (False, True):
+            if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
+                self._open[to, is_quarantine] = open_row
+        if self._book is not None:
+            self._write(self._book.moved(serial, to), to)
+
+    def climbed(self, serial: str, name: str, before: DeviceState, after: DeviceState) -> None:
+        """Tell and keep what changed between two states of a device."""
+        if after.climb.last is not None and after.climb.last is not before.climb.last:
+            self._ended(serial, name, after.climb.last)
+        if after.climb.under_way is not None and after.climb.under_way is not before.climb.under_way:
+            self._began(serial, name, after.climb.under_way)
+        if after.quarantine is not before.quarantine:
+            self._quarantine_changed(serial, name, after.quarantine)
+        if after.proven and after.proven != before.proven and self._book is not None:
+            self._write(self._book.prove(serial, after.proven), name)
+
+    def _began(self, serial: str, name: str, taken: Taken, *, quarantine: bool = False) -> None:
+        at, step = self._clock(), STEPS[taken.rung]
+        row = f"{serial} {at.timestamp():.6f} {taken.rung}"
+        self._open[serial, quarantine] = (row, at)
+        self._events.publish(
+            "recovery.rung",
+            name,
+            rung=taken.rung.value,
+            ailment=taken.ailment.value,
+            cause=taken.cause,
+            radius=step.radius.value,
+            what=step.what,
+        )
+        if self._book is not None:
+            record = RecoveryRecord(row, serial, name, taken.rung.value, taken.ailment.value, taken.cause, at)
+            self._write(self._book.begin(record), name)
+
+    def _ended(self, serial: str, name: str, ended: Ended, *, quarantine: bool = False) -> None:
+        row, _ = self._open.pop((serial, quarantine), ("", None))
+        self._events.publish(
+            "recovery.ended",
+            name,
+            rung=ended.taken.rung.value,
+            cause=ended.taken.cause,
+            outcome=ended.outcome.value,
+            detail=ended.detail,
+            took_s=round(ended.took_s, 3),
+        )
+        if row and self._book is not None:
+            self._write(self._book.end(row, ended.took_s, ended.outcome.value, ended.detail), name)
+
+    def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
+        former = self._kept.pop(serial, None)
+        if former is not None:
+            took_s = max(0.0, (self._clock() - former.at).total_seconds())
+            over = Taken(Rung.QUARANTINE, Ailment(former.ailment), former.reason, 0.0)
+            outcome, detail = (Outcome.MENDED, "released") if kept is None else (Outcome.CUT, "another reason")
+            row = f"{serial} {former.at.timestamp():.6f} {Rung.QUARANTINE}"  # also of the daemon before
+            self._open[serial, True] = (row, former.at)
+            self._ended(serial, name, Ended(over, outcome, detail, took_s), quarantine=True)
+        if kept is not None:
+            self._began(serial, name, Taken(Rung.QUARANTINE, kept.ailment, kept.reason, 0.0), quarantine=True)
+            _, at = self._open[serial, True]
+            record = QuarantineRecord(
+                serial, kept.reason, kept.hint, kept.ailment.value, kept.rule.value, kept.evidence, at
+            )
+            self._kept[serial] = record
+        if self._book is not None:
+            self._write(self._book.let_go(serial) if kept is None else self._book.keep_away(self._kept[serial]), name)
+
+    def _write(self, what: Coroutine[object, object, None], name: str) -> None:
+        """In order: the store's one writer takes what is asked first first."""
+
+        async def keep() -> None:
+            try:
+                await what
+            except FarmError:
+                log.exception("%s: what recovery did could not be kept", name)
+
+        task = asyncio.create_task(keep(), name=f"recovery log {name}")
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
