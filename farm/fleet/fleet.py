@@ -71,13 +71,14 @@ class Fleet:
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
         self._board = Board(self._registry, events, config.gates)
-        self._probes = ProbeRound(
+        self.probes = ProbeRound(
             client,
             lambda: tuple(self._agents.values()),
             self.changed,
             every_s=config.probe.every_s,
             timeout_s=config.probe_timeout_s,
             policies=config.probe.model,
+            held=lambda name: config.gates.holds(name),  # noqa: PLW0108 (it is set later)
             held=lambda name: config.gates.holds(name),
         )
         self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
@@ -100,7 +101,7 @@ class Fleet:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watcher.run(), name="adb watcher")
                 group.create_task(self._follow_list(), name="fleet list")
-                group.create_task(self._probes.run(), name="fleet probes")
+                group.create_task(self.probes.run(), name="fleet probes")
                 group.create_task(self._board.run(), name="fleet gates")
         finally:
             for task in tuple(self._tasks):
@@ -192,7 +193,7 @@ class Fleet:
 
     def measuring(self, serial: str) -> None:
         """Something is timed on the device now: no probe disturbs it for a while, as long as somebody has it."""
-        self._probes.hush(self._find(serial))
+        self.probes.hush(self._find(serial))
 
     def bundles_changed(self) -> None:
         """The library changed: devices that had no bundle try again; the others change at their next provisioning."""
@@ -299,7 +300,7 @@ class Fleet:
             return
         shown = self._board.show(agent)
         if shown and agent.state.life is Life.READY and agent.health is None:
-            self._spawn(self._probes.read(agent), f"first probe {agent.name}")
+            self._spawn(self.probes.read(agent), f"first probe {agent.name}")
 
     def in_hands(self, agent: Agent) -> bool:
         """Whether a person has the device now."""

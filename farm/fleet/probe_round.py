@@ -29,6 +29,7 @@ ANSWER_TIMEOUT_S = 5.0  # for a command that does nothing; a phone under full lo
 AT_ONCE = 8  # shells of this round on the adb server's one thread
 SLOW_S = 2.0  # then a probe is taken for stuck and makes room
 LEFT_OUT_S = 600.0
+HUSHED_S = 60.0  # a measurement looks at the phone itself before and after each try; most tries are shorter
 _WORTH_PROBING = frozenset({Life.READY, Life.QUARANTINED, Life.RECOVERING})
 _NO_POLICY = SensorPolicy()
 
@@ -47,20 +48,27 @@ class ProbeRound:
         every_s: float = PROBE_EVERY_S,
         timeout_s: float = READ_TIMEOUT_S,
         policies: Mapping[str, SensorPolicy] | None = None,
+        held: Callable[[str], bool] = lambda _: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`policies`: what counts, by the phone's model."""
+        """`policies`: what counts, by the phone's model; `held`: whether anybody has the device of that name."""
         self._client = client
         self._agents = agents
         self._changed = changed
         self._every_s = every_s
         self._timeout_s = timeout_s
         self._policies = policies or {}
+        self._held = held
         self._monotonic = monotonic
         self._places = asyncio.Semaphore(AT_ONCE)
         self._under_way: set[Agent] = set()
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
+        self._hushed: dict[str, float] = {}  # by serial: until when
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def hush(self, serial: str) -> None:
+        """Something is timed on the device: its turns are skipped for `HUSHED_S`, or until it is given back."""
+        self._hushed[serial] = self._monotonic() + HUSHED_S
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -71,11 +79,16 @@ class ProbeRound:
                     await asyncio.sleep(self._every_s)
                 for agent in agents:
                     await asyncio.sleep(self._every_s / len(agents))
-                    if agent.device is not None and agent.state.adopted and agent.state.life in _WORTH_PROBING:
+                    if self._worth(agent):
                         self._begin(agent)
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
+
+    def _worth(self, agent: Agent) -> bool:
+        if agent.device is None or not agent.state.adopted or agent.state.life not in _WORTH_PROBING:
+            return False
+        return not (self._hushed.get(agent.serial, 0.0) > self._monotonic() and self._held(agent.name))
 
     def _begin(self, agent: Agent) -> None:
         if agent in self._under_way:

@@ -187,7 +187,7 @@ def test_a_full_phone_says_what_is_needed_and_what_is_free(farm, phone):
 def test_heat_and_battery_show_in_status(farm, phone):
     farm.lab.battery(phone.nickname, 9)
     farm.lab.heat(phone.nickname, 44, cpu_c=71.5)
-    until(lambda: phone.row["temperature_c"] > 70)  # read every 30 s; a temperature is no event
+    until(lambda: phone.row["temperature_c"] > 70)  # read every 10 s; a temperature is no event
     assert phone.row["battery_percent"] == 9
     shown = farm.farm("status").stdout
     assert f"{phone.row['temperature_c']:.1f}C" in shown

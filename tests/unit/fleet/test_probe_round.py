@@ -20,7 +20,7 @@ from farm.core.sensors import SensorPolicy
 from farm.fleet import probe_round
 from farm.fleet.agent import Agent
 from farm.fleet.probe.command import SECTIONS, sections_of
-from farm.fleet.probe_round import LEFT_OUT_S, ProbeRound
+from farm.fleet.probe_round import HUSHED_S, LEFT_OUT_S, ProbeRound
 from tests.support.waiting import until
 from tests.unit.fleet.captures import capture, probe_answer
 
@@ -145,6 +145,27 @@ async def test_phones_that_hang_delay_nobody(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.gather(running, return_exceptions=True)
     assert {phones.probed.count(agent.serial) for agent in hanging} == {1}  # not once more while the first hangs
     assert set(changed) == {"WELL"}
+
+
+async def test_what_is_timed_is_not_probed_until_it_is_given_back() -> None:
+    phones, held = Phones(), {"timed", "forgotten"}
+    timed, other, forgotten = agent_of("TIMED"), agent_of("OTHER"), agent_of("FORGOTTEN")
+    now = 5.0
+    probes, changed = round_of(
+        phones, [timed, other, forgotten], every_s=0.01, held=held.__contains__, monotonic=lambda: now
+    )
+    probes.hush("FORGOTTEN")
+    now += HUSHED_S
+    probes.hush("TIMED")
+    running = asyncio.create_task(probes.run())
+    try:
+        await until(lambda: changed.count("OTHER") >= 3 and "FORGOTTEN" in changed)
+        assert "TIMED" not in changed
+        held.clear()
+        await until(lambda: "TIMED" in changed)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
