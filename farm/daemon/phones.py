@@ -44,7 +44,6 @@ class Phones:
         Raises:
             FarmError: the phone did not answer, or is forgotten.
         """
-        self.fleet.measuring(serial)
         self.fleet.probes.hush(serial)
         moment = await read_conditions(self.client, serial)
         return moment | {"neighbours": self.gates.busy_beside(self.fleet.view(serial), self.fleet.views())}

@@ -79,7 +79,6 @@ class Fleet:
             timeout_s=config.probe_timeout_s,
             policies=config.probe.model,
             held=lambda name: config.gates.holds(name),  # noqa: PLW0108 (it is set later)
-            held=lambda name: config.gates.holds(name),
         )
         self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
         self._means = Means(client, bundles, checker, self, self._board, self.care, power=config.care.power)
@@ -190,10 +189,6 @@ class Fleet:
     def own_bundle(self, name: str) -> None:
         """Whoever had the device is done with it: a lent bundle is exchanged for its own before anybody gets it."""
         self.lending.give_back(name)
-
-    def measuring(self, serial: str) -> None:
-        """Something is timed on the device now: no probe disturbs it for a while, as long as somebody has it."""
-        self.probes.hush(self._find(serial))
 
     def bundles_changed(self) -> None:
         """The library changed: devices that had no bundle try again; the others change at their next provisioning."""
