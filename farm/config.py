@@ -23,9 +23,11 @@ from farm.core.attribution import parse_place
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.health import ThrottleStatus
+from farm.core.health_rules import HealthConfig
 from farm.core.heat_policy import HeatConfig, HeatLimits
 from farm.core.limits import MAX_PRIORITY
 from farm.core.power_policy import PowerConfig, UsbConfig
+from farm.core.recovery import RecoveryConfig
 from farm.core.requests import LeaseClass
 from farm.core.sensors import ProbeConfig
 
@@ -159,8 +161,10 @@ class FarmConfig:
     heat: HeatConfig = field(default_factory=HeatConfig)
     gates: GatesConfig = GatesConfig()
     probe: ProbeConfig = field(default_factory=ProbeConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
     power: PowerConfig = field(default_factory=PowerConfig)
     usb: UsbConfig = field(default_factory=UsbConfig)
+    recovery: RecoveryConfig = RecoveryConfig()
 
     @property
     def control_socket(self) -> Path:
@@ -325,7 +329,10 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
     for name, amount in amounts.items():
         if not 0 < amount < math.inf:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
+    if min(config.recovery.per_day().values()) < 0:
+        raise ConfigError(f"{origin}: recovery: budgets count from 0")
     _check_heat(config.heat, origin)
+    _check_health(config.health, origin)
     _check_usb(config, origin)
 
 
@@ -345,6 +352,15 @@ def _check_usb(config: FarmConfig, origin: str) -> None:
             raise ConfigError(f"{origin}: {where}: off and on belong together", hint="docs/configuration.md, [power]")
         if rule.switch == "command" and not (rule.off or config.power.off):
             raise ConfigError(f"{origin}: {where}: switch = command needs off and on")
+
+
+def _check_health(health: HealthConfig, origin: str) -> None:
+    for each in fields(health):
+        amount = getattr(health, each.name)
+        if isinstance(amount, (int, float)) and (not math.isfinite(amount) or amount < 0):
+            raise ConfigError(f"{origin}: health.{each.name}: {amount} is no amount", hint="0 or more")
+    if health.clock_share > 1:
+        raise ConfigError(f"{origin}: health.clock_share: {health.clock_share} is no share", hint="0 to 1")
 
 
 def _check_heat(heat: HeatConfig, origin: str) -> None:

@@ -29,6 +29,11 @@ def _closed(view: DeviceView) -> str:
     return next((str(view.closed[each]) for each in LeaseClass if each in view.closed), "")
 
 
+def _found(view: DeviceView) -> str:
+    """What probes find wrong with a ready device; what recovery should mend goes first."""
+    return next((each.what for each in sorted(view.findings, key=lambda each: not each.act)), "")
+
+
 def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
     """A device in `farm status`. `holder` is empty when nobody has it."""
     identity = view.identity
@@ -42,7 +47,10 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "closed": {
             each.value: {"reason": why.reason, "opens_in_s": why.opens_in_s} for each, why in view.closed.items()
         },
-        "reason": view.reason or _closed(view),
+        "reason": view.reason or _closed(view) or _found(view),
+        "findings": [
+            {"kind": each.kind.value, "what": each.what, "hint": each.hint, "act": each.act} for each in view.findings
+        ],
         "adopted": view.adopted,
         "pool": view.pool,
         "virtual": identity.virtual if identity else False,

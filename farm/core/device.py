@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from farm.core.attribution import UsbPlace
 from farm.core.health import Health
+from farm.core.health_rules import Finding
 from farm.core.identity import DeviceIdentity
 from farm.core.requests import LeaseClass
 
@@ -75,6 +76,7 @@ class DeviceView:
     bundle: str = ""  # hash of the bundle on it
     since: datetime | None = None  # when `life` last changed
     health: Health | None = None  # the latest probe
+    findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
     place: UsbPlace | None = None  # where it is plugged in, if anybody knows
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
 

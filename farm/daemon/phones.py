@@ -20,6 +20,7 @@ from farm.core.adoption import rules_of
 from farm.daemon.memory import Memory
 from farm.daemon.problems import Problems
 from farm.fleet.aliases import Aliases
+from farm.fleet.care import CareConfig
 from farm.fleet.checker import Checker
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.gates import Gates
@@ -76,7 +77,8 @@ async def open_phones(
         on_news=problems.of_adb(memory.events),
     )
     gates = Gates(config.heat)
-    store, rules = memory.store, FleetConfig(rules=rules_of(config.adopt), gates=gates, probe=config.probe)
+    store, care = memory.store, CareConfig(per_day=config.recovery.per_day())
+    rules = FleetConfig(rules_of(config.adopt), config.probe, gates=gates, health=config.health, care=care)
     fleet = Fleet(
         client, watcher, toolchains, checker, store.devices, memory.events, rules, recoveries=store.recoveries
     )

@@ -20,6 +20,7 @@ from farm.core.attribution import UsbPlace
 from farm.core.device import Life
 from farm.core.errors import FarmError, Fault, HostError, PhoneError
 from farm.core.health import Health
+from farm.core.health_rules import Finding
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
 from farm.core.recovery import Ailment, Rung
@@ -55,6 +56,7 @@ class Agent:
         self.battery_percent: int | None = None
         self.health: Health | None = None  # the latest probe
         self.health_at = 0.0  # when it was read, monotonic seconds
+        self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
         self.place: UsbPlace | None = None  # where it is plugged in, if anybody knows
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)

@@ -135,6 +135,7 @@ class Board:
             bundle=state.bundle,
             since=agent.since,
             health=agent.health,
+            findings=agent.findings,
             place=agent.place,
         )
 

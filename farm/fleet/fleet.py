@@ -19,6 +19,7 @@ from farm.core.adoption import AdoptionRule
 from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import NoSuchDeviceError
 from farm.core.events import EventLog
+from farm.core.health_rules import HealthConfig
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
 from farm.core.selector import Selector
@@ -28,6 +29,7 @@ from farm.fleet.agents import find_agent, log_failure, part, require_adopted, re
 from farm.fleet.board import Board
 from farm.fleet.care import Care, CareConfig
 from farm.fleet.checker import Checker
+from farm.fleet.findings import Findings
 from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed, part_from_network
@@ -50,6 +52,7 @@ class FleetConfig:
     probe_timeout_s: float = READ_TIMEOUT_S
     gates: Gates = field(default_factory=Gates)
     care: CareConfig = field(default_factory=CareConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
 
 
 class Fleet:
@@ -71,15 +74,17 @@ class Fleet:
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
         self._board = Board(self._registry, events, config.gates)
+        self._gates = config.gates
         self.probes = ProbeRound(
             client,
             lambda: tuple(self._agents.values()),
-            self.changed,
+            self._probed,
             every_s=config.probe.every_s,
             timeout_s=config.probe_timeout_s,
             policies=config.probe.model,
             held=lambda name: config.gates.holds(name),  # noqa: PLW0108 (it is set later)
         )
+        self.findings = Findings(config.health, events)
         self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
         self._means = Means(client, bundles, checker, self, self._board, self.care, power=config.care.power)
         self.lending = Lending(self._find, self._board.subscribe)
@@ -302,6 +307,14 @@ class Fleet:
         return agent.name in self._in_hands
 
     # -- below --
+
+    def _probed(self, agent: Agent) -> None:
+        """Show what a probe found, then let recovery have it."""
+        held = self._gates.holds(agent.name)
+        found = self.findings.take(agent, held=held, in_hands=self.in_hands(agent))
+        self.changed(agent)
+        for event in found:
+            agent.tell(event)
 
     def _new_agent(self, serial: str) -> Agent:
         record = self._registry.get(serial)

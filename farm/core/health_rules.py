@@ -1,0 +1,424 @@
+"""What is wrong with a phone, told from its probes: which of it recovery should mend, and what people should know.
+
+Pure. One probe alone may catch a phone in an odd moment, so whatever is not written down for good (a line in a log)
+must be found by two in a row before it counts: `advance` keeps that account.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from farm.core.health import ClusterReading, Health, ProcessReading, ThrottleStatus
+from farm.core.labels import normalise
+from farm.core.recovery import Ailment
+
+SERVER_NAME = "tvm_rpc"
+MISSES = 3  # probes in a row without a finding, then it is over: one that comes and goes is one piece of news
+_HALF_FULL_MV = 3700  # a lithium cell at rest at 3.7 V is about half full
+_NO_BATTERY, _SET_BY_HAND = "present: false", "UPDATES STOPPED"  # raw texts of farm.fleet.probe.battery
+_KERNEL_TIME = re.compile(r"\[\s*[0-9]{1,10}\.[0-9]{1,9}\]")
+
+
+class FindingKind(StrEnum):
+    """What may be wrong."""
+
+    DATA_FULL = "data-full"  # /data has no room for a runtime and a model
+    DATA_LOW = "data-low"  # /data is getting full
+    MEMORY_LOW = "memory-low"
+    STUCK_PROCESS = "stuck-process"  # one of farm's sits in a driver (state D): SIGKILL waits for the driver
+    ORPHAN = "orphan"  # a session's process goes on though nobody has the phone
+    ZOMBIE = "zombie"  # one of farm's ended and nobody took note
+    GPU_FAULT = "gpu-fault"
+    REBOOTED = "rebooted"  # the phone started anew, and adb did not notice
+    SERVER_GONE = "server-gone"  # no RPC server on a phone that is ready
+    BATTERY_HOT = "battery-hot"
+    BATTERY_COLD = "battery-cold"
+    BATTERY_BAD = "battery-bad"  # dead, failed or over its voltage, says the phone
+    BATTERY_SWOLLEN = "battery-swollen"  # signs of a cell that gases
+    BATTERY_WORN = "battery-worn"
+    GAUGE = "gauge"  # the battery's gauge says what cannot be
+    CLOCK_HELD = "clock-held"  # a clock is held far below its highest, and not for heat
+    FOREIGN_LOAD = "foreign-load"  # something that is not farm's keeps the phone busy
+
+
+# Found in two probes already, or written down for good: they count at once.
+_SURE = frozenset(
+    {
+        FindingKind.STUCK_PROCESS, FindingKind.ORPHAN, FindingKind.ZOMBIE, FindingKind.GPU_FAULT, FindingKind.REBOOTED,
+        FindingKind.SERVER_GONE, FindingKind.CLOCK_HELD, FindingKind.FOREIGN_LOAD,
+    }
+)  # fmt: skip
+# What makes numbers measured meanwhile doubtful.
+DISTURBING = frozenset(
+    {
+        FindingKind.FOREIGN_LOAD,
+        FindingKind.CLOCK_HELD,
+        FindingKind.ORPHAN,
+        FindingKind.MEMORY_LOW,
+        FindingKind.GPU_FAULT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a phone."""
+
+    kind: FindingKind
+    what: str  # one sentence with the figure and the limit
+    hint: str = ""
+    ailment: Ailment | None = None  # what recovery should mend; None: people should know, that is all
+
+    @property
+    def act(self) -> bool:
+        """Whether recovery is wanted."""
+        return self.ailment is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """What is different for one phone model."""
+
+    ignore: tuple[FindingKind, ...] = ()  # findings that this model makes for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig:
+    """`[health]`: from which figures on something is wrong, and how often a phone's arithmetic is checked."""
+
+    check_every_h: float = (
+        6.0  # golden kernels on an idle phone; 0: never. They take 0.1 s, a GPU fails silently for days
+    )
+    data_full_mb: int = 200  # quarantine: a runtime is 100 MB, a model with its inputs as much again
+    data_low_mb: int = 1000  # warning: Android itself warns at 500 MB and then refuses updates
+    memory_low_mb: int = 250  # available; Android's low-memory killer ends cached apps there, then whatever it finds
+    battery_hot_c: float = 55.0  # quarantine: cells are specified to 60 °C while discharged; leases end at [heat] hard
+    battery_cold_c: float = 0.0  # charging below 0 °C plates lithium
+    battery_margin_c: float = 8.0  # so far below `battery_hot_c` it must fall again: warm enough to swell is no cure
+    battery_high_mv: int = 4550  # one cell; the highest charging voltage of phones on sale is 4.53 V
+    worn_percent: int = (
+        65  # of the design capacity: makers call 80 % the end of a battery's life, a lab can wait a little
+    )
+    worn_cycles: int = 1200  # makers promise 80 % after 500 to 1600
+    clock_share: float = 0.7  # of its highest: a cluster allowed less than that is not the phone that was bought
+    load: float = (
+        1.5  # runnable processes (1 min average) from which a foreign one disturbs: an idle Android has 0.2 to 1
+    )
+    model: Mapping[str, ModelHealth] = field(default_factory=dict)  # by ro.product.model
+
+    def ignored(self, model: str) -> frozenset[FindingKind]:
+        """Kinds of findings that count for nothing on that model (`ro.product.model`)."""
+        named = {normalise(name): each for name, each in self.model.items()}
+        return frozenset(named.get(normalise(model), ModelHealth()).ignore) if model else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the farm knows of the phone at the time of the probe."""
+
+    ready: bool = True  # its server should run
+    held: bool = False  # a lease has it
+    in_hands: bool = False  # a person has it, with a shell: what runs is theirs
+    dealt: Collection[str] | None = None  # lines of GPU faults before it last passed its check; None: nobody knows
+    known: Collection[FindingKind] = ()  # what the probe before found: limits of these are left by a margin
+
+
+def findings(
+    now: Health,
+    before: Health | None,
+    policy: HealthConfig,
+    situation: Situation = Situation(),
+) -> tuple[Finding, ...]:
+    """Everything that is wrong; what a probe could not read is not wrong.
+
+    Args:
+        now: the probe.
+        before: the one before, if the phone's server has been the same since; else None.
+        policy: the limits.
+        situation: what the farm knows of the phone.
+    """
+    found = (
+        *_storage(now, policy, situation),
+        *_processes(now, before, situation),
+        *_gpu(now, situation),
+        *_boot(now, before),
+        *_battery(now, policy, situation),
+        *_clocks(now, before, policy),
+        *_foreign(now, before, policy, situation),
+    )
+    return tuple(found)
+
+
+def tells(now: Health, ailment: Ailment) -> bool:
+    """Whether this probe read what tells that an ailment is over."""
+    match ailment:
+        case Ailment.STORAGE:
+            return now.data_free_bytes is not None
+        case Ailment.HOT:
+            return now.battery.celsius is not None or bool(now.battery.health)
+        case _:
+            return False
+
+
+def kinds_of(ailment: Ailment) -> frozenset[FindingKind]:
+    """What a probe finds of an ailment that ends by itself."""
+    found = {Ailment.STORAGE: FindingKind.DATA_FULL, Ailment.HOT: FindingKind.BATTERY_HOT}
+    return frozenset({found[ailment]}) if ailment in found else frozenset()
+
+
+def _storage(now: Health, policy: HealthConfig, situation: Situation) -> Iterable[Finding]:
+    free, available = now.data_free_bytes, now.memory_available_bytes
+    if free is not None:
+        free_mb = free / 1e6
+        # Once full it must become clearly better: a phone on the edge would come and go with every log line.
+        full_mb = policy.data_full_mb * (1.5 if FindingKind.DATA_FULL in situation.known else 1.0)
+        if free_mb < full_mb:
+            yield Finding(
+                FindingKind.DATA_FULL,
+                f"/data has {free_mb:.0f} MB left, {full_mb:.0f} MB are needed",
+                "remove files or apps on the phone (adb shell du -h -d 1 /data/local/tmp); it comes back by itself",
+                Ailment.STORAGE,
+            )
+        elif free_mb < policy.data_low_mb:
+            said = f"/data has {free_mb:.0f} MB left, which is less than {policy.data_low_mb} MB"
+            yield Finding(FindingKind.DATA_LOW, said, "remove files or apps on the phone")
+    if available is not None and available / 1e6 < policy.memory_low_mb:
+        total = f" of {now.memory_total_bytes / 1e6:.0f}" if now.memory_total_bytes else ""
+        yield Finding(
+            FindingKind.MEMORY_LOW,
+            f"{available / 1e6:.0f}{total} MB of memory are available, which is less than {policy.memory_low_mb} MB",
+            "Android kills processes now, tvm_rpc among them: close apps, or use smaller models",
+        )
+
+
+def _processes(now: Health, before: Health | None, situation: Situation) -> Iterable[Finding]:
+    if "processes" in now.missing:
+        return
+    then = {each.pid: each for each in before.server} if before is not None and same_boot(now, before) else {}
+
+    def still(state: str) -> list[ProcessReading]:
+        return [
+            each for each in now.server if each.state == state and each.pid in then and then[each.pid].state == state
+        ]
+
+    if stuck := still("D"):
+        yield Finding(
+            FindingKind.STUCK_PROCESS,
+            f"{_named(stuck[0])} sits in a driver (state D) since the probe before",
+            "SIGKILL works once the driver returns; a reboot ends it for sure",
+            Ailment.STUCK,
+        )
+    if dead := still("Z"):
+        yield Finding(FindingKind.ZOMBIE, f"{_named(dead[0])} ended and its parent has not taken note (state Z)")
+    sessions = {each.pid for each in _sessions(now)}
+    if then and not situation.held and (left := [each for each in still("R") if each.pid in sessions]):
+        yield Finding(
+            FindingKind.ORPHAN,
+            f"{_named(left[0])} of a session goes on computing though nobody has the phone",
+            ailment=Ailment.STUCK,
+        )
+    gone = not any(each.name == SERVER_NAME and each.state != "Z" for each in now.server)
+    gone_before = before is not None and not any(each.name == SERVER_NAME for each in before.server)
+    if situation.ready and gone and gone_before and "processes" not in before.missing:  # type: ignore[union-attr]
+        yield Finding(FindingKind.SERVER_GONE, "no tvm_rpc runs on it", ailment=Ailment.SERVER)
+
+
+def _sessions(now: Health) -> list[ProcessReading]:
+    """Processes that the RPC server forked for sessions."""
+    servers = {each.pid for each in now.server if each.name == SERVER_NAME}
+    return [each for each in now.server if each.ppid in servers]
+
+
+def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
+    if situation.dealt is None:
+        return
+    new = [line for line in now.gpu_faults if line not in situation.dealt]
+    if new:
+        lines = f" ({len(new)} lines since its last check)" if len(new) > 1 else ""
+        yield Finding(
+            FindingKind.GPU_FAULT,
+            f"its GPU's driver reports: {_KERNEL_TIME.sub('', new[-1]).strip()[:200]}{lines}",
+            "a kernel that reads or writes out of its bounds does that; farm checks the phone before others get it",
+            Ailment.GPU,
+        )
+
+
+def same_boot(now: Health, before: Health) -> bool:
+    """Whether the phone has not started anew in between, as far as it tells."""
+    return not now.boot_id or not before.boot_id or now.boot_id == before.boot_id
+
+
+def _boot(now: Health, before: Health | None) -> Iterable[Finding]:
+    if before is not None and not same_boot(now, before):
+        up = f" {now.uptime_s:.0f} s ago" if now.uptime_s is not None else ""
+        yield Finding(
+            FindingKind.REBOOTED,
+            f"it started anew{up}, and adb did not notice",
+            "its RPC server is started again; if nobody restarts it, look at its cable and battery",
+            Ailment.SERVER,
+        )
+
+
+def _battery(now: Health, policy: HealthConfig, situation: Situation) -> Iterable[Finding]:
+    battery = now.battery
+    hot_c = policy.battery_hot_c
+    if FindingKind.BATTERY_HOT in situation.known:
+        hot_c -= policy.battery_margin_c
+    if battery.health == "overheat" or (battery.celsius is not None and battery.celsius > hot_c):
+        figure = "" if battery.celsius is None else f" {battery.celsius:.1f} °C"
+        limit = "the phone calls it overheated" if battery.health == "overheat" else f"above {hot_c:g} °C"
+        yield Finding(
+            FindingKind.BATTERY_HOT,
+            f"its battery is too hot:{figure}{',' if figure else ''} {limit}",
+            "let it cool; it comes back by itself. If it was idle, look at the battery",
+            Ailment.HOT,
+        )
+    elif battery.health == "cold" or (battery.celsius is not None and battery.celsius < policy.battery_cold_c):
+        figure = "the phone calls it cold" if battery.celsius is None else f"{battery.celsius:.1f} °C"
+        yield Finding(
+            FindingKind.BATTERY_COLD, f"its battery is too cold to be charged: {figure}", "move it to a warmer place"
+        )
+    if battery.health in ("dead", "failure", "over-voltage"):
+        yield Finding(
+            FindingKind.BATTERY_BAD,
+            f"the phone says of its battery: {battery.health.replace('-', ' ')}",
+            "look at it now: is it bulging or hot? Unplug it if so, and have the battery replaced",
+            Ailment.BATTERY,
+        )
+    yield from _gauge(now)
+
+
+def _gauge(now: Health) -> Iterable[Finding]:
+    battery = now.battery
+    hint = "its charge is not known; a full charge often sets the gauge right"
+    odd = [each for each in now.dropped if each.source == "battery" and each.raw != _NO_BATTERY]
+    if odd:
+        said = f"its battery's gauge says {odd[0].sensor}={odd[0].raw}: {odd[0].reason}"
+        if odd[0].raw == _SET_BY_HAND:
+            said, hint = "somebody set what its battery says by hand", "adb shell dumpsys battery reset"
+    elif battery.percent == 0 and battery.voltage_mv is not None and battery.voltage_mv > _HALF_FULL_MV:
+        said = f"its battery's gauge says 0 % at {battery.voltage_mv} mV"
+    else:
+        return
+    yield Finding(FindingKind.GAUGE, said, hint)
+
+
+def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterable[Finding]:
+    """Held far below what the hardware can, by both probes, while the phone says that it does not throttle."""
+    if now.throttle is None or now.throttle > ThrottleStatus.NONE or before is None or not same_boot(now, before):
+        return
+    then = {each.cores: each for each in before.cpu}
+    for cluster in now.cpu:
+        if _held(cluster, policy) and cluster.cores in then and _held(then[cluster.cores], policy):
+            yield Finding(
+                FindingKind.CLOCK_HELD,
+                f"CPU {_cores(cluster)} may run at most at {_ghz(cluster.max_khz)} of {_ghz(cluster.hardware_max_khz)}"
+                " GHz though the phone does not throttle",
+                "a battery saver, a vendor's power mode or a limit that somebody set; a reboot often ends it",
+            )
+            return
+    gpu = now.gpu
+    if gpu.throttled is False and gpu.max_hz and gpu.hardware_max_hz:
+        was = before.gpu
+        if max(gpu.max_hz, was.max_hz or gpu.hardware_max_hz) < policy.clock_share * gpu.hardware_max_hz:
+            yield Finding(
+                FindingKind.CLOCK_HELD,
+                f"its GPU may run at most at {gpu.max_hz / 1e6:.0f} of {gpu.hardware_max_hz / 1e6:.0f} MHz"
+                " though it is not throttled",
+                "a power mode or a limit that somebody set; a reboot often ends it",
+            )
+
+
+def _held(cluster: ClusterReading, policy: HealthConfig) -> bool:
+    """Not where somebody pinned it: then its lowest is its highest, and that was meant."""
+    if not cluster.max_khz or not cluster.hardware_max_khz or cluster.min_khz == cluster.max_khz:
+        return False
+    return cluster.max_khz < policy.clock_share * cluster.hardware_max_khz
+
+
+def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation: Situation) -> Iterable[Finding]:
+    if situation.in_hands or before is None or not same_boot(now, before):
+        return
+    if now.load_1min is None or now.load_1min < policy.load:
+        return
+    ours = {each.pid for each in now.server}
+    then = {each.pid for each in before.busiest if each.state == "R"}
+    running = [each for each in now.busiest if each.state == "R" and each.pid not in ours and each.pid in then]
+    if running:
+        worst = max(running, key=lambda each: each.cpu_percent or 0.0)
+        yield Finding(
+            FindingKind.FOREIGN_LOAD,
+            f"{_named(worst)} keeps the phone busy (load {now.load_1min:.1f}): measurements are disturbed",
+            f"stop that app on the phone: adb shell am force-stop {worst.name}",
+        )
+
+
+def _named(process: ProcessReading) -> str:
+    share = f", {process.cpu_percent:.0f} % of a core" if process.cpu_percent else ""
+    return f"{process.name} (pid {process.pid}{share})"
+
+
+def _cores(cluster: ClusterReading) -> str:
+    first, last = cluster.cores[0], cluster.cores[-1]
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _ghz(khz: int | None) -> str:
+    return "?" if khz is None else f"{khz / 1e6:.2f}"
+
+
+# --- the account of one phone -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the last probes found on one phone."""
+
+    first: Mapping[FindingKind, Finding] = field(default_factory=dict)  # found once: the next probe decides
+    held: Mapping[FindingKind, Finding] = field(default_factory=dict)  # true now, in its latest words
+    missed: Mapping[FindingKind, int] = field(default_factory=dict)  # probes in a row that did not find a held one
+
+    @property
+    def known(self) -> frozenset[FindingKind]:
+        """Kinds that hold now."""
+        return frozenset(self.held)
+
+    @property
+    def ailments(self) -> frozenset[Ailment]:
+        """What recovery should mend now."""
+        return frozenset(each.ailment for each in self.held.values() if each.ailment is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What one more probe made of an account."""
+
+    account: Account
+    news: tuple[Finding, ...] = ()
+    over: tuple[Finding, ...] = ()
+    fresh: tuple[Finding, ...] = ()  # that hold and were found by this very probe: recovery acts on these only
+
+
+def advance(account: Account, found: Iterable[Finding]) -> Advance:
+    """Take what one more probe found."""
+    now = {each.kind: each for each in found}
+    held: dict[FindingKind, Finding] = {}
+    missed: dict[FindingKind, int] = {}
+    over = []
+    for kind, finding in account.held.items():
+        if kind in now:
+            held[kind] = now[kind]
+        elif (misses := account.missed.get(kind, 0) + 1) < MISSES:
+            held[kind], missed[kind] = finding, misses
+        else:
+            over.append(finding)
+    sure = {
+        kind: finding for kind, finding in now.items() if kind not in held and (kind in _SURE or kind in account.first)
+    }
+    first = {kind: finding for kind, finding in now.items() if kind not in held and kind not in sure}
+    after = Account(first, {**held, **sure}, missed)
+    fresh = tuple(finding for kind, finding in after.held.items() if kind in now)
+    return Advance(after, tuple(sure.values()), tuple(over), fresh)
