@@ -7,13 +7,14 @@ has no `state` is believed by its exit code.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from farm.core.attribution import UsbPlace
+from farm.core.attribution import UsbPlace, hubs_above
 from farm.core.errors import HostError
 from farm.core.power_policy import TIMEOUT_S, PowerConfig, PowerRule
 from farm.fleet.uhubctl import HubStatus, knows_no_hub, lacks_permission, parse_status, powered
@@ -24,6 +25,7 @@ DARK_S = 3.0  # port capacitors and a phone's charger keep its link up for a mom
 GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
 _LOOK_S = 0.1
 _EVIDENCE_CHARS = 2000
+_FIELD = re.compile(r"\{(\w+)\}")
 _FIELDS_HINT = "fields: {hub}, {port}, {path} and those of its `fields` table"
 
 # As uhubctl's README wants them; the second line is for Linux 6.0 and later, which switches ports through sysfs.
@@ -95,37 +97,40 @@ class Uhubctl:
         Raises:
             PowerError: it is not installed, may not open the hubs, or there are none.
         """
-        return parse_status(await self._call((), "any hub"))
+        return parse_status((await self._call((), "any hub"))[0])
 
     async def _switch(self, place: UsbPlace, *, on: bool) -> None:
         action = "on" if on else "off"
         where = ("-l", place.hub.removeprefix("usb"), "-p", str(place.port))
         async with self._turn:
-            before = powered(await self._call(where, f"hub {place.hub}"), place.port)
+            before = powered((await self._call(where, f"hub {place.hub}"))[0], place.port)
             if before is None:
                 raise PowerError(f"uhubctl shows no port {place.port} on hub {place.hub}", hint="uhubctl -l HUB")
             if before is on:
                 return
-            said = await self._call((*where, "-a", action), f"hub {place.hub}")
+            said, complaint = await self._call((*where, "-a", action), f"hub {place.hub}")
             deadline, now = time.monotonic() + VERIFY_S, powered(said, place.port, after=True)
             while now is not on:
                 if time.monotonic() > deadline:
+                    if lacks_permission(complaint):  # it tries another way then, which may have worked
+                        raise _not_permitted(f"hub {place.hub}", complaint)
                     raise PowerError(
                         f"hub {place.hub} took the order, but its port {place.port} is not {action}",
                         hint="its electronics may not switch at all: docs/health.md; or set [power.hub] switch = none",
                         evidence=said[-_EVIDENCE_CHARS:],
                     )
                 await asyncio.sleep(_LOOK_S)
-                said = await self._call(where, f"hub {place.hub}")
+                said, _ = await self._call(where, f"hub {place.hub}")
                 now = powered(said, place.port)
 
-    async def _call(self, arguments: Sequence[str], whom: str) -> str:
+    async def _call(self, arguments: Sequence[str], whom: str) -> tuple[str, str]:
+        """What it printed, and what it complained about."""
         code, out, err = await _run((self._program, *self._brief, *arguments), self._timeout_s, _NOT_INSTALLED)
         if code and self._brief and "option" in err:  # 2.4 has no -N; 2.5 has
             self._brief = ()
             return await self._call(arguments, whom)
-        if lacks_permission(err):
-            raise PowerError(f"uhubctl may not switch {whom}: it lacks the permission", hint=udev_fix(), evidence=err)
+        if code and lacks_permission(err):
+            raise _not_permitted(whom, err)
         if knows_no_hub(err):
             raise PowerError(
                 f"uhubctl cannot switch {whom}: it is not there, or cannot switch its ports one by one",
@@ -134,7 +139,11 @@ class Uhubctl:
             )
         if code:
             raise PowerError(f"uhubctl failed for {whom} (exit {code})", hint="try it by hand", evidence=err or out)
-        return out
+        return out, err
+
+
+def _not_permitted(whom: str, evidence: str) -> PowerError:
+    return PowerError(f"uhubctl may not switch {whom}: it lacks the permission", hint=udev_fix(), evidence=evidence)
 
 
 class CommandSwitch:
@@ -206,6 +215,18 @@ class Switchboard:
             return "uhubctl is not installed, and no other power switch is configured"
         return self._refused.get(place.hub, "")
 
+    def hurt(self, place: UsbPlace, places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
+        """Which of `places` (by serial) lose their power with that port, whatever is in it included.
+
+        A switch of single ports cuts what hangs on the port; a command that names neither {port} nor {path} cuts the
+        whole hub.
+        """
+        rule = self._config.rule_for(place)
+        whole = rule.switch == "command" and not any("{port}" in word or "{path}" in word for word in rule.off)
+        whole = whole and place.path not in self._config.hub
+        top = place.hub if whole else place.path
+        return tuple(sorted(serial for serial, other in places.items() if top in (other.path, *hubs_above(other))))
+
     async def off(self, place: UsbPlace) -> None:
         """See `PowerSwitch`."""
         try:
@@ -263,10 +284,10 @@ def fill(words: Sequence[str], fields: Mapping[str, str], place: UsbPlace) -> tu
         PowerError: there are no words, or a field nobody defined.
     """
     known = {**fields, "hub": place.hub, "port": str(place.port), "path": place.path}
-    try:
-        filled = tuple(word.format_map(known) for word in words)
-    except (KeyError, ValueError, IndexError, AttributeError) as error:
-        raise PowerError(f"a power command has an unknown field: {error}", hint=_FIELDS_HINT) from error
+    unknown = sorted({name for word in words for name in _FIELD.findall(word)} - known.keys())
+    if unknown:
+        raise PowerError(f"a power command has an unknown field {{{unknown[0]}}}", hint=_FIELDS_HINT)
+    filled = tuple(_FIELD.sub(lambda match: known[match[1]], word) for word in words)
     if not filled:
         raise PowerError(f"port {place.path} has no command to switch it", hint="[power] off and on are both needed")
     return filled

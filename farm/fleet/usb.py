@@ -79,13 +79,6 @@ class Topology:
         return tuple(device for device in self.devices() if place.path in hubs_above(device.place))
 
 
-def neighbours(place: UsbPlace, places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
-    """The serials among `places` whose power goes with that port's: in the port, or on a hub that hangs on it."""
-    return tuple(
-        sorted(serial for serial, other in places.items() if other == place or place.path in hubs_above(other))
-    )
-
-
 def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
     """Phones on a cable that nobody can find: neither adb nor sysfs nor the configuration says where they are."""
     return tuple(sorted(serial for serial in serials if serial not in places and not _NETWORK.fullmatch(serial)))
