@@ -266,6 +266,7 @@ class LabPhone:
         if self.powered:
             await self.ask({"do": "drop"})
         self._links, self.online, self.key_shown = 0, False, ""
+        self.notify()
 
     # -- the line to adbd --------------------------------------------------------------------------------------------
 
@@ -361,8 +362,9 @@ class LabPhone:
         before = self.state()
         state = replace(before, **changes)
         if state != before:
+            # The state last: who waits for it finds all else changed.
+            apply_state(self.spec.directory, self._profile, state, self.captured)
             write_state(self.spec.directory, state)
-            self.refresh()
 
     def refresh(self) -> None:
         """Let every file say what the state says."""

@@ -1,0 +1,345 @@
+"""A phone that follows its load: it warms, is throttled and really slow, and cools again; its battery and its cable."""
+
+import json
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from farm.simulation.control import running_lab
+from tests.adb_server import AdbServer, adb_binaries
+from tests.integration.simulation.conftest import Rig
+from tests.integration.simulation.test_lab_faults import until
+from tests.integration.world.conftest import needs_namespaces
+
+NAMES = ("rooted", "plain")
+PLACES = {"rooted": "1-4.2", "plain": "1-4.3"}
+# Stands for an RPC server with a session: what matters is its name and who is whose parent. A round is some work.
+SERVER = """\
+#!/system/bin/sh
+if [ "$1" = session ]; then
+  while :; do
+    i=0
+    while [ $i -lt 500 ]; do i=$((i + 1)); done
+    echo x >>/data/local/tmp/rounds
+  done
+fi
+sh "$0" session
+"""
+
+
+HEALTHY = {
+    "physics_off": {},
+    "clock_stuck": {"share": 1.0},
+    "cool": {},
+    "replay_end": {},
+    "dead_battery": {"on": False},
+    "network": {"on": False},
+    "airplane": {"on": False},
+    "charge": {"mode": "start"},
+    "port_on": {},
+    "battery": {"level": 85, "charging": True},
+    "dumpsys_hangs": {"on": False},
+    "boot_hang": {"boots": 0},
+}
+
+
+class House:
+    """Two phones on one hub."""
+
+    def __init__(self, folder: Path, server: AdbServer, lab) -> None:
+        self.folder = folder
+        self.lab = lab
+        self.rigs = {name: Rig(server, lab, lab.phone(name).serial) for name in NAMES}
+
+    def state(self, name: str) -> dict:
+        return json.loads((self.folder / name / "state/state.json").read_text())
+
+    def wait_online(self, name: str) -> None:
+        self.lab.wait(name, "online")
+        self.rigs[name].adb.wait_for_state(self.rigs[name].serial, "device")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    server = AdbServer(list(adb_binaries().values())[-1], tmp_path_factory.mktemp("adb"))
+    server.start()
+    folder = tmp_path_factory.mktemp("lab")
+    phones = {"rooted": "oneplus-12+root", "plain": "realme-gt-neo3"}
+    try:
+        with running_lab(folder, phones, adb_socket=server.socket, places=PLACES) as lab:
+            made = House(folder, server, lab)
+            for name in NAMES:
+                made.wait_online(name)
+            yield made
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def lab(house):
+    yield house.lab
+    for name in NAMES:
+        for fault, arguments in HEALTHY.items():
+            house.lab.fault(name, fault, **arguments)
+        if not house.lab.phone(name).powered:
+            house.lab.boot(name)
+        house.wait_online(name)
+
+
+@pytest.fixture
+def busy(house, tmp_path):
+    """The phone `plain` with a session that never rests; gives the rounds it did."""
+    rig = house.rigs["plain"]
+    program = tmp_path / "tvm_rpc"
+    program.write_text(SERVER)
+    rig.text("push", str(program), "/data/local/tmp/tvm_rpc")
+    rig.text("shell", "setsid sh /data/local/tmp/tvm_rpc server </dev/null >/dev/null 2>&1 &")
+    yield house.folder / "plain/data/local/tmp/rounds"
+    house.lab.server_crash("plain")
+    rig.text("shell", "rm /data/local/tmp/rounds")
+
+
+def rounds_per_other_work(rounds: Path) -> float:
+    """How many rounds the phone does while the host does some work: the host's own load cancels out."""
+
+    def once() -> int:
+        before = rounds.stat().st_size
+        for _ in range(10):
+            subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"], check=True)
+        return rounds.stat().st_size - before
+
+    return median(once() for _ in range(3))
+
+
+def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
+    until(lambda: busy.exists() and busy.stat().st_size > 20)
+    cool_speed = rounds_per_other_work(busy)
+    cool = house.state("plain")
+    assert (cool["throttling"], cool["cpu_busy"]) == (0, None)  # off by default: the load is not even looked at
+
+    lab.fault("plain", "physics", speed=0.001)
+    until(lambda: house.state("plain")["cpu_busy"])
+    # 9 W, whatever share of a core a loaded host leaves us: unthrottled that would end at 72 °C.
+    watts = min(100.0, 9 / house.state("plain")["cpu_busy"])
+    lab.fault("plain", "physics", speed=100.0, watts_per_core=watts)
+    until(lambda: house.state("plain")["throttling"] >= 1, timeout_s=30)
+    hot = house.state("plain")
+    assert hot["temps_c"]["cpu"] > hot["temps_c"]["skin"] > cool["temps_c"]["skin"]
+    clock = "cat /sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq"
+    assert int(house.rigs["plain"].text("shell", clock)) < 2850000
+    # In a hot cabinet it keeps a quarter of its clock: what a scheduler gives back on a loaded host cannot hide that.
+    lab.fault("plain", "physics", speed=100.0, watts_per_core=watts, ambient_c=47.0)
+    until(lambda: house.state("plain")["throttling"] >= 5, timeout_s=30)
+    assert rounds_per_other_work(busy) < 0.85 * cool_speed
+
+    lab.server_crash("plain")
+    lab.fault("plain", "physics", speed=500.0)
+    seen = [house.state("plain")["temps_c"]["skin"]]
+    until(lambda: seen.append(house.state("plain")["temps_c"]["skin"]) or seen[-1] < 34, timeout_s=30)
+    falling = seen[seen.index(max(seen)) :]
+    assert all(later <= earlier + 0.2 for earlier, later in pairwise(falling))
+    until(lambda: house.state("plain")["clock_scale"] == 1)
+
+
+def test_a_stuck_clock_is_as_slow_as_it_says_and_ends(house, lab, busy):
+    until(lambda: busy.exists() and busy.stat().st_size > 20)
+    before = rounds_per_other_work(busy)
+    lab.fault("plain", "clock_stuck", share=0.1)
+    stopped = "cat /proc/[0-9]*/stat | grep '(sh) T'"
+    until(lambda: house.rigs["plain"].run("shell", stopped).returncode == 0)
+    assert rounds_per_other_work(busy) < before / 3
+    lab.fault("plain", "clock_stuck", share=1.0)
+    at = busy.stat().st_size
+    until(lambda: busy.stat().st_size > at + 20)
+    assert rounds_per_other_work(busy) > before / 3
+
+
+def test_throttling_does_not_wake_a_hung_server(house, lab, busy):
+    until(lambda: busy.exists())
+    lab.fault("plain", "clock_stuck", share=0.5)
+    lab.server_hang("plain")
+    stopped = "cat /proc/[0-9]*/stat | grep -c '(sh) T'"
+    until(
+        lambda: house.rigs["plain"].text("shell", stopped).strip() == "2"
+    )  # a signal takes effect when its turn comes
+    for _ in range(20):
+        assert house.rigs["plain"].text("shell", stopped).strip() == "2"
+    lab.server_resume("plain")
+    at = busy.stat().st_size
+    until(lambda: busy.stat().st_size > at)
+
+
+def test_a_battery_drains_to_the_end_and_the_phone_comes_back_with_the_cable(house, lab):
+    lab.battery("plain", 3)
+    lab.unplug("plain")
+    lab.fault("plain", "physics", speed=2000.0)
+    lab.wait("plain", "off", timeout_s=30)
+    assert house.state("plain")["battery_level"] == 0
+    lab.plug("plain")
+    lab.wait("plain", "online", timeout_s=30)
+    until(lambda: house.state("plain")["battery_status"] == 2)
+    assert house.state("plain")["battery_current_ma"] > 0
+
+
+def test_charging_can_be_stopped_by_fault_and_by_root(house, lab):
+    rig = house.rigs["rooted"]
+    read = "cat /sys/class/power_supply/battery/status"
+    lab.fault("rooted", "physics")
+    until(lambda: rig.text("shell", read) == "Charging\n")
+    rig.text("shell", "echo 0 > /sys/class/power_supply/battery/charging_enabled")
+    until(lambda: rig.text("shell", read) == "Not charging\n")
+    rig.text("shell", "echo 1 > /sys/class/power_supply/battery/charging_enabled")
+    lab.fault("rooted", "charge", mode="suspend")
+    until(lambda: rig.text("shell", read) == "Discharging\n")
+    assert "USB powered: false" in rig.text("shell", "dumpsys battery")
+
+
+def test_a_worn_battery_says_so(house, lab):
+    lab.fault("plain", "wear", cycles=1200, full_share=0.5, health="over_voltage", voltage_mv=4480)
+    try:
+        said = house.rigs["plain"].text("shell", "dumpsys battery; cat /sys/class/power_supply/battery/uevent")
+        assert {"  health: 5", "  voltage: 4480"} <= set(said.splitlines())
+        assert {"POWER_SUPPLY_CYCLE_COUNT=1200", "POWER_SUPPLY_CHARGE_FULL=2500000"} <= set(said.splitlines())
+    finally:
+        lab.fault("plain", "wear", cycles=120, full_share=0.96, health="good", voltage_mv=4100)
+
+
+@needs_namespaces
+def test_root_pins_clocks_and_nobody_else_does(house, lab):
+    policy = "/sys/devices/system/cpu/cpufreq/policy7"
+    pin = f"echo performance > {policy}/scaling_governor"
+    rooted, plain = house.rigs["rooted"], house.rigs["plain"]
+    assert rooted.text("shell", "su -c 'id -u'") == "0\n"
+    rooted.text("shell", pin)
+    until(lambda: rooted.text("shell", f"cat {policy}/scaling_cur_freq") == "3302400\n")
+    rooted.text("shell", f"echo nonsense > {policy}/scaling_max_freq")
+    until(lambda: rooted.text("shell", f"cat {policy}/scaling_max_freq") == "3302400\n")
+    rooted.text("shell", "echo 2 > /sys/class/kgsl/kgsl-3d0/max_pwrlevel")
+    until(lambda: rooted.text("shell", "cat /sys/class/kgsl/kgsl-3d0/max_gpuclk") == "770000000\n")
+    refused = plain.run("shell", pin.replace("policy7", "policy4"))
+    assert refused.returncode != 0
+    assert b"denied" in refused.stderr or b"Read-only" in refused.stderr
+    assert plain.run("shell", "su -c id").returncode == 127
+    lab.reboot("rooted")
+    house.wait_online("rooted")
+    assert rooted.text("shell", f"cat {policy}/scaling_governor") == "schedutil\n"
+
+
+def test_a_gpu_fault_is_in_the_log_that_root_reads(house, lab):
+    lab.fault("*", "gpu_fault")
+    assert "kgsl-3d0: GPU PAGE FAULT" in house.rigs["rooted"].text("shell", "dmesg")
+    assert house.rigs["rooted"].text("shell", "cat /sys/class/kgsl/kgsl-3d0/reset_count") == "1\n"
+    assert house.rigs["plain"].run("shell", "dmesg").returncode != 0
+
+
+def test_settings_stay_over_a_reboot_and_the_screen_does_not(house, lab):
+    rig = house.rigs["plain"]
+    rig.text(
+        "shell", "settings put global window_animation_scale 0; svc power stayon true; input keyevent KEYCODE_SLEEP"
+    )
+    assert "  mWakefulness=Asleep\n" in rig.text("shell", "dumpsys power")
+    lab.reboot("plain")
+    house.wait_online("plain")
+    power = rig.text("shell", "dumpsys power")
+    assert "  mWakefulness=Awake\n" in power
+    assert "  mStayOn=true\n" in power
+    assert rig.text("shell", "settings get global window_animation_scale") == "0\n"
+
+
+def test_airplane_mode_cuts_the_link_of_a_phone_on_the_network_only(house, lab):
+    rig = house.rigs["plain"]
+    rig.text("shell", "cmd connectivity airplane-mode enable")
+    assert rig.text("shell", "cmd connectivity airplane-mode") == "enabled\n"
+    rig.text("shell", "cmd connectivity airplane-mode disable")
+    lab.fault("plain", "network")
+    rig.run("shell", "cmd connectivity airplane-mode enable")
+    lab.wait("plain", "not_online")
+    lab.reboot("plain")
+    assert lab.phone("plain").powered is False
+    lab.wait("plain", "on")
+    assert not lab.phone("plain").online  # the setting outlives the boot
+    lab.fault("plain", "airplane", on=False)
+    house.wait_online("plain")
+
+
+def test_a_port_is_switched_by_uhubctl_and_a_hub_is_pulled(house, lab):
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([house.folder / "bin" / command[0], *command[1:]], capture_output=True, text=True)
+
+    done = run("uhubctl", "-l", "1-4", "-p", "2", "-a", "off")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Sent power off request" in done.stdout
+    house.rigs["rooted"].adb.wait_for_state(house.rigs["rooted"].serial, "")
+    devices = house.folder / "usb/bus/usb/devices"
+    assert not (devices / "1-4.2").exists()
+    assert lab.phone("rooted").powered  # it has a battery
+    assert lab.phone("plain").online
+    assert run("usb-power", "on", "1-4.2").returncode == 0
+    house.wait_online("rooted")
+    assert (devices / "1-4.2/serial").read_text().strip() == lab.phone("rooted").hardware_serial
+    lab.unplug_hub("1-4")
+    assert not any(lab.phone(name).online for name in NAMES)
+    lab.plug_hub("1-4")
+    for name in NAMES:
+        house.wait_online(name)
+    assert run("uhubctl", "-l", "9-9").returncode == 1
+
+
+def test_a_phone_without_a_battery_goes_and_comes_with_its_port(house, lab):
+    boots = lab.phone("plain").boots
+    lab.fault("plain", "dead_battery")
+    lab.fault("plain", "port_off")
+    assert not lab.phone("plain").powered
+    lab.fault("plain", "port_on")
+    house.wait_online("plain")
+    assert lab.phone("plain").boots == boots + 1
+
+
+def test_a_hung_boot_needs_another_one(house, lab):
+    lab.fault("plain", "boot_hang", boots=1)
+    lab.reboot("plain")
+    lab.wait("plain", "on")
+    assert not lab.phone("plain").online
+    lab.reboot("plain")
+    house.wait_online("plain")
+
+
+def test_a_boot_loop_ends_after_its_boots(house, lab):
+    boots = lab.phone("plain").boots
+    lab.fault("plain", "boot_loop", boots=2, up_s=0.05)
+    until(lambda: lab.phone("plain").boots == boots + 3)
+    house.wait_online("plain")
+
+
+def test_dumpsys_gives_up_when_services_hang(house, lab):
+    lab.fault("plain", "dumpsys_hangs")
+    assert "DUMP TIMEOUT (1000ms) EXPIRED" in house.rigs["plain"].text("shell", "dumpsys -t 1 battery")
+
+
+def test_a_slow_shell_comes_late_and_says_all(house, lab):
+    lab.fault("plain", "slow_shell", delay_s=0.3)
+    assert house.rigs["plain"].text("shell", "echo here") == "here\n"
+    lab.fault("plain", "slow_shell")
+
+
+def test_captures_and_traces_are_played(house, lab, tmp_path):
+    rig = house.rigs["plain"]
+    text = "Current Battery Service state:\n  level: 11\n"
+    (tmp_path / "battery.txt").write_text(text)
+    lab.fault("plain", "capture", file="dumpsys/battery", path=str(tmp_path / "battery.txt"))
+    assert rig.text("shell", "dumpsys battery") == text
+    moments = [
+        {"t": 0, "state": {"battery_level": 40}, "probe": "==farm:zones\nthermal_zone0 odd=51000\n"},
+        {"t": 100, "state": {"battery_level": 39}},
+    ]
+    (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, moments)))
+    lab.fault("plain", "replay", path=str(tmp_path / "trace.jsonl"), speed=1000.0)
+    until(lambda: house.state("plain")["battery_level"] == 39)
+    assert rig.text("shell", "cat /sys/class/thermal/thermal_zone0/type /sys/class/thermal/thermal_zone0/temp") == (
+        "odd\n51000\n"
+    )
+    lab.fault("plain", "replay_end")
+    assert "level: 39" in rig.text("shell", "dumpsys battery")
