@@ -177,6 +177,8 @@ def _be_child(order: _Order, server: int, said: int) -> None:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # TVM's handler allocates memory for its trace: in a compiler that crashed in malloc it waits for ever.
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         die_with(server)
         order.place.mkdir()
