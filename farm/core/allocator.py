@@ -10,6 +10,8 @@ Rules, and where they are kept:
   therefore concerns only the devices and requests that it touches.
 - When several devices can be given away at once, as many requests as possible are served, the foremost among them; and
   of the devices that would do, those are given that others need least (`farm.core.matching`, applied from both sides).
+- A request that needs a quiet hub is served while no other device on the hub is leased. It has no claim on a hub: who
+  comes first to one of its devices gets it, and nobody is asked to yield so that a hub falls quiet.
 - Use counts in decaying device-seconds over the user's weight: `farm.core.shares`.
 - Windows in which devices belong to some users only: `farm.core.reservations`.
 - Tune leases are asked to yield: `farm.core.allocator_yields`. Why a request waits: `farm.core.allocator_explain`.
@@ -191,9 +193,10 @@ class Allocator:
                 return set(), places_full
             case DeviceChanged(view):
                 state.device_changed(view)
-                return {view.name} & state.free, False
+                return {view.name} & state.free, bool(state.index.quiet_waiting)
             case DeviceForgotten(name):
                 state.device_forgotten(name)
+                return set(), bool(state.index.quiet_waiting)
             case SharesChanged(default, by_user):
                 state.ledger.set_shares(default, by_user)
                 return set(), True
@@ -220,20 +223,34 @@ class Allocator:
         had_enough = not state.ledger.may_hold_more(holding.request.user)
         state.end(device)
         self._yields.ended(device)
-        # With a place or a quota, devices that were free before come into reach of others.
-        return {device} & state.free, had_enough or (places_full and holding.request.worker)
+        # With a place, a quota or a quiet hub, devices that were free before come into reach of others.
+        others = had_enough or (places_full and holding.request.worker) or bool(state.index.quiet_waiting)
+        return {device} & state.free, others
 
     # --- who gets what --------------------------------------------------------------------------------------------
 
     def _serve(self, free: set[str], groups: set[Group]) -> tuple[Grant, ...]:
-        """Give as many of the `free` devices as possible to the foremost requests of `groups`."""
-        if not free or not groups:
-            return ()
+        """Give as many of the `free` devices as possible to the foremost requests of `groups`.
+
+        A request that needs a quiet hub is served alone, when those before it have their devices.
+        """
+        grants: list[Grant] = []
+        while free and groups and (served := self._serve_together(free, groups)):
+            grants += served
+            if not any(group.meaning.quiet_hub for group in groups):
+                break
+            free = free - {grant.device for grant in served}
+            groups = {group for group in groups if group.waiting}
+        return tuple(grants)
+
+    def _serve_together(self, free: set[str], groups: set[Group]) -> tuple[Grant, ...]:
         chosen: dict[Waiting, set[str]] = {}  # with the devices that would do
         matching: Matching[Waiting, str] = Matching()
         hopeless: set[Line] = set()
         while len(chosen) < len(free) and (waiting := self._next(free, groups, matching, hopeless, chosen)):
             self._state.served(waiting)
+            if waiting.request.quiet_hub:
+                break
         given = self._choose_devices(chosen)
         for waiting, device in given.items():
             self._state.place(waiting, device)
@@ -249,12 +266,17 @@ class Allocator:
         hopeless: set[Line],
         chosen: dict[Waiting, set[str]],
     ) -> Waiting | None:
-        """The foremost request that can be served beside all chosen before; it is chosen."""
+        """The foremost request that can be served beside all chosen before; it is chosen.
+
+        None too when that might be one that needs a quiet hub: first the others have their devices.
+        """
         state = self._state
         for line in state.in_order(state.servable(groups), free):
             if line in hopeless:
                 continue
             suiting = state.suiting(line.group, free)
+            if suiting and chosen and line.group.meaning.quiet_hub:
+                return None
             for waiting in state.worth_trying(line, suiting):
                 devices = state.allowed(waiting, suiting)
                 if matching.add(waiting, devices):

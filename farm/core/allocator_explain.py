@@ -216,6 +216,8 @@ def _facts(
     )
     if holding is not None and (closed := view.closed.get(request.lease_class)) is not None:
         facts.append(str(closed))
+    if request.quiet_hub and (beside := state.leased_beside(view.name)):
+        facts.append(f"{', '.join(beside)} on the same hub {'is' if len(beside) == 1 else 'are'} in use")
     window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
     if window is not None:
         facts.append(_reserved(window, request, now_s))

@@ -34,11 +34,20 @@ class Meaning:
     worker: bool = False  # suits the same devices, but needs a worker place with them
     only: frozenset[str] | None = None
     lease_class: LeaseClass = LeaseClass.INTERACTIVE  # suits the same devices, but is served by those open to it
+    quiet_hub: bool = False  # suits the same devices, but not while others on their hub are leased
 
     @classmethod
     def of(cls, request: LeaseRequest) -> Meaning:
         """The part of `request` that says which devices suit it."""
-        return cls(request.selector, request.device, request.avoid, request.worker, request.only, request.lease_class)
+        return cls(
+            request.selector,
+            request.device,
+            request.avoid,
+            request.worker,
+            request.only,
+            request.lease_class,
+            request.quiet_hub,
+        )
 
     def suits(self, view: DeviceView) -> bool:
         """Whether the device is meant."""
@@ -67,6 +76,7 @@ class DeviceIndex:
 
     def __init__(self) -> None:
         self.views: dict[str, DeviceView] = {}
+        self.quiet_waiting = 0  # requests that need a quiet hub
         self._groups: dict[Meaning, Group] = {}
         self._groups_of: dict[str, set[Group]] = {}  # by device
         self._recent: deque[Group] = deque()
@@ -103,6 +113,7 @@ class DeviceIndex:
             for name in devices:
                 self._groups_of[name].add(group)
         group.waiting += 1
+        self.quiet_waiting += meaning.quiet_hub
         if group.devices:  # an unknown key says nothing about the devices there are, and must cost nothing
             group.recent += 1
             self._recent.append(group)
@@ -114,6 +125,7 @@ class DeviceIndex:
     def left(self, group: Group) -> None:
         """A request of the group waits no more."""
         group.waiting -= 1
+        self.quiet_waiting -= group.meaning.quiet_hub
         self._weigh(group, -1)
         self._drop_if_unused(group)
 

@@ -30,6 +30,7 @@ class State:
         self.held: dict[str, Holding] = {}
         self.free: set[str] = set()  # leasable and not held
         self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
+        self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as anybody knows where they are plugged in
         self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
         self._holders: set[str] = set()  # request ids
         self._workers = 0
@@ -118,6 +119,7 @@ class State:
 
     def device_changed(self, view: DeviceView) -> None:
         """A device appeared, or anything about it is different."""
+        self._note_place(view.name, view)
         self.index.device_changed(view)
         self.reservations.device_changed(view)
         self._note_closed(view.name, view)
@@ -125,6 +127,7 @@ class State:
 
     def device_forgotten(self, name: str) -> None:
         """A device is no part of the farm any more."""
+        self._note_place(name, None)
         self.index.device_forgotten(name)
         self.reservations.device_forgotten(name)
         self._note_closed(name, None)
@@ -149,15 +152,25 @@ class State:
         return {group for group in groups if not group.meaning.worker}
 
     def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
-        """Those of `devices` that suit the group and are open to its class."""
+        """Those of `devices` that suit the group, are open to its class, and on a quiet hub if it needs one."""
         suiting = group.devices & devices
-        closed = self.closed[group.meaning.lease_class]
-        return suiting - closed if closed else suiting
+        if closed := self.closed[group.meaning.lease_class]:
+            suiting -= closed
+        if group.meaning.quiet_hub:
+            suiting = {device for device in suiting if not self.leased_beside(device)}
+        return suiting
+
+    def leased_beside(self, device: str) -> list[str]:
+        """Other devices on the same hub that somebody has, sorted."""
+        view = self.index.views.get(device)
+        if view is None or view.place is None:
+            return []
+        return sorted(self.on_hub[view.place.hub] & self.held.keys() - {device})
 
     def waiting_groups(self, devices: set[str]) -> set[Group]:
         """Groups with waiting requests that any of the devices suits and is open to."""
         groups = self.index.waiting_groups(devices)
-        if not any(self.closed.values()):
+        if not any(self.closed.values()) and not self.index.quiet_waiting:
             return groups
         return {group for group in groups if self.suiting(group, devices)}
 
@@ -219,6 +232,16 @@ class State:
     def _holding(self, request_id: str, request: LeaseRequest) -> Holding:
         ends_s = None if request.longest_s is None else self.now_s + request.longest_s
         return Holding(request_id, request, self.now_s, ends_s)
+
+    def _note_place(self, name: str, view: DeviceView | None) -> None:
+        before = self.index.views.get(name)
+        was, now = (None if each is None else each.place for each in (before, view))
+        if was == now:
+            return
+        if was is not None:
+            self.on_hub[was.hub].discard(name)
+        if now is not None:
+            self.on_hub.setdefault(now.hub, set()).add(name)
 
     def _note_closed(self, name: str, view: DeviceView | None) -> None:
         for lease_class, names in self.closed.items():

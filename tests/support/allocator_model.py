@@ -20,7 +20,7 @@ LineKey = tuple[object, ...]
 
 def line_of(request: LeaseRequest) -> LineKey:
     meant = (request.selector, request.device, request.avoid, request.only)
-    return (request.user, request.priority, meant, request.worker, request.lease_class)
+    return (request.user, request.priority, meant, request.worker, request.lease_class, request.quiet_hub)
 
 
 def means(request: LeaseRequest, view: DeviceView) -> bool:
@@ -73,6 +73,7 @@ class Model:
     lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
     past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
     turns: int = 0
+    ending: str = ""  # a device whose lease is thought to end
     places: dict[str, Lease] = field(default_factory=dict)  # worker places that are kept without a lease
 
     # --- what happens ---
@@ -144,8 +145,18 @@ class Model:
             for name in devices
             if means(request, self.views[name])
             and request.lease_class not in self.views[name].closed
+            and not (request.quiet_hub and self.loud(name))
             and not self.reserved(request, name)
         ]
+
+    def loud(self, device: str) -> bool:
+        """Whether another device on its hub is leased; one that is about to be given back still is."""
+        place = self.views[device].place
+        leased = {*self.held, self.ending} - {device}
+        return place is not None and any(
+            name in leased and view.place is not None and view.place.hub == place.hub
+            for name, view in self.views.items()
+        )
 
     def usage_s(self, user: str) -> float:
         """The integral of 2 ** (-age / half-life) over all that the user held."""
@@ -192,6 +203,11 @@ class Model:
             self.held[name].look_s = self.now_s + self.policy.min_slice_s
         return due
 
+    def may_hold_more(self, user: str) -> bool:
+        """Whether the user's quota has room."""
+        limit = self.share(user).devices
+        return not limit or sum(lease.request.user == user for lease in self.held.values()) < limit
+
     def tuning(self) -> list[str]:
         """Devices of tune leases that were not asked to yield."""
         return [n for n, each in self.held.items() if each.request.lease_class is LeaseClass.TUNE and not each.asked]
@@ -199,14 +215,19 @@ class Model:
     def entitled(self, device: str) -> tuple[list[str], bool]:
         """Who waits, would be served if the lease on `device` ended, and then goes before the holder's next request.
 
+        Served with its phone, or with its worker place; not with a phone that is free now and beyond the user's quota.
         Also whether rounding might decide otherwise.
         """
         lease = self.held[device]
+        full = len(self.places) + sum(each.request.worker for each in self.held.values()) >= self.policy.workers
         self.ended(device)
+        self.ending = device
         holder, close, found = lease.request, False, []
         free = self.free()
         for name, request in self.waiting.items():
-            if not self._possible(name, [], free):
+            with_phone = device in free and bool(self.suits(request, [device]))
+            with_place = full and holder.worker and request.worker
+            if not (with_phone or with_place) or not self._possible(name, [], free):
                 continue
             ours, theirs = self.turn(request.user), self.turn(holder.user)
             if self.lines[line_of(request)][1] <= self.now_s - self.policy.starved_s:
@@ -221,6 +242,7 @@ class Model:
             if before:
                 found.append(name)
         self.past.pop()
+        self.ending = ""
         self.held[device] = lease
         return found, close
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.allocator_events import DeviceChanged, TimePassed
+from farm.core.allocator_events import DeviceChanged, DeviceForgotten, LeaseEnded, Paused, Resumed, TimePassed
+from farm.core.attribution import UsbPlace
 from farm.core.device import Closed, Heat
 from farm.core.requests import LeaseClass
 from tests.support.allocator import Lab, phone, wish
@@ -131,3 +132,53 @@ def test_an_estimate_is_unknown_when_nobody_knows_when_the_device_opens():
     assert lab.allocator.estimate_s("bench", lab.now_s) == 30.0  # the other one
     lab.tell(DeviceChanged(replace(cooling, adopted=False)))
     assert lab.allocator.estimate_s("bench", lab.now_s) is None
+
+
+# --- a quiet hub ------------------------------------------------------------------------------------------------------
+
+
+def on_hub(name, hub="1-4", **facts):
+    return phone(name, place=UsbPlace(hub, 1, f"{hub}.1"), **facts)
+
+
+def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back():
+    lab = Lab(on_hub("a"), on_hub("b"), on_hub("far", "2"))
+    lab.want("other", device="b")
+    lab.want("elsewhere", device="far")
+    assert lab.want("quiet", device="a", quiet_hub=True) == ""
+    assert lab.reasons("quiet", wish(device="a", quiet_hub=True))["a"] == "b on the same hub is in use"
+    lab.end("far")
+    assert "a" not in lab.holders()
+    lab.tell(LeaseEnded("b"))
+    assert lab.holders() == {"a": "quiet"}
+
+
+def test_requests_for_a_quiet_hub_that_could_be_served_at_once_are_served_one_after_the_other():
+    lab = Lab()
+    for name in ("q1", "q2"):
+        lab.want(name, quiet_hub=True)
+    lab.tell(Paused("full"), DeviceChanged(on_hub("a")), DeviceChanged(on_hub("b")))
+    assert [grant.request_id for grant in lab.tell(Resumed())] == ["q1"]
+    (device,) = lab.holders()
+    lab.tell(LeaseEnded(device))
+    assert list(lab.holders().values()) == ["q2"]
+
+
+def test_others_are_not_kept_from_the_neighbours():
+    lab = Lab(on_hub("a"), on_hub("b"))
+    lab.want("quiet", device="a", quiet_hub=True)
+    assert lab.want("other") == "b"
+
+
+def test_a_neighbour_that_is_moved_or_forgotten_disturbs_no_more():
+    for gone in (DeviceChanged(on_hub("b", "2")), DeviceForgotten("b")):
+        lab = Lab(on_hub("a"), on_hub("b"))
+        lab.want("other", device="b")
+        lab.want("quiet", device="a", quiet_hub=True)
+        assert [grant.request_id for grant in lab.tell(gone)] == ["quiet"]
+
+
+def test_without_a_known_place_every_hub_is_quiet():
+    lab = Lab("a", "b")
+    lab.want("other", device="b")
+    assert lab.want("quiet", quiet_hub=True) == "a"

@@ -1,6 +1,8 @@
 """Random histories of the allocator beside the plainest model of its rules; every invariant after every step."""
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,6 +27,7 @@ from farm.core.allocator_events import (
     TimePassed,
 )
 from farm.core.allocator_index import WHOLE_REQUEST, Meaning
+from farm.core.attribution import UsbPlace
 from farm.core.device import Closed, Heat, Life, Service
 from farm.core.requests import LeaseClass
 from farm.core.reservations import Reservation
@@ -35,6 +38,7 @@ from tests.support.allocator_model import Model, means
 
 NAMES = ("a", "b", "c")
 ALIASES = ("adreno", "mali")
+HUB = UsbPlace("1-4", 1, "1-4.1")
 KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
 USERS = ("ann", "bob", "cleo")
 POLICY = AllocatorPolicy(
@@ -43,6 +47,7 @@ POLICY = AllocatorPolicy(
 
 users = st.sampled_from(USERS)
 names = st.sampled_from(NAMES)
+lives = st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING])
 wishes = {
     "text": st.sampled_from((*KEYS, "android", "android")),
     "priority": st.sampled_from((1, 1, 1, 2)),
@@ -50,6 +55,7 @@ wishes = {
     "user": users,
     "worker": st.booleans(),
     "lease_class": st.sampled_from(LeaseClass),
+    "quiet_hub": st.sampled_from((False, False, False, True)),
     "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
     "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
     "only": st.sampled_from((None, None, frozenset(), frozenset("ab"))),
@@ -59,18 +65,22 @@ wishes = {
 class Beside(RuleBasedStateMachine):
     """An allocator beside the model: leases end and time passes; how requests come is for machines below."""
 
+    PLACES: ClassVar[Mapping[str, UsbPlace]] = {}
+
     @initialize(present=st.lists(st.sampled_from(ALIASES), min_size=1, max_size=len(NAMES)))
     def begin(self, present):
         self.allocator = Allocator(POLICY)
         self.model = Model(POLICY)
         self.count = 0
         for name, alias in zip(NAMES, present, strict=False):
-            self.model.views[name] = phone(name, alias)
+            self.model.views[name] = phone(name, alias, place=self.PLACES.get(name))
             self.step(DeviceChanged(self.model.views[name]))
 
     def step(self, event):
         model = self.model
         expected, close = model.who_is_served()
+        # Those are served one after the other, and which device each gets decides who is next.
+        close |= any(request.quiet_hub for request in model.waiting.values())
         decision = self.allocator.apply(event, model.now_s)
         served = [grant.request_id for grant in decision.grants]
         assert close or served == expected
@@ -81,6 +91,7 @@ class Beside(RuleBasedStateMachine):
             assert grant.device not in model.held
             assert means(request, view)
             assert not model.reserved(request, grant.device)
+            assert not (request.quiet_hub and model.loud(grant.device))
             model.granted(grant.request_id, grant.device)
             having = Counter(lease.request.user for lease in model.held.values())
             limit = model.share(request.user).devices
@@ -159,7 +170,8 @@ class Beside(RuleBasedStateMachine):
         for device in due:
             entitled, close = model.entitled(device)
             assert close or not entitled
-        for device in model.tuning() if newcomer in model.waiting else ():
+        came = model.waiting.get(newcomer)
+        for device in model.tuning() if came is not None and model.may_hold_more(came.user) else ():
             if model.held[device].since_s + POLICY.min_slice_s <= model.now_s:
                 entitled, close = model.entitled(device)
                 assert close or newcomer not in entitled
@@ -304,17 +316,18 @@ class Everything(Beside):
     @rule(
         name=names,
         alias=st.sampled_from(ALIASES),
-        life=st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING]),
+        life=lives,
         service=st.sampled_from([Service.IN] * 4 + [Service.DRAINING]),
         heat=st.sampled_from([Heat.OK] * 4 + [Heat.COOLING]),
         closed=st.sampled_from(
             [()] * 3 + [(LeaseClass.BENCH,), (LeaseClass.BENCH, LeaseClass.TUNE), tuple(LeaseClass)]
         ),
         opens_in_s=st.sampled_from((None, 30.0)),
+        place=st.sampled_from((None, HUB, HUB, UsbPlace("2", 1, "2.1"))),
     )
-    def device_changes(self, name, alias, life, service, heat, closed, opens_in_s):
+    def device_changes(self, name, alias, life, service, heat, closed, opens_in_s, place):
         shut = {each: Closed("it is too warm", opens_in_s) for each in closed}
-        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat, closed=shut)
+        self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat, closed=shut, place=place)
         self.step(DeviceChanged(self.model.views[name]))
 
     @rule(name=names)
@@ -383,7 +396,39 @@ class TunersAndOthers(Beside):
         self.comes(wish(wanted.pop("key"), **wanted))
 
 
+class Hubs(Beside):
+    """Two phones share a hub, and many requests need a quiet one."""
+
+    PLACES: ClassVar[Mapping[str, UsbPlace]] = {"a": HUB, "b": HUB, "c": UsbPlace("2", 1, "2.1")}
+
+    @rule(
+        user=users,
+        quiet_hub=st.booleans(),
+        lease_class=st.sampled_from(LeaseClass),
+        key=st.sampled_from(("android", "android", "a", "b")),
+    )
+    def request_comes(self, **wanted):
+        self.comes(wish(wanted.pop("key"), **wanted))
+
+    @rule(name=names, alias=st.sampled_from(ALIASES), place=st.sampled_from((None, HUB)), life=lives)
+    def device_changes(self, name, alias, place, life):
+        self.model.views[name] = phone(name, alias, place=place, life=life)
+        self.step(DeviceChanged(self.model.views[name]))
+
+    @rule(name=names)
+    def device_is_forgotten(self, name):
+        self.model.views.pop(name, None)
+        self.step(DeviceForgotten(name))
+
+    @rule(paused=st.booleans())
+    def store_fails_or_works(self, paused):
+        self.model.paused = paused
+        self.step(Paused("the disk is full") if paused else Resumed())
+
+
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHubs = Hubs.TestCase
+TestHubs.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestTunersAndOthers = TunersAndOthers.TestCase
 TestTunersAndOthers.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
