@@ -128,5 +128,6 @@ class Health:
     busiest: tuple[ProcessReading, ...] = ()  # at most ten, the busiest first
     server: tuple[ProcessReading, ...] = ()  # farm's supervisor, tvm_rpc and its sessions
     gpu_faults: tuple[str, ...] = ()  # lines of the kernel log that tell of a GPU fault, newest last
-    missing: tuple[str, ...] = ()  # sources that this phone does not have or does not let us read
+    # Sections of the probe that told nothing, or not all: not there, not readable, or the phone got stuck in them.
+    missing: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()

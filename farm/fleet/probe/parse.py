@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
-from farm.core.health import Battery, Dropped, Health, SensorGroup, Temperature
+from farm.core.health import Battery, Dropped, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.fleet.probe import battery as batteries
 from farm.fleet.probe.boot import parse_boot
 from farm.fleet.probe.command import SECTIONS
@@ -30,12 +31,19 @@ def parse_probe(output: bytes, asked: Collection[str] = SECTIONS) -> Health:
 
 def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
     """The same for sections."""
+
+    def whole(name: str) -> str:
+        """Its text; nothing where half of it tells something else: memory that is a sum, another file system's room."""
+        return "" if name == parts.last else parts.get(name)
+
     boot = parse_boot(parts.get("boot"))
-    memory_total, memory_available = parse_meminfo(parts.get("memory"))
-    data_total, data_free = parse_data(parts.get("data"))
+    memory_total, memory_available = parse_meminfo(whole("memory"))
+    data_total, data_free = parse_data(whole("data"))
     cpu, cpu_dropped = parse_cpu(parts.get("cpu"))
     battery, battery_dropped = _battery(parts)
     thermal, thermal_dropped = parse_thermalservice(parts.get("thermal"))
+    if parts.last == "thermal" and thermal.throttle is ThrottleStatus.NONE:
+        thermal = replace(thermal, throttle=None)  # the sensor that throttles may be on a line that did not come
     zones, zones_dropped = parse_zones(parts.get("zones"))
     gpu, gpu_temperatures, gpu_dropped = parse_gpu(parts.get("gpu"))
     busiest, server = parse_processes(parts.get("processes"))
@@ -70,7 +78,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
         busiest=busiest,
         server=server,
         gpu_faults=faults,
-        missing=tuple(name for name in SECTIONS if name in asked and not said[name]),
+        missing=tuple(name for name in SECTIONS if name in asked and (not said[name] or name == parts.last)),
         dropped=(*battery_dropped, *thermal_dropped, *zones_dropped, *gpu_dropped, *cpu_dropped),
     )
 

@@ -51,6 +51,19 @@ async def probe(client: Shells, serial: str, sections: Collection[str], *, timeo
         AdbTimeout: the phone said nothing in time.
         AdbError: the phone or the adb server did not do its part.
     """
+    parts = cut_sections(await raw_probe(client, serial, sections, timeout_s=timeout_s))
+    return Probed(health_of(parts, sections), "" if parts.whole else parts.last)
+
+
+async def raw_probe(
+    client: Shells, serial: str, sections: Collection[str] = SECTIONS, *, timeout_s: float = READ_TIMEOUT_S
+) -> bytes:
+    """What the phone prints, as it came; cut where the phone got stuck.
+
+    Raises:
+        AdbTimeout: the phone said nothing in time.
+        AdbError: the phone or the adb server did not do its part.
+    """
     deadline = asyncio.get_running_loop().time() + timeout_s
     output = bytearray()
     async with await client.open_shell(serial, probe_command(sections), timeout_s=timeout_s) as stream:
@@ -63,5 +76,4 @@ async def probe(client: Shells, serial: str, sections: Collection[str], *, timeo
         except AdbTimeout:
             if not output:
                 raise
-    parts = cut_sections(bytes(output))
-    return Probed(health_of(parts, sections), "" if parts.whole else parts.last)
+    return bytes(output)

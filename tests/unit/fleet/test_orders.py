@@ -28,6 +28,8 @@ REMEMBERED = (DeviceRecord("S1", "one", adopted=True), DeviceRecord("S2", "two")
 class Silence:
     """An adb server without phones."""
 
+    server_lost = False
+
     async def run(self) -> None:
         await asyncio.Event().wait()
 

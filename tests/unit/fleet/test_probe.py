@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farm.adb.errors import AdbLinkLost, AdbTimeout
@@ -84,10 +84,12 @@ def test_a_probe_that_was_cut_keeps_what_came_and_no_half_number() -> None:
     health = parse_probe(cut)
     assert (health.boot_id, health.memory_total_bytes, health.battery.percent) == ("b1", 102_400, 54)
     assert health.battery.celsius is None
-    assert set(health.missing) == {"thermal", "processes", "kernel", "supply", "zones", "gpu"}
+    assert set(health.missing) == {"battery", "thermal", "processes", "kernel", "supply", "zones", "gpu"}
 
 
 @given(st.integers(0, len(FULL)))
+@example(FULL.index(b"==farm:processes") - 200)
+@example(FULL.index(b"/dev/block/platform/soc/7824900.sdhci/by-name/userdata") - 3)
 def test_no_cut_makes_a_reading_that_the_whole_does_not_have(length: int) -> None:
     whole, part = parse_probe(FULL), parse_probe(FULL[:length])
     assert set(part.temperatures) <= set(whole.temperatures)
@@ -95,6 +97,8 @@ def test_no_cut_makes_a_reading_that_the_whole_does_not_have(length: int) -> Non
     assert part.battery.celsius in (None, whole.battery.celsius)
     assert part.gpu.clock_hz in (None, whole.gpu.clock_hz)
     assert part.data_free_bytes in (None, whole.data_free_bytes)
+    assert part.memory_available_bytes in (None, whole.memory_available_bytes)
+    assert part.throttle in (None, whole.throttle)
 
 
 SOME_LINES = st.sampled_from(sorted({*FULL.splitlines(keepends=True), b"==farm:zones", b"\xff\xfe", b"\0\n"}))
