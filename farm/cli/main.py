@@ -35,6 +35,7 @@ from farm.cli import (
     store,
     submit,
     toolchain,
+    trace,
     tune,
     uninstall,
     usage,
@@ -82,7 +83,7 @@ for module in COMMANDS:
 GROUPS = {
     "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,
     "reservation": reservation, "forward": forward, "store": store, "poison": poison, "records": records,
-    "model": model,
+    "model": model, "trace": trace,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name, no_args_is_help=True)

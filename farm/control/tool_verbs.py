@@ -20,6 +20,9 @@ from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, OneDevice, read_fields
 from farm.core.errors import NotAllowedError, UserError
 from farm.fleet.fleet import Fleet
+from farm.fleet.getprop import decode
+from farm.fleet.probe.parse import parse_probe
+from farm.fleet.probe.read import Shells, raw_probe
 from farm.leasing import Leasing
 
 
@@ -43,11 +46,14 @@ class Pull:
 class ToolVerbs:
     """Verbs over farm.adb.tools."""
 
-    def __init__(self, fleet: Fleet, leasing: Leasing, tools: PhoneTools, artifacts: ArtifactFolder) -> None:
+    def __init__(
+        self, fleet: Fleet, leasing: Leasing, tools: PhoneTools, artifacts: ArtifactFolder, shells: Shells
+    ) -> None:
         self._fleet = fleet
         self._leasing = leasing
         self._tools = tools
         self._artifacts = artifacts
+        self._shells = shells
 
     def register(self, server: ControlServer) -> None:
         """Add every verb to the door."""
@@ -55,6 +61,7 @@ class ToolVerbs:
         server.register("device.pull", self.pull, Role.USER)
         server.register("device.install", self.install, Role.OPERATOR)
         server.register("device.adb", self.facts, Role.VIEWER)
+        server.register("device.probe", self.probe, Role.USER)  # it starts a shell on the phone
 
     async def screenshot(self, call: ControlCall) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
@@ -87,6 +94,12 @@ class ToolVerbs:
     async def facts(self, call: ControlCall) -> Mapping[str, Any]:
         """What adb and the phone say of themselves, for support requests."""
         return asdict(await self._tools.facts(self._adopted(read_fields(call, OneDevice).device)))
+
+    async def probe(self, call: ControlCall) -> Mapping[str, Any]:
+        """One probe, as the phone printed it and as farm reads it."""
+        serial = self._usable(call, read_fields(call, OneDevice).device)
+        output = await raw_probe(self._shells, serial)
+        return {"probe": decode(output), "health": asdict(parse_probe(output))}
 
     def _usable(self, call: ControlCall, name: str) -> str:
         """The serial of an adopted phone that nobody else has in hands: screens and files are its holder's.

@@ -11,6 +11,7 @@ from farm.adb.tools import PhoneTools
 from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig
 from farm.control.bundle_verbs import BundleVerbs
+from farm.control.care_verbs import CareVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
 from farm.control.event_verbs import EventVerbs
 from farm.control.history_verbs import HistoryVerbs
@@ -54,6 +55,7 @@ async def open_job_door(
         __version__, os.getpid(), sharing.gate, sharing.door.summary, config.adb_socket, adb_key, problems.look
     )
     FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
+    CareVerbs(fleet, leasing).register(control)
 
     def in_use(bundle: Bundle) -> str:
         holders, named_by = fleet.bundles_in_use().get(bundle.hash), workers.toolchains.naming(bundle)
@@ -96,6 +98,6 @@ async def open_job_door(
     TunnelVerbs(fleet, phones.tunnels).register(control)
     tools = PhoneTools(config.adb_socket)
     stack.callback(tools.close)
-    ToolVerbs(fleet, leasing, tools, workers.artifacts).register(control)
+    ToolVerbs(fleet, leasing, tools, workers.artifacts, phones.client).register(control)
     await control.start()
     stack.push_async_callback(control.stop)

@@ -4,7 +4,8 @@ A trace is lines of JSON, each a moment: `{"t": seconds since the first, ...}` w
 
 - `"probe"`: what device_scripts/probe.sh printed (its battery, thermal, zones, supply, cpu and gpu sections count);
 - `"files"`: texts by path under the phone's directory, `dumpsys/battery` or `sys/class/thermal/thermal_zone0/temp`;
-- `"state"`: fields of `PhoneState` as they stand in state.json; missing ones stay.
+- `"state"`: fields of `PhoneState` as they stand in state.json; missing ones stay;
+- `"health"`: what farm read in the probe, for people and programs; nothing is played from it.
 
 A file that one moment set stays so until another sets it.
 """
@@ -102,7 +103,7 @@ def _moment(record: dict[str, Any]) -> Moment:
     at_s = float(record["t"])
     if not math.isfinite(at_s):
         raise ValueError("t is no time")
-    unknown = sorted(set(record) - {"t", "probe", "files", "state"})
+    unknown = sorted(set(record) - {"t", "probe", "files", "state", "health"})
     if unknown:
         raise ValueError(f"unknown fields {', '.join(unknown)}")
     files = files_of_probe(record.get("probe", ""))

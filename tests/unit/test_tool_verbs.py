@@ -1,6 +1,7 @@
 """Reaching into a phone that somebody holds."""
 
 import hashlib
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +35,25 @@ class Tools:
         assert local.read_bytes() == b"content"
 
 
+class Shells:
+    """A phone whose probe says how long it has been up."""
+
+    async def open_shell(self, serial, command, *, timeout_s):
+        said = [b"==farm:boot\nboot_id=b-1\n/proc/uptime=42.5 80.0\n==farm:end\n"]
+
+        @asynccontextmanager
+        async def stream():
+            async def read(*, timeout_s):
+                return said.pop() if said else b""
+
+            async def close_stdin():
+                pass
+
+            yield SimpleNamespace(read=read, close_stdin=close_stdin)
+
+        return stream()
+
+
 async def ask(verb, user, role, **fields):
     peer = Peer(1, 1, 1)
     return await verb(ControlCall(Call(Request("r", "kind", fields), peer, None), Caller(user, role, peer)))
@@ -48,7 +68,7 @@ async def held(tmp_path):
     await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
     view = SimpleNamespace(name="a", serial="S", adopted=True)
     artifacts = ArtifactFolder(tmp_path)
-    yield ToolVerbs(SimpleNamespace(view=lambda _: view), leasing, Tools(), artifacts), artifacts
+    yield ToolVerbs(SimpleNamespace(view=lambda _: view), leasing, Tools(), artifacts, Shells()), artifacts
     await leasing.close()
 
 
@@ -74,3 +94,12 @@ async def test_installing_on_a_held_phone_is_for_operators(held):
         await ask(verbs.install, "bob", Role.USER, device="a", package=package, name="x.apk")
     answer = await ask(verbs.install, "bob", Role.OPERATOR, device="a", package=package, name="x.apk")
     assert answer == {"device": "a", "name": "x.apk"}
+
+
+async def test_a_probe_is_for_who_holds_the_phone_and_comes_raw_and_read(held):
+    verbs, _ = held
+    with pytest.raises(NotAllowedError, match="alice holds a"):
+        await ask(verbs.probe, "bob", Role.USER, device="a")
+    answer = await ask(verbs.probe, "alice", Role.USER, device="a")
+    assert answer["probe"].startswith("==farm:boot\nboot_id=b-1\n")
+    assert (answer["health"]["boot_id"], answer["health"]["uptime_s"]) == ("b-1", 42.5)

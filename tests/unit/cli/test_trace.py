@@ -1,0 +1,65 @@
+"""`farm trace show`: what a recorded trace looks like."""
+
+import json
+
+import pytest
+
+from farm.cli import trace
+from farm.core.errors import UserError
+from tests.unit.fleet.captures import capture, probe_answer
+
+THERMAL = capture("thermalservice/pixel8a-android17")
+BATTERY = capture("dumpsys_battery/honor-alt-nx1-magicos")
+
+
+def cpu(khz):
+    folder = "/sys/devices/system/cpu/cpufreq/policy0"
+    named = {"related_cpus": "0 1", "scaling_cur_freq": khz, "scaling_max_freq": khz, "cpuinfo_max_freq": 2_400_000}
+    return "\n".join(f"{folder}/{name}={value}" for name, value in named.items()).encode()
+
+
+def recorded(tmp_path, *khz, **more):
+    file = tmp_path / "trace.jsonl"
+    with file.open("w") as out:
+        for number, each in enumerate(khz):
+            probe = probe_answer(battery=BATTERY, thermal=THERMAL, cpu=cpu(each)).decode()
+            out.write(json.dumps({"t": number * 1.5, "probe": probe, "health": {}, **more}) + "\n")
+    return file
+
+
+def test_a_trace_is_a_table_and_a_plot(tmp_path, capsys):
+    trace.show(recorded(tmp_path, 2_400_000, 2_400_000, 1_200_000))
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:6] == ["TIME", "SKIN", "CPU", "GPU", "BATTERY", "CHARGE"]
+    assert [line.split()[0] for line in lines[:3]] == ["0.0s", "1.5s", "3.0s"]
+    assert "1.20/1.20 GHz" in lines[2]
+    at = lines.index("fastest cluster's highest clock: 1.2 to 2.4 GHz")
+    assert lines[at + 1] == "██▁"
+
+
+def test_a_long_trace_is_thinned_out_and_keeps_its_peaks(tmp_path, capsys):
+    trace.show(recorded(tmp_path, *[1_000_000] * 499, 2_400_000))
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if "GHz" in line and "/" in line]) == 39
+    at = lines.index("fastest cluster's highest clock: 1 to 2.4 GHz")
+    assert lines[at + 1] == "▁" * (trace.WIDTH - 1) + "█"
+
+
+def test_a_trace_as_json_is_read_anew(tmp_path, capsys):
+    trace.show(recorded(tmp_path, 2_400_000), json=True)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["t"] == 0.0
+    assert row["health"]["cpu"][0]["max_khz"] == 2_400_000
+
+
+@pytest.mark.parametrize("text", ["", "no json\n", '{"t": 0, "files": {"dumpsys/battery": "level: 3"}}\n'])
+def test_a_file_without_probes_cannot_be_shown(tmp_path, text):
+    file = tmp_path / "trace.jsonl"
+    file.write_text(text)
+    with pytest.raises(UserError):
+        trace.show(file)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        trace.show(tmp_path / "none.jsonl")
