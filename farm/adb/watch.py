@@ -75,6 +75,7 @@ class DeviceWatcher:
         self._clash_told = 0  # the version that was told
         self._changed = asyncio.Event()
         self.devices: Snapshot | None = None  # None until the first list came
+        self.server_lost = False  # `devices` is empty because no server answers
 
     def add_network(self, address: str) -> str:
         """Keeps a network phone connected from now on; returns its address as adb lists it (its serial)."""
@@ -121,6 +122,7 @@ class DeviceWatcher:
         self._outage, news = self._outage.failed(error.code)
         if news:
             self._tell_lost(error)
+        self.server_lost = True
         self._publish(())
         await asyncio.sleep(self._policy.server.delay_s(self._outage.failures))
 
@@ -180,6 +182,7 @@ class DeviceWatcher:
                 devices = await self._client.list_devices()
         except (TimeoutError, AdbServerUnreachable):
             return False
+        self.server_lost = False
         self._publish(tuple(devices))
         self._back()
         return True
@@ -193,6 +196,7 @@ class DeviceWatcher:
         if self._server is not None:
             self._tell_lost(wedged)
             self._outage, _ = self._outage.failed(wedged.code)
+            self.server_lost = True
             self._publish(())
             await self._server.restart()
         raise wedged

@@ -186,6 +186,12 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
     return phones
 
 
+def _on_hubs(lab: Path, config: str) -> str:
+    """What tells the daemon of the lab's hubs."""
+    power = f"[power]\nuhubctl = '{lab}/bin/uhubctl'\n" if "[power]" not in config else ""
+    return f"\n[usb]\nsysfs = '{lab}/usb'\n{power}"
+
+
 @contextlib.contextmanager
 def virtual_farm(
     phones: Mapping[str, str],
@@ -204,7 +210,8 @@ def virtual_farm(
         config: further TOML for the daemon.
         plugged: whether the phones are plugged in at once.
         isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
-        places: name in the lab -> USB place, as in `1-4.2`; `lab/bin/uhubctl` switches its port.
+        places: name in the lab -> USB place, as in `1-4.2`. The daemon finds them in the lab's sysfs and switches their
+            ports by the lab's uhubctl, unless `config` has a `[power]` of its own.
         physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
         tell: hears what is being done, a line at a time.
 
@@ -227,7 +234,7 @@ def virtual_farm(
         bundle = build_bundle_folder(folder / "bundle")
         arm64 = arm64_folder(tell) if any(choose(profile).arm64 for profile in phones.values()) else None
         tell("starting the daemon ...")
-        daemon = DaemonProcess(folder, config)
+        daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""))
         stack.callback(daemon.stop)
         client = daemon.start()
         stack.callback(client.close)

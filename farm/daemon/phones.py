@@ -24,8 +24,10 @@ from farm.fleet.care import CareConfig
 from farm.fleet.checker import Checker
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.gates import Gates
+from farm.fleet.power import Switchboard
 from farm.fleet.probe.moment import read_conditions
 from farm.fleet.tunnels import TunnelKeeper
+from farm.fleet.usb import Topology
 from farm.jobs.toolchains import Toolchains
 
 
@@ -77,11 +79,15 @@ async def open_phones(
         on_news=problems.of_adb(memory.events),
     )
     gates = Gates(config.heat)
-    store, care = memory.store, CareConfig(per_day=config.recovery.per_day())
-    rules = FleetConfig(rules_of(config.adopt), config.probe, gates=gates, health=config.health, care=care)
+    store, care = memory.store, CareConfig(config.recovery.per_day(), Switchboard(config.power))
+    topology = Topology(config.usb.places, Path(config.usb.sysfs))
+    rules = FleetConfig(
+        rules_of(config.adopt), config.probe, gates=gates, health=config.health, care=care, topology=topology
+    )
     fleet = Fleet(
         client, watcher, toolchains, checker, store.devices, memory.events, rules, recoveries=store.recoveries
     )
+    problems.sources.append(fleet.usb_faults.problems)
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, fleet, aliases, tunnels, gates)

@@ -16,12 +16,13 @@ class Problems:
 
     def __init__(self, config: FarmConfig) -> None:
         self._news: dict[str, str] = {}  # by subject
+        self.sources: list[Callable[[], list[str]]] = []  # whoever knows what is wrong when asked
         self._neighbours = Neighbours(config.adb_socket)
         self._usb = config.adb.manage and config.adb.usb
 
     async def look(self) -> list[str]:
         """One line for each problem."""
-        found = list(self._news.values())
+        found = [*self._news.values(), *(line for source in self.sources for line in source())]
         if self._usb:
             found.extend(f"{other} may hold USB phones" for other in await self._neighbours.look() if other.usb)
         return found

@@ -28,6 +28,7 @@ from farm.fleet import rungs, traces
 from farm.fleet.back_off import back_off_s
 from farm.fleet.identity import identify, read_identity
 from farm.fleet.means import Means
+from farm.fleet.power import cycle
 from farm.fleet.provision import drop_bundles, provision
 from farm.fleet.rpc_server import RpcServer, RunningServer
 
@@ -57,7 +58,8 @@ class Agent:
         self.health: Health | None = None  # the latest probe
         self.health_at = 0.0  # when it was read, monotonic seconds
         self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
-        self.place: UsbPlace | None = None  # where it is plugged in, if anybody knows
+        self.place: UsbPlace | None = None  # where it is plugged in, or was last, if anybody knows
+        self.elsewhere = ""  # why its trouble is its hub's or the host's; "" it is not
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
         self.installing = ""  # hash of the bundle under way to it, until its state says that it has it
@@ -278,7 +280,7 @@ class Agent:
         if switch is None or place is None:
             raise HostError("there is no switch for the power of its port")
         try:
-            await asyncio.shield(self._say_farewell(rungs.power_cycle(switch, place)))
+            await asyncio.shield(self._say_farewell(cycle(switch, place, lambda: self.device is not None)))
         except TimeoutError as error:
             raise HostError(f"the power switch did not do it in {FAREWELL_TIMEOUT_S:g} s") from error
 

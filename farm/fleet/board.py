@@ -124,7 +124,7 @@ class Board:
             serial=agent.serial,
             life=state.life,
             service=state.service,
-            reason=state.reason,
+            reason="; ".join(filter(None, (state.reason, agent.elsewhere))),
             adopted=state.adopted,
             pool=called.pool,
             identity=agent.identity,

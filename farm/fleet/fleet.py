@@ -39,6 +39,8 @@ from farm.fleet.probe_round import ProbeRound
 from farm.fleet.recovery_log import RecoveryBook, RecoveryLog
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.traces import note
+from farm.fleet.usb import Topology
+from farm.fleet.usb_faults import UsbFaults
 from farm.store.changes import to_its_end
 from farm.store.records import DeviceRecord
 
@@ -52,6 +54,7 @@ class FleetConfig:
     probe_timeout_s: float = READ_TIMEOUT_S
     gates: Gates = field(default_factory=Gates)
     care: CareConfig = field(default_factory=CareConfig)
+    topology: Topology = field(default_factory=Topology)
     health: HealthConfig = field(default_factory=HealthConfig)
 
 
@@ -88,6 +91,8 @@ class Fleet:
         self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
         self._means = Means(client, bundles, checker, self, self._board, self.care, power=config.care.power)
         self.lending = Lending(self._find, self._board.subscribe)
+        self.usb_faults = UsbFaults(events)
+        self._topology = config.topology
         self._agents: dict[str, Agent] = {}  # by serial
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_hands: set[str] = set()  # names of devices that people have
@@ -122,6 +127,7 @@ class Fleet:
     def devices_changed(self, snapshot: Sequence[AdbDevice]) -> None:
         """Take adb's list as it is now."""
         now = {device.serial: device for device in snapshot}
+        explained = self.usb_faults.look(self._agents, now, server_lost=self._watcher.server_lost)
         for serial, agent in tuple(self._agents.items()):
             if serial not in now and agent.device is not None:
                 with alone(self._agents, serial):
@@ -129,6 +135,8 @@ class Fleet:
         for serial, device in now.items():
             with alone(self._agents, serial):
                 self._listed(device)
+        for agent in explained:
+            self.changed(agent)
 
     # -- looking --
 
@@ -288,6 +296,7 @@ class Fleet:
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
         """Put a name to an identity; returns whether the device is adopted."""
         agent.identity = identity
+        self._locate(agent)
         self._move_in(agent, identity)
         taken = self._board.taken(agent.serial)
         record = self._registry.identified(agent.serial, identity, taken)
@@ -329,8 +338,16 @@ class Fleet:
         agent = self._agents.get(device.serial) or self._new_agent(device.serial)
         if agent.device is not None and agent.device.transport_id != device.transport_id:
             agent.tell(m.Unlisted())  # gone and back between two lists: its streams are dead
-        agent.device = device
+        agent.device, before = device, agent.device
+        if before is None or before.devpath != device.devpath:
+            self._locate(agent)
         agent.tell(listed(device))
+
+    def _locate(self, agent: Agent) -> None:
+        """Where it is plugged in; one that is away is where it was."""
+        hardware_serial = agent.identity.hardware_serial if agent.identity else ""
+        devpath = agent.device.devpath if agent.device else ""
+        agent.place = self._topology.place_of(agent.serial, devpath, hardware_serial)
 
     def _unlisted(self, agent: Agent) -> None:
         agent.device = None

@@ -41,6 +41,10 @@ _WORDS: dict[DeviceState, tuple[str, str]] = {
 class Watcher(Protocol):
     """What the fleet needs of farm.adb.watch.DeviceWatcher."""
 
+    @property
+    def server_lost(self) -> bool:
+        """Whether the list is empty because no adb server answers."""
+
     async def run(self) -> None:
         """Watch until cancelled."""
 

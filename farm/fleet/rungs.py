@@ -1,4 +1,4 @@
-"""The harder rungs of the recovery ladder, carried out on one phone: adb's reconnect, reboot, USB power cycle.
+"""The harder rungs of the recovery ladder, carried out on one phone: adb's reconnect and reboot (power: farm.fleet.power).
 
 Whether and when is `farm.core.recovery`'s. Each of them makes adb's list change as a rule: whoever waits here is then
 cancelled, and the life cycle goes on by the list.
@@ -13,17 +13,14 @@ from typing import assert_never
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbTimeout
 from farm.core import lifecycle_messages as m
-from farm.core.attribution import UsbPlace
 from farm.core.errors import FarmError, Fault, PhoneError
 from farm.core.recovery import Ailment
-from farm.fleet.power import PowerSwitch
 from farm.fleet.rpc_server import StuckProcessError
 
 BOOT_ID_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 1.0  # at the boot id of a phone that was asked to reboot
 # From the request until adb loses it: init stops services first, 2-10 s; a hanging one is killed after 20 s or so.
 REBOOT_DOWN_S = 60.0
-POWER_OFF_S = 3.0  # capacitors of a hub's port are empty after well below a second; some phones notice late
 # As processes.sh reads it, but for phones that have no script of ours (yet).
 _BOOT_ID = (
     "cat ${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id} 2>/dev/null || grep btime /proc/stat"  # some hide it
@@ -74,19 +71,6 @@ async def reboot(client: AdbClient, serial: str, before: str, heard: Callable[[]
             f"it did not go down in {REBOOT_DOWN_S:g} s after it was asked to reboot",
             hint="hold its power button until it restarts",
         ) from None
-
-
-async def power_cycle(switch: PowerSwitch, place: UsbPlace) -> None:
-    """Cut the port's power for a moment. However it ends, the power is given back.
-
-    Raises:
-        HostError: the switch failed.
-    """
-    try:
-        await switch.off(place)
-        await asyncio.sleep(POWER_OFF_S)
-    finally:
-        await switch.on(place)
 
 
 def failed(work: m.Work, error: FarmError) -> m.Event:
