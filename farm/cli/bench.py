@@ -58,6 +58,7 @@ def bench(
         typer.Option(min=1, max=MAX_NUMBER, help="Runs averaged into one sample; else as many as last 10 ms."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also time each operator by itself.")] = False,
+    quiet_hub: work.QuietHub = False,
     require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = Require.ANY,
     target: m.Target = "cpu",
     precision: m.PrecisionOption = m.Precision.FLOAT32,
@@ -85,6 +86,7 @@ def bench(
     options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
     options |= m.model_options(target, precision, shape, dtype, records)
     measuring = {"half_width": half_width, "measure_s": measure_s, "remeasure": remeasure, "profile": profile}
+    options["quiet_hub"] = quiet_hub
     work.checked(model)
     given.phones_only(on, "bench")
     if profile and given.is_package(model):

@@ -59,6 +59,7 @@ class BenchOptions(ModelOptions, total=False):
     min_repeat_ms: int
     remeasure: int
     profile: bool
+    quiet_hub: bool
 
 
 class CompareOptions(ModelOptions, total=False):
@@ -69,6 +70,7 @@ class CompareOptions(ModelOptions, total=False):
     records_b: Path | str
     min_effect: float
     measure_s: float
+    quiet_hub: bool
 
 
 class TuneOptions(ModelOptions, total=False):

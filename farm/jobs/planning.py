@@ -121,6 +121,7 @@ def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
         avoid=avoid,
         worker=kind is None or kind.worker,
         traces=kind is None or kind.traces,
+        quiet_hub=bool(job.spec.get("quiet_hub")),
         personal=kind is not None and kind.personal,
         longest_s=longest_s(job),
         job=job.id,

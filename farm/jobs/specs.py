@@ -135,6 +135,7 @@ class BenchSpec(ModelSpec):
     min_repeat_ms: Annotated[Whole, Field(ge=0, le=60_000)] = 10  # a sample lasts at least this long
     remeasure: Annotated[Whole, Field(ge=0, le=5)] = 1  # so often again when the verdict is not `trusted`
     profile: Flag = False  # also time every operator, where TVM allows
+    quiet_hub: Flag = False  # wait while another phone on the same hub is leased
     inputs: Sha256 | None = None  # artifact: .npz with one array per model input; seeded random when None
 
 
@@ -152,6 +153,7 @@ class CompareSpec(ModelSpec):
     records_b: Sha256 | None = None
     min_effect: Annotated[Seconds, Field(ge=0, le=0.5)] = 0.01  # smaller differences are none: DESIGN D8
     measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 60.0
+    quiet_hub: Flag = False  # wait while another phone on the same hub is leased
     inputs: Sha256 | None = None
     bundle: Name | None = None  # runtime bundle of A, by name or hash; with `bundle_b`, one model is run under both
     bundle_b: Name | None = None
