@@ -86,7 +86,7 @@ FAULTS: Mapping[str, Fault] = {
     "slow_shell": Fault("every shell begins that much later; 0 ends it", {"delay_s": Argument(float, 0.0)}),
     "dumpsys_hangs": Fault("services do not answer dumpsys, which gives up after 10 s", _SWITCH),
     "unkillable": Fault(
-        "kernels hang, and something of their process outlives SIGKILL for that long, as in a driver",
+        "kernels hang, and for that long a child of theirs cannot be killed, as one in a driver (isolation `full`)",
         {"seconds": Argument(float, 20.0)},
     ),
     "gpu_fault": Fault("the GPU's driver reports a page fault in the kernel log and resets the GPU", {}),

@@ -12,6 +12,7 @@ from farm.simulation.faults import parse_fault
 from farm.simulation.lab_phone import REBOOT_S
 from farm.simulation.sensor_faults import SensorFaults
 from farm.simulation.state import KernelFault
+from farm.simulation.stuck_driver import install_stuck_driver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -134,6 +135,12 @@ class Saboteur(SensorFaults):
         self._phone.switch_on()
 
     async def _do_unkillable(self, seconds: float) -> None:
+        if not self._phone.has_own_users:
+            raise PhoneError(
+                f"virtual phone {self._phone.spec.name} cannot have what its shell may not kill",
+                hint="that needs isolation `full`, and a phone without root",
+            )
+        install_stuck_driver(self._phone.spec.directory)
         self._phone.set_state(kernel_fault=KernelFault.UNKILLABLE, unkillable_s=seconds)
 
     async def _do_slow_shell(self, delay_s: float) -> None:

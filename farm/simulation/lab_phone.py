@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -352,11 +351,6 @@ class LabPhone:
         """What sensors, battery and kernels are like now."""
         return read_state(state_folder(self.spec.directory))
 
-    @property
-    def uptime_s(self) -> float:
-        """Seconds since boot."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.state().booted_at_s
-
     def set_state(self, **changes: Any) -> None:
         """Change it; what the phone's programs and sysfs say follows at once."""
         before = self.state()
@@ -375,6 +369,11 @@ class LabPhone:
         """Whether /data is a file system of its own, which can be filled."""
         isolated = self._booted is not None and self._booted.isolation is not Isolation.NONE
         return isolated and self.spec.data_bytes is not None
+
+    @property
+    def has_own_users(self) -> bool:
+        """Whether its shell is another user than the lab, without the rights of root."""
+        return self._booted is not None and self._booted.isolation is Isolation.FULL and not self.spec.rooted
 
     def path_inside(self, path: str) -> Path:
         """Where a path of the phone is for this process (phones in namespaces that are on)."""

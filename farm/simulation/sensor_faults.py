@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,8 @@ class SensorFaults:
 
     async def _do_gpu_fault(self) -> None:
         state = self._phone.state()
-        lines = (line.format(uptime=self._phone.uptime_s, pid=4321) for line in _GPU_FAULT)
+        uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME) - state.booted_at_s
+        lines = (line.format(uptime=uptime_s, pid=4321) for line in _GPU_FAULT)
         self._phone.set_state(kernel_log=(*state.kernel_log, *lines), gpu_resets=state.gpu_resets + 1)
 
     async def _do_gpu_load(self, busy: float) -> None:

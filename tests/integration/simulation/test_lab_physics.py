@@ -1,6 +1,7 @@
 """A phone that follows its load: it warms, is throttled and really slow, and cools again; its battery and its cable."""
 
 import json
+import os
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from farm.core.errors import PhoneError
 from farm.simulation.control import running_lab
 from tests.adb_server import AdbServer, adb_binaries
 from tests.integration.simulation.conftest import Rig
@@ -107,7 +109,7 @@ def rounds_per_other_work(rounds: Path) -> float:
 
     def once() -> int:
         before = rounds.stat().st_size
-        for _ in range(10):
+        for _ in range(6):
             subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"], check=True)
         return rounds.stat().st_size - before
 
@@ -124,19 +126,19 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     until(lambda: house.state("plain")["cpu_busy"])
     # 9 W, whatever share of a core a loaded host leaves us: unthrottled that would end at 72 °C.
     watts = min(100.0, 9 / house.state("plain")["cpu_busy"])
-    lab.fault("plain", "physics", speed=100.0, watts_per_core=watts)
+    lab.fault("plain", "physics", speed=200.0, watts_per_core=watts)
     until(lambda: house.state("plain")["throttling"] >= 1, timeout_s=30)
     hot = house.state("plain")
     assert hot["temps_c"]["cpu"] > hot["temps_c"]["skin"] > cool["temps_c"]["skin"]
     clock = "cat /sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq"
     assert int(house.rigs["plain"].text("shell", clock)) < 2850000
     # In a hot cabinet it keeps a quarter of its clock: what a scheduler gives back on a loaded host cannot hide that.
-    lab.fault("plain", "physics", speed=100.0, watts_per_core=watts, ambient_c=47.0)
+    lab.fault("plain", "physics", speed=1000.0, watts_per_core=watts, ambient_c=47.0)
     until(lambda: house.state("plain")["throttling"] >= 5, timeout_s=30)
     assert rounds_per_other_work(busy) < 0.85 * cool_speed
 
     lab.server_crash("plain")
-    lab.fault("plain", "physics", speed=500.0)
+    lab.fault("plain", "physics", speed=2000.0)
     seen = [house.state("plain")["temps_c"]["skin"]]
     until(lambda: seen.append(house.state("plain")["temps_c"]["skin"]) or seen[-1] < 34, timeout_s=30)
     falling = seen[seen.index(max(seen)) :]
@@ -312,6 +314,20 @@ def test_a_boot_loop_ends_after_its_boots(house, lab):
     lab.fault("plain", "boot_loop", boots=2, up_s=0.05)
     until(lambda: lab.phone("plain").boots == boots + 3)
     house.wait_online("plain")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the lab needs another user than the phone's shell")
+def test_what_is_stuck_in_a_driver_outlives_sigkill_until_the_driver_returns(house, lab):
+    rig = house.rigs["plain"]
+    lab.fault("plain", "unkillable", seconds=1.0)
+    assert rig.text("shell", "cat $FARM_VIRTUAL_STATE/kernel_fault") == "unkillable 1\n"
+    stuck = "$FARM_VIRTUAL_STATE/stuck_driver 1 & sleep 0.3; kill -s KILL $!; kill -s KILL $!"
+    said = rig.run("shell", f"{stuck}; sleep 0.1; cat /proc/$!/stat; wait $!; echo ended")
+    assert b"(stuck_driver) R" in said.stdout
+    assert said.stdout.endswith(b"ended\n")
+    lab.good_kernels("plain")
+    with pytest.raises(PhoneError):
+        lab.fault("rooted", "unkillable")
 
 
 def test_dumpsys_gives_up_when_services_hang(house, lab):
