@@ -139,25 +139,62 @@ def set_device(
 @app.command()
 def drain(name: Name, json: JsonFlag = False) -> None:
     """Hand it out no more; running leases go on."""
-    _act("device.service", "{name} is {service}", json, device=name, service="draining")
+    _service(name, "draining", "{name} is draining", json)
 
 
 @app.command()
 def maintain(name: Name, json: JsonFlag = False) -> None:
     """Take it out for a person's hands."""
-    _act("device.service", "{name} is in {service}", json, device=name, service="maintenance")
+    _service(name, "maintenance", "{name} is in maintenance", json)
 
 
 @app.command()
 def release(name: Name, json: JsonFlag = False) -> None:
     """Put a drained, maintained or quarantined phone back into service."""
-    _act("device.service", "{name} is back in service", json, device=name, service="in")
+    _service(name, "in", "{name} is back in service", json)
+
+
+def _service(name: str, service: str, done: str, json: bool) -> None:
+    answer = call("device.service", device=name, service=service)
+    if json:
+        print_json(answer)
+        return
+    tell(done.format(**answer))
+    if answer["released"]:
+        tell("it is in quarantine no more; it is checked before anybody gets it")
+    if service != "in" and answer["holder"]:
+        tell(f"{answer['holder']} still has it; it is free when that lease ends (farm lease kick {answer['name']})")
 
 
 @app.command()
-def reboot(name: Name, json: JsonFlag = False) -> None:
+def quarantine(
+    name: Name,
+    reason: Annotated[str, typer.Option(help="What is wrong with it, for whoever looks next.")],
+    force: Annotated[bool, typer.Option("--force", help="Even while someone holds it; they lose it.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Keep it away from users until `farm device release`, over unplugging and restarts too."""
+    _act("device.quarantine", "{name} is in quarantine: {reason}", json, device=name, reason=reason, force=force)
+
+
+Force = Annotated[bool, typer.Option("--force", help="Even while someone holds it, or would be hurt.")]
+
+
+@app.command()
+def reboot(name: Name, force: Force = False, json: JsonFlag = False) -> None:
     """Reboot it; refused while someone holds it."""
-    _act("device.reboot", "{name} reboots", json, device=name)
+    _act("device.reboot", "{name} reboots", json, device=name, force=force)
+
+
+@app.command("power-cycle")
+def power_cycle(name: Name, force: Force = False, json: JsonFlag = False) -> None:
+    """Cut the power of its USB port for a moment; refused while someone holds it or a phone that would lose power."""
+    answer = call("device.power_cycle", device=name, force=force)
+    if json:
+        print_json(answer)
+        return
+    beside = f"; also without power for a moment: {', '.join(answer['beside'])}" if answer["beside"] else ""
+    tell(f"the power of {answer['name']} is cut for a moment{beside}")
 
 
 @app.command()

@@ -12,13 +12,14 @@ from pydantic import AwareDatetime
 from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.server import authorization_steps
+from farm.control.care_verbs import device_facts
+from farm.control.explain_device import as_lines, as_values
 from farm.control.server import ControlServer, Role
 from farm.control.verbs import STRICT, Nothing, OneDevice, handler
-from farm.core.device import DeviceView, Life, Service
+from farm.core.device import DeviceView, Life
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 from farm.core.events import EventLog
-from farm.core.requests import LeaseClass
 from farm.core.selector import Selector, nearest
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
@@ -184,28 +185,23 @@ class LeaseVerbs:
         """Why a device is not handed out, a key waits or a job does not run, in sentences."""
         match asked.what:
             case "device":
-                return self._explain_device(self._fleet.view(asked.name))
+                return await self._explain_device(self._fleet.view(asked.name))
             case "key":
                 return self._explain_key(asked.name)
             case "job":
                 return {"estimate_s": None, **await self._explain_job(asked.name)}
         raise UserError(f"explain does not know {asked.what!r}", hint="device, key or job")
 
-    def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
+    async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
+        facts = await device_facts(self._fleet, view.name)
         explanation = self._leasing.explain(view.name)
-        lines = _lines(explanation)
-        lines += [
-            f"closed to {each.value}: {why}" for each, why in view.closed.items() if each is not LeaseClass.INTERACTIVE
-        ]
-        if note := self._heat_note(view.serial):
-            lines.append(note)
-        if view.service is not Service.IN:
-            lines.append(f"an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}")
+        lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
         if view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
         else:
             lines += ["", "lately:", *self._lately(view.name)]
-        return {"subject": view.name, "lines": lines, "estimate_s": explanation.estimate_s}
+        estimate = {"estimate_s": explanation.estimate_s}
+        return {"subject": view.name, "lines": lines, **estimate, "device": as_values(facts)}
 
     def _explain_key(self, key: str) -> Mapping[str, Any]:
         explanation = self._leasing.explain(key)

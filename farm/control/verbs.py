@@ -16,7 +16,6 @@ from pydantic.dataclasses import dataclass as checked
 
 from farm.control.render import device_details, device_row
 from farm.control.server import ControlCall, ControlServer, Role
-from farm.core.device import Service
 from farm.core.errors import UserError
 from farm.core.events import EventLog
 from farm.core.field_errors import field_error
@@ -59,14 +58,6 @@ class SetDevice:
     rename: str | None = None
     pool: str | None = None
     labels: tuple[str, ...] = ()
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class SetService:
-    """`device.service`."""
-
-    device: str
-    service: Service
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -143,8 +134,6 @@ class FleetVerbs:
             ("device.show", Role.VIEWER, OneDevice, self.show),
             ("device.adopt", Role.OPERATOR, Adopt, self.adopt),
             ("device.set", Role.OPERATOR, SetDevice, self.set_device),
-            ("device.service", Role.OPERATOR, SetService, self.set_service),
-            ("device.reboot", Role.OPERATOR, OneDevice, self.reboot),
             ("device.forget", Role.OPERATOR, Forget, self.forget),
             ("device.add", Role.OPERATOR, Address, self.add),
             ("alias.list", Role.VIEWER, Nothing, self.list_aliases),
@@ -194,17 +183,6 @@ class FleetVerbs:
         view = await self._fleet.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
         changed = {label: view.labels.get(label, "") for label in map(normalise, labels)}  # "": removed
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
-
-    async def set_service(self, asked: SetService) -> Mapping[str, Any]:
-        """Drain, maintain or release a phone."""
-        view = await self._fleet.set_service(asked.device, asked.service)
-        return {"name": view.name, "service": view.service.value}
-
-    async def reboot(self, asked: OneDevice) -> Mapping[str, Any]:
-        """Reboot a phone that nobody holds."""
-        name = self._free(asked.device)
-        await self._fleet.care.reboot(name, "")
-        return {"name": name}
 
     async def forget(self, asked: Forget) -> Mapping[str, Any]:
         """Remove a phone from the farm; unless forced, one that nobody holds."""
@@ -257,10 +235,7 @@ class FleetVerbs:
         return view.name
 
     def _holders(self) -> dict[str, str]:
-        return {
-            holder.lease.device: holder.lease.request.user or holder.peer or holder.lease.request.door.value
-            for holder in self._leasing.holders()
-        }
+        return {holder.lease.device: holder.who for holder in self._leasing.holders()}
 
 
 def handler(

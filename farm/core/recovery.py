@@ -169,6 +169,27 @@ _FAULTS_OF_A_BUNDLE = frozenset({Ailment.SERVER, Ailment.START, Ailment.CHECK})
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """`[recovery]`: how often one phone may have each rung in any 24 hours; 0: never."""
+
+    restarts_per_day: int = STEPS[Rung.RESTART].per_day or 0
+    pushes_per_day: int = STEPS[Rung.REPUSH].per_day or 0
+    reconnects_per_day: int = STEPS[Rung.RECONNECT].per_day or 0
+    reboots_per_day: int = STEPS[Rung.REBOOT].per_day or 0
+    power_cycles_per_day: int = STEPS[Rung.POWER_CYCLE].per_day or 0
+
+    def per_day(self) -> dict[Rung, int]:
+        """The budgets by rung."""
+        return {
+            Rung.RESTART: self.restarts_per_day,
+            Rung.REPUSH: self.pushes_per_day,
+            Rung.RECONNECT: self.reconnects_per_day,
+            Rung.REBOOT: self.reboots_per_day,
+            Rung.POWER_CYCLE: self.power_cycles_per_day,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """What a decision needs to know of the world around the phone, as it is now."""
 

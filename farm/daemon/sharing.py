@@ -81,6 +81,7 @@ async def open_sharing(
     leasing = Leasing(phones.fleet, events, store.epoch, store.leases, policy)
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
+    phones.fleet.care.holder = lambda name: _holder_of(leasing, name)
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
     used = await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)
@@ -131,6 +132,13 @@ async def open_sharing(
     await dispatcher.start()
     stack.push_async_callback(dispatcher.stop)
     return Sharing(tvm_host, door, leasing, reservations, personal, poison, dispatcher)
+
+
+def _holder_of(leasing: Leasing, device: str) -> str:
+    """Who has a device, in one word; "" nobody."""
+    if not leasing.holds(device):
+        return ""
+    return next((holder.who for holder in leasing.holders() if holder.lease.device == device), "")
 
 
 def _door_policy(config: TvmConfig, gate: GateLimits) -> DoorPolicy:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from farm.core import lifecycle_messages as m
 from farm.core.device import DeviceView
 from farm.core.errors import HostError, NoSuchDeviceError, UserError
+from farm.core.health_rules import Finding
 from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around, Rung
 from farm.fleet.agent import Agent
 from farm.fleet.agents import require_adopted
-from farm.fleet.gates import beside
-from farm.fleet.power import PowerSwitch
+from farm.fleet.power import Switchboard
 from farm.fleet.recovery_log import RecoveryLog
 
 REBOOT_ASKED_S = 15.0  # a phone takes the request in well below a second; adb's own patience is 10 s
@@ -26,8 +26,18 @@ class CareConfig:
     """What operators configured about recovery."""
 
     per_day: Mapping[Rung, int] = field(default_factory=dict)  # budgets; else the ladder's own
-    power: PowerSwitch | None = None
-    ganged: bool = True  # whether the switch may cut a whole hub: then the neighbours' leases are waited for
+    power: Switchboard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One device, as its agent knows it."""
+
+    state: DeviceState
+    around: Around
+    story: tuple[str, ...]  # its last steps
+    findings: tuple[Finding, ...]  # of its latest probes
+    probed_at_s: float  # monotonic
 
 
 class Care:
@@ -45,7 +55,6 @@ class Care:
         self._config = config
         self.log = log
         self.holder: Callable[[str], str] = lambda _: ""  # who has the device of that name; "" nobody
-        self.elsewhere: Callable[[str], str] = lambda _: ""  # why its trouble is its hub's or the host's; "" it is not
 
     def around(self, agent: Agent) -> Around:
         """What its recovery must know of the world around it."""
@@ -53,7 +62,7 @@ class Care:
             holder=self.holder(agent.name),
             no_power=self._no_power(agent),
             neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in self._hurt(agent)),
-            elsewhere=self.elsewhere(agent.name),
+            elsewhere=agent.elsewhere,
             per_day=self._config.per_day,
         )
 
@@ -69,14 +78,14 @@ class Care:
         """
         return self._find(name).state
 
-    def story(self, name: str) -> tuple[str, ...]:
-        """The last steps of one device's life, for people who wonder."""
-        return self._find(name).story
+    def look(self, name: str) -> Seen:
+        """What explains a device.
 
-    def look(self, name: str) -> tuple[DeviceState, Around]:
-        """The same, with the world around it."""
+        Raises:
+            NoSuchDeviceError: there is none; the hint names the nearest.
+        """
         agent = self._find(name)
-        return agent.state, self.around(agent)
+        return Seen(agent.state, self.around(agent), agent.story, agent.findings, agent.health_at)
 
     # -- findings --
 
@@ -137,15 +146,15 @@ class Care:
         """Why the power of its port cannot be cut; "" when it can."""
         if self._config.power is None:
             return "no power switch is configured"
-        return "" if agent.place is not None else "nobody knows which USB port it is on"
+        return self._config.power.why_not(agent.place)
 
     def _neighbours(self, agent: Agent) -> list[DeviceView]:
         """Others that may lose power with it."""
-        if not self._config.ganged or agent.place is None:
+        if self._config.power is None or agent.place is None:
             return []
-        views = self._views()
-        own = next((view for view in views if view.serial == agent.serial), None)
-        return [] if own is None else beside(own, views)
+        views = [view for view in self._views() if view.serial != agent.serial]
+        hurt = self._config.power.hurt(agent.place, {view.serial: view.place for view in views if view.place})
+        return [view for view in views if view.serial in hurt]
 
     def _hurt(self, agent: Agent) -> list[tuple[str, str]]:
         """(name, holder) of neighbours that somebody has."""

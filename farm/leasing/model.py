@@ -138,6 +138,11 @@ class Holder:
     peer: str = ""  # address of its client
     expires_at: datetime | None = None  # it is given back by then; None: nobody knows
 
+    @property
+    def who(self) -> str:
+        """What people call the holder: the user, else where they come from."""
+        return self.lease.request.user or self.peer or self.lease.request.door.value
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:

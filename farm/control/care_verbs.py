@@ -1,0 +1,142 @@
+"""Verbs about the care of one phone: taking it out and back, its recovery by hand, and what explains it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.dataclasses import dataclass as checked
+
+from farm.control.explain_device import DeviceFacts
+from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.verbs import STRICT, read_fields
+from farm.core.device import Life, Service
+from farm.core.errors import UserError
+from farm.fleet.fleet import Fleet
+from farm.fleet.gates import beside
+from farm.leasing import Leasing
+
+MOST_REASON = 500  # characters of a reason somebody types
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class SetService:
+    """`device.service`."""
+
+    device: str
+    service: Service
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Forced:
+    """`device.reboot` and `device.power_cycle`. `force`: even while somebody has it, or a neighbour."""
+
+    device: str
+    force: bool = False
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class DistrustDevice:
+    """`device.quarantine`."""
+
+    device: str
+    reason: str
+    force: bool = False
+
+
+class CareVerbs:
+    """What an operator may do with one phone."""
+
+    def __init__(self, fleet: Fleet, leasing: Leasing) -> None:
+        self._fleet = fleet
+        self._leasing = leasing
+
+    def register(self, server: ControlServer) -> None:
+        """Add every verb to the door."""
+        server.register("device.service", self.set_service, Role.OPERATOR)
+        server.register("device.reboot", self.reboot, Role.OPERATOR)
+        server.register("device.power_cycle", self.power_cycle, Role.OPERATOR)
+        server.register("device.quarantine", self.quarantine, Role.OPERATOR)
+
+    async def set_service(self, call: ControlCall) -> Mapping[str, Any]:
+        """Drain, maintain or release a phone; `holder` still has it."""
+        asked = read_fields(call, SetService)
+        before = self._fleet.view(asked.device)
+        released = asked.service is Service.IN and self._fleet.care.state(before.name).quarantine is not None
+        view = await self._fleet.set_service(asked.device, asked.service)
+        return {
+            "name": view.name,
+            "service": view.service.value,
+            "holder": self._holder(view.name),
+            "released": released,
+        }
+
+    async def reboot(self, call: ControlCall) -> Mapping[str, Any]:
+        """Reboot a phone; unless forced, one that nobody has."""
+        asked = read_fields(call, Forced)
+        name = self._free(asked.device, f"farm device reboot {asked.device} --force", force=asked.force)
+        await self._fleet.care.reboot(name, call.caller.user)
+        return {"name": name}
+
+    async def power_cycle(self, call: ControlCall) -> Mapping[str, Any]:
+        """Cut the power of a phone's USB port for a moment; `beside` are others that may lose it too."""
+        asked = read_fields(call, Forced)
+        name = self._free(asked.device, f"farm device power-cycle {asked.device} --force", force=asked.force)
+        others = await self._fleet.care.power_cycle(name, call.caller.user, force=asked.force)
+        return {"name": name, "beside": list(others)}
+
+    async def quarantine(self, call: ControlCall) -> Mapping[str, Any]:
+        """Keep a phone away from users until it is released; unless forced, one that nobody has."""
+        asked = read_fields(call, DistrustDevice)
+        reason = " ".join(asked.reason.split())[:MOST_REASON]
+        if not reason:
+            raise UserError("device.quarantine: a reason is missing", hint='--reason "what is wrong with it"')
+        name = self._free(asked.device, f"add --force: {asked.device} is taken away from them", force=asked.force)
+        by = f" (by {call.caller.user})" if call.caller.user else ""
+        await self._fleet.care.quarantine(name, reason + by)
+        view = self._fleet.view(name)
+        return {"name": name, "reason": reason, "connected": view.life is not Life.GONE}
+
+    def _free(self, name: str, otherwise: str, *, force: bool) -> str:
+        """The phone's own name, if nobody has it or `force` is given.
+
+        Raises:
+            NoSuchDeviceError: there is no such phone; the hint names the nearest.
+            UserError: somebody has it.
+        """
+        view = self._fleet.view(name)
+        holder = self._holder(view.name)
+        if holder and not force:
+            raise UserError(f"{holder} holds {view.name}", hint=f"wait, or: {otherwise}")
+        return view.name
+
+    def _holder(self, name: str) -> str:
+        return self._fleet.care.holder(name)
+
+
+async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
+    """What explains one phone. The store is read in a thread.
+
+    Raises:
+        NoSuchDeviceError: there is no such phone; the hint names the nearest.
+        StoreReadError: the database cannot be read.
+    """
+    view = fleet.view(name)
+    seen = fleet.care.look(view.name)
+    log = fleet.care.log
+    now_s = time.monotonic()
+    return DeviceFacts(
+        view=view,
+        state=seen.state,
+        around=seen.around,
+        holder=seen.around.holder,
+        findings=seen.findings,
+        probed_s_ago=None if view.health is None else max(0.0, now_s - seen.probed_at_s),
+        beside=[other.name for other in beside(view, fleet.views())],
+        rungs=await asyncio.to_thread(log.taken, view.serial),
+        quarantined_at=log.quarantined_at(view.serial),
+        story=seen.story,
+        now_s=now_s,
+    )

@@ -1,0 +1,123 @@
+"""What recovery did is told, kept, and counted again after a restart of the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from farm.core import lifecycle_messages as m
+from farm.core.device import Life
+from farm.core.events import EventLog
+from farm.core.lifecycle import DeviceState, Lifecycle
+from farm.core.recovery import Ailment, Around, Outcome, Rung, budgets_left
+from farm.fleet.recovery_log import RecoveryLog
+from farm.store.store import Store
+
+READY = DeviceState(Life.READY, adopted=True, identified=True, generation=5, follow=5, bundle="b1", proven="b1")
+START = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+class Desk:
+    """A phone's life over a store, at times of the test's own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.at = START
+        self.events = EventLog(clock=self.clock)
+        self.log = RecoveryLog(self.events, store.recoveries, clock=self.clock, monotonic=self.now_s)
+        self.life = Lifecycle(READY)
+
+    def clock(self) -> datetime:
+        return self.at
+
+    def now_s(self) -> float:
+        return (self.at - START).total_seconds()
+
+    def tell(self, event: m.Event) -> None:
+        before = self.life.state
+        self.life.handle(event, self.now_s())
+        self.log.climbed("S1", "pixel", before, self.life.state)
+        self.at += timedelta(seconds=1)
+
+    def stuck(self) -> None:
+        self.tell(m.SessionBroke("cut"))
+        self.tell(m.RecoveryFailed(self.life.state.generation, "pid 7 survives SIGKILL", ailment=Ailment.STUCK))
+
+    def told(self) -> list[tuple[str, object]]:
+        return [(each.kind, each.data["outcome" if "outcome" in each.data else "rung"]) for each in self.events.since()]
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Callable[[], Desk]]:
+    store = Store.open(tmp_path / "farm.db")
+    yield lambda: Desk(store)
+    store.close()
+
+
+async def test_each_rung_is_told_and_kept_with_its_end(desk: Callable[[], Desk]) -> None:
+    first = desk()
+    first.stuck()
+    await first.log.close()
+    assert first.told() == [
+        ("recovery.rung", "reap"),
+        ("recovery.ended", "failed"),
+        ("recovery.rung", "reboot"),
+    ]
+    reap, reboot = first.log.taken("S1")
+    assert (reap.rung, reap.outcome, reap.took_s, reap.detail) == ("reap", "failed", 1.0, "pid 7 survives SIGKILL")
+    assert (reboot.rung, reboot.ailment, reboot.outcome) == ("reboot", "stuck", None)
+
+
+async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Callable[[], Desk]) -> None:
+    first = desk()
+    first.stuck()
+    await first.log.close()
+    second = desk()
+    second.log.begin()
+    await second.log.close()
+    remembered = second.log.remembered("S1", DeviceState(adopted=True))
+    assert budgets_left(remembered.climb, 0.0, Around())[Rung.REBOOT] == 2
+    assert [each.outcome for each in second.log.taken("S1")] == ["failed", Outcome.CUT]
+    assert budgets_left(second.log.remembered("S2", DeviceState()).climb, 0.0, Around())[Rung.REBOOT] == 3
+
+
+async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Callable[[], Desk]) -> None:
+    first = desk()
+    first.tell(m.Distrusted("screen cracked"))
+    await first.log.close()
+    second = desk()
+    kept = second.log.remembered("S1", DeviceState(adopted=True))
+    assert kept.quarantine == first.life.state.quarantine
+    assert second.log.quarantined_at("S1") == START
+    second.life = Lifecycle(kept)
+    second.at = START + timedelta(hours=2)
+    second.tell(m.Released())
+    await second.log.close()
+    assert desk().log.remembered("S1", DeviceState()).quarantine is None
+    (row,) = second.log.taken("S1")
+    assert (row.rung, row.outcome, row.took_s) == ("quarantine", "mended", 7200.0)
+
+
+async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable[[], Desk]) -> None:
+    first = desk()
+    first.life = Lifecycle(DeviceState(Life.PROVISIONING, adopted=True, identified=True, generation=2))
+    first.tell(m.ProvisionFailed(2, "no bundle for arm64-v8a", "farm bundle add", person=True))
+    await first.log.close()
+    assert first.life.state.life is Life.QUARANTINED
+    assert desk().log.remembered("S1", DeviceState()).quarantine is None
+
+
+async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(desk: Callable[[], Desk]) -> None:
+    first = desk()
+    first.life = Lifecycle(DeviceState(Life.CHECKING, adopted=True, identified=True, generation=4, bundle="b2"))
+    first.tell(m.CheckPassed(4))
+    first.tell(m.Distrusted("screen cracked"))
+    first.log.moved("S1", "10.0.0.7:5555")
+    await first.log.close()
+    second = desk()
+    moved = second.log.remembered("10.0.0.7:5555", DeviceState())
+    assert (moved.proven, moved.quarantine is None) == ("b2", False)
+    assert second.log.remembered("S1", DeviceState()) == DeviceState()
