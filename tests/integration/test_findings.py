@@ -1,0 +1,86 @@
+"""What probes find wrong on a whole farm: told, shown, mended or kept away from users; and traces of probes."""
+
+import json
+
+import pytest
+
+from tests.support.whole_farm import Story, running_farm, until
+
+PHONE = "virtual-1"  # its name in the lab
+CONFIG = """
+[probe]
+every_s = 0.2
+"""
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("oneplus-12+root", config=CONFIG) as farm:
+        yield farm
+
+
+@pytest.fixture
+def name(farm):
+    farm.wait_ready(1)
+    (device,) = farm.status()["devices"]
+    return device["name"]
+
+
+def row(farm):
+    (device,) = farm.status()["devices"]
+    return device
+
+
+def kinds(farm):
+    return {each["kind"] for each in row(farm)["findings"]}
+
+
+def test_a_gpu_fault_is_news_once_and_leads_to_a_check(farm, name):
+    until(lambda: row(farm)["temperature_c"] is not None)
+    story = Story(farm)
+    farm.lab.fault(PHONE, "gpu_fault")
+    told = story.until("device.finding", subject=name, finding="gpu-fault")
+    assert "GPU PAGE FAULT" in told["data"]["what"]
+    story.until("device.checking", subject=name)
+    story.until("device.ready", subject=name)
+    story.until("device.finding_over", subject=name, finding="gpu-fault")
+    found = [each for each in story.events if each["kind"] == "device.finding"]
+    assert len(found) == 1
+    assert row(farm)["state"] == "ready"
+
+
+def test_a_clock_that_is_stuck_is_shown_and_the_phone_stays_in_service(farm, name):
+    story = Story(farm)
+    farm.lab.fault(PHONE, "clock_stuck", share=0.5)
+    story.until("device.finding", subject=name, finding="clock-held")
+    device = row(farm)
+    assert device["state"] == "ready"
+    assert "GHz though the phone does not throttle" in device["reason"]
+    assert device["reason"] in farm.farm("status").stdout
+    farm.lab.fault(PHONE, "clock_stuck", share=1.0)
+    story.until("device.finding_over", subject=name, finding="clock-held")
+    assert row(farm)["reason"] == ""
+
+
+def test_a_hot_battery_comes_back_when_it_has_cooled(farm, name):
+    story = Story(farm)
+    farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="overheat")
+    story.until("device.quarantined", subject=name)
+    assert "battery is too hot" in row(farm)["reason"]
+    farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="good")
+    story.until("device.ready", subject=name)
+
+
+def test_a_trace_is_recorded_shown_and_played(farm, name, tmp_path):
+    file = tmp_path / "trace.jsonl"
+    done = farm.farm("trace", "record", name, "--out", str(file), "--for", "1s", "--every", "0.5s", "--json")
+    assert json.loads(done.stdout) == {"out": str(file), "probes": 3, "failed": 0}
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["health"]["boot_id"] for line in lines] == [lines[0]["health"]["boot_id"]] * 3
+    assert "GHz" in farm.farm("trace", "show", str(file)).stdout
+    recorded = lines[0]["health"]["battery"]["percent"]
+    farm.lab.fault(PHONE, "battery", level=17)
+    until(lambda: row(farm)["battery_percent"] == 17)
+    farm.lab.fault(PHONE, "replay", path=str(file))
+    until(lambda: row(farm)["battery_percent"] == recorded)
+    farm.lab.fault(PHONE, "replay_end")
