@@ -290,6 +290,11 @@ stop() {
 }
 
 clean() {
+    # The ledger goes with the folder: what it says of the phone's settings must be done before.
+    if ! said=$(sh "$ROOT/bin/quiesce.sh" end 2>&1) && [ -e "$ROOT/quiesce/ledger" ]; then
+        echo "failed the phone's settings are not as they were:" "$said"
+        exit 1
+    fi
     stop_all
     cd / || exit 1
     rm -rf "$ROOT"
