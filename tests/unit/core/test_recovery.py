@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from farm.core.recovery import (
+    ANY_NUMBER,
     DAY_S,
     LADDER,
     STEPS,
@@ -133,3 +136,11 @@ def test_every_ailment_has_an_answer_and_every_rung_says_whom_it_hurts() -> None
     assert [step.rung for step in LADDER] == list(Rung)
     hurts = [list(Radius).index(step.radius) for step in LADDER if step.rung is not Rung.QUARANTINE]
     assert hurts == sorted(hurts)
+
+
+def test_the_document_has_the_ladder() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "recovery.md").read_text()
+    for step in LADDER:
+        mends = ", ".join(f"{each} {most}" if 1 < most < ANY_NUMBER else str(each) for each, most in step.mends.items())
+        per_day = "as needed" if step.per_day is None else step.per_day
+        assert f"| `{step.rung}` | {step.what} | {step.radius} | {per_day} | {mends} |" in text
