@@ -1,0 +1,105 @@
+"""`explain device` in values and sentences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from farm.control.explain_device import DeviceFacts, as_lines, as_values
+from farm.core.attribution import UsbPlace
+from farm.core.device import Closed, DeviceView, Life, Service
+from farm.core.health import Battery, Health, SensorGroup, Temperature, ThrottleStatus
+from farm.core.health_rules import Finding, FindingKind
+from farm.core.lifecycle_state import DeviceState
+from farm.core.recovery import Ailment, Around, Climb, Quarantine, ReleaseRule, Rung
+from farm.core.requests import LeaseClass
+from farm.store.records import RecoveryRecord
+
+AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
+READY = DeviceFacts(
+    view=DeviceView("pixel", "S1", Life.READY, adopted=True, place=UsbPlace("1-4", 2, "1-4.2")),
+    state=DeviceState(Life.READY, adopted=True),
+    around=Around(),
+    holder="",
+    findings=(),
+    probed_s_ago=None,
+    beside=("nexus",),
+    rungs=(),
+    quarantined_at=None,
+    story=("1.0 Listed",),
+    now_s=100.0,
+)
+REBOOT = RecoveryRecord("r1", "S1", "pixel", "reboot", "stuck", "pid 7 survives SIGKILL", AT, 41.5, "failed", "again")
+
+
+def text(facts: DeviceFacts) -> str:
+    return "\n".join(as_lines(facts))
+
+
+def test_a_ready_phone_is_open_to_all_and_says_where_it_is() -> None:
+    said = text(READY)
+    assert "pixel: ready, service in, heat ok; nobody has it" in said
+    assert [f"{each}: open" in said for each in LeaseClass] == [True] * 3
+    assert "plugged in at hub 1-4, port 2, beside nexus" in said
+
+
+def test_a_closed_class_says_why_and_until_when() -> None:
+    shut = {LeaseClass.BENCH: Closed("skin 41.2 °C is above 38 °C for bench", 180.0)}
+    facts = replace(READY, view=replace(READY.view, closed=shut))
+    assert "bench: closed: skin 41.2 °C is above 38 °C for bench; about 3 min" in text(facts)
+    classes = as_values(facts)["classes"]
+    assert (classes["bench"]["open"], classes["bench"]["opens_in_s"], classes["tune"]["open"]) == (False, 180.0, True)
+
+
+def test_a_phone_out_of_service_says_by_whose_order() -> None:
+    view = replace(READY.view, service=Service.DRAINING)
+    said = text(replace(READY, view=view, holder="ann"))
+    assert "service draining, heat ok; ann has it" in said
+    assert "undo: farm device release pixel" in said
+
+
+def test_the_ladder_tells_what_was_tried_and_what_is_left() -> None:
+    climb = Climb().begin(Rung.REBOOT, Ailment.STUCK, "pid 7 survives SIGKILL", 90.0)
+    climb = replace(climb, skipped=("power-cycle: no power switch is configured",))
+    facts = replace(READY, state=replace(READY.state, climb=climb), rungs=(REBOOT,) * 12)
+    said = text(facts)
+    assert "recovery: reboot under way for 10s: pid 7 survives SIGKILL" in said
+    assert "recovery: not taken: power-cycle: no power switch" in said
+    assert said.count("reboot (pid 7 survives SIGKILL): failed in 41.5 s; then: again") == 10
+    assert "... 2 before these" in said
+    assert "recovery left for now: reboot 2, power-cycle 3" in said
+    values = as_values(facts)["recovery"]
+    assert (values["under_way"], values["since_s"], len(values["last_day"])) == ("reboot", 10.0, 12)
+    assert values["left_today"]["reboot"] == 2
+
+
+def test_a_quarantine_has_reason_rule_and_evidence() -> None:
+    kept = Quarantine("battery 52 °C", "", Ailment.HOT, ReleaseRule.WELL, "1.0 Listed\n2.0 Ailing")
+    state = DeviceState(Life.QUARANTINED, adopted=True, trouble="battery 52 °C", quarantine=kept)
+    view = replace(READY.view, life=Life.QUARANTINED, reason=state.reason)
+    facts = replace(READY, view=view, state=state, quarantined_at=AT)
+    said = text(facts)
+    assert "quarantine since 2026-11-22 12:00:00 UTC: battery 52 °C" in said
+    assert "until a probe finds it well, or farm device release pixel" in said
+    assert "    2.0 Ailing" in said
+    assert as_values(facts)["quarantine"]["evidence"] == ["1.0 Listed", "2.0 Ailing"]
+
+
+def test_the_probe_tells_readings_and_findings() -> None:
+    hot = Temperature("skin-therm", 41.2, SensorGroup.SKIN, "thermalservice")
+    health = Health(
+        battery=Battery(percent=80, celsius=31.5),
+        temperatures=(hot,),
+        throttle=ThrottleStatus.LIGHT,
+        data_free_bytes=3 * 10**9,
+    )
+    finding = Finding(FindingKind.DATA_LOW, "/data has 3 GB left", "farm device show NAME")
+    facts = replace(READY, view=replace(READY.view, health=health), findings=(finding,), probed_s_ago=8.0)
+    said = text(facts)
+    assert "battery 80 %, battery 31.5 °C, hottest skin-therm 41.2 °C, throttle light, /data 3.0 GB free" in said
+    assert "/data has 3 GB left (farm device show pixel)" in said
+
+
+def test_all_of_it_is_json() -> None:
+    assert json.loads(json.dumps(as_values(READY)))["story"] == ["1.0 Listed"]
