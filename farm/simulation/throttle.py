@@ -16,7 +16,8 @@ from farm.simulation.process_tree import is_stopped
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_RUN_S = 0.005  # one stretch of running; an event loop's timers are good to a millisecond
+_RUN_S = 0.003  # one stretch of running
+_SHORTEST_STOP_S = 0.001  # an event loop's timers are no better; less is owed until it is more
 _LONGEST_STOP_S = 0.05
 
 
@@ -84,12 +85,15 @@ class Throttle:
         now = loop.time()
         # Timers come late: what was run too long is stood still longer, and the other way round.
         self._owed_s += (now - self._turned_at) * (1 - self.share) / self.share
+        self._turned_at = now
+        if self._owed_s < _SHORTEST_STOP_S:
+            self._timer = loop.call_later(_RUN_S, self._stand_still)
+            return
         for pid, descriptor in self._sessions.items():
             if not is_stopped(pid) and _signal(descriptor, signal.SIGSTOP):
                 self._stopped.add(pid)
-        self._turned_at = now
         self._owed_s = min(self._owed_s, _LONGEST_STOP_S)
-        self._timer = loop.call_later(max(0.0, self._owed_s), self._run_on)
+        self._timer = loop.call_later(self._owed_s, self._run_on)
 
     def _continue(self) -> None:
         for pid in self._stopped:

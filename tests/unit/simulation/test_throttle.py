@@ -1,0 +1,139 @@
+"""Throttling stops what it should, for the share it should, and always lets go."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+
+import pytest
+
+from farm.simulation.process_tree import is_stopped, read_tree, runs_server, sessions_of
+from farm.simulation.throttle import Throttle
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def busy():
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as process:
+        yield process.pid
+        process.kill()
+
+
+async def seen_stopped(pid: int) -> None:
+    await until(lambda: is_stopped(pid))
+
+
+async def seen_running(pid: int) -> None:
+    await until(lambda: not is_stopped(pid))
+
+
+async def share_of_looks(pid: int, looks: int) -> float:
+    """At how many looks the process was not stopped."""
+    running = 0
+    for number in range(looks):
+        await asyncio.sleep(0.0007 * (1 + number % 3))  # out of step with the throttle
+        running += not is_stopped(pid)
+    return running / looks
+
+
+def test_a_session_runs_and_stands_still_by_turns(busy):
+    async def story():
+        throttle = Throttle()
+        throttle.follow([busy])
+        throttle.set_share(0.2)
+        for _ in range(3):
+            await seen_stopped(busy)
+            await seen_running(busy)
+        slow = await share_of_looks(busy, 300)
+        throttle.set_share(0.8)
+        fast = await share_of_looks(busy, 300)
+        throttle.close()
+        await seen_running(busy)
+        return slow, fast
+
+    slow, fast = asyncio.run(story())
+    assert slow < 0.5 < fast
+
+
+@pytest.mark.parametrize("end", ["full share", "held", "gone", "closed"])
+def test_it_lets_go_for_good(busy, end):
+    async def story():
+        throttle = Throttle()
+        throttle.follow([busy])
+        throttle.set_share(0.1)
+        await seen_stopped(busy)
+        if end == "full share":
+            throttle.set_share(1.0)
+        elif end == "held":
+            throttle.held = True
+            throttle.set_share(throttle.share)
+        elif end == "gone":
+            throttle.follow([])
+        else:
+            throttle.close()
+        await seen_running(busy)
+        assert await share_of_looks(busy, 50) == 1
+        throttle.close()
+
+    asyncio.run(story())
+
+
+def test_what_somebody_else_stopped_stays_stopped(busy):
+    async def story():
+        throttle = Throttle()
+        os.kill(busy, signal.SIGSTOP)
+        await seen_stopped(busy)
+        throttle.follow([busy])
+        throttle.set_share(0.5)
+        assert await share_of_looks(busy, 50) == 0
+        throttle.close()
+        assert is_stopped(busy)
+
+    asyncio.run(story())
+
+
+def test_a_process_that_ended_is_no_problem():
+    async def story(process):
+        throttle = Throttle()
+        throttle.follow([process.pid])
+        throttle.set_share(0.5)
+        await seen_stopped(process.pid)
+        process.kill()
+        process.wait()
+        await share_of_looks(process.pid, 20)
+        throttle.follow([process.pid])
+        throttle.close()
+
+    with subprocess.Popen(["sleep", "60"]) as process:
+        asyncio.run(story(process))
+
+
+def test_the_tree_knows_sessions_from_the_server(tmp_path):
+    program = tmp_path / "tvm_rpc"
+    program.write_text('[ "$1" = session ] && { sleep 60 & wait; exit; }\nsh "$0" session & wait\n')
+    with subprocess.Popen(["sh", str(program)], start_new_session=True) as server:
+        try:
+            kinds = [True, True, False]  # the last one is a server until it becomes `sleep`
+            asyncio.run(until(lambda: [process.is_server for process in read_tree(server.pid)] == kinds))
+            tree = read_tree(server.pid)
+            assert tree[0].pid == server.pid
+            assert sessions_of(tree) == {process.pid for process in tree[1:]}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("command_line", "wanted"),
+    [
+        (b"/data/local/tmp/farm/bundles/x/tvm_rpc\0server\0", True),
+        (b"sh\0/data/tvm_rpc\0server\0", True),
+        (b"qemu-aarch64\0/data/tvm_rpc\0", True),
+        (b"cat\0-n\0/data/tvm_rpc\0", False),
+        (b"tvm_rpc_old\0", False),
+        (b"", False),
+    ],
+)
+def test_what_runs_the_server(command_line, wanted):
+    assert runs_server(command_line) is wanted
