@@ -57,6 +57,8 @@ def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "temperature", f"{device['temperature_c']:.1f}C"
     if device["battery_percent"] is not None:
         yield "battery", f"{device['battery_percent']}%"
+    if device["checked"]:
+        yield "check", device["checked"]
     for each in device["findings"]:
         yield "finding", f"{each['what']} ({each['hint']})" if each["hint"] else each["what"]
     yield "keys", ", ".join(device["aliases"])

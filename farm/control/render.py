@@ -73,6 +73,7 @@ def device_details(view: DeviceView, holder: str) -> dict[str, Any]:
     like = alike(identity, view.bundle)
     return {
         **device_row(view, holder),
+        "checked": view.checked,
         "labels": dict(view.labels),
         "alike": None if like is None else asdict(like),
         "targets": dict(facts.pop("targets", {})),

@@ -77,6 +77,7 @@ class DeviceView:
     since: datetime | None = None  # when `life` last changed
     health: Health | None = None  # the latest probe
     findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
+    checked: str = ""  # what the latest golden check said
     place: UsbPlace | None = None  # where it is plugged in, if anybody knows
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
 

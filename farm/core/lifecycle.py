@@ -24,6 +24,7 @@ from farm.core.lifecycle_messages import (
     BugFound,
     BundlesChanged,
     BundleWanted,
+    CheckDue,
     CheckFailed,
     CheckPassed,
     Clean,
@@ -162,6 +163,9 @@ def decide(state: DeviceState, event: Event, now: float, around: Around = Around
             return _operator_spoke(state, event, now)
         case Ordered() | Distrusted():
             return ordered(state, event, now)
+        case CheckDue():
+            idle = state.life is Life.READY and not around.holder and not state.lent
+            return work(_settled(state, now), Life.CHECKING) if idle else (state, ())
         case Ailing() | Well():
             return found(_settled(state, now), event, now, around)
         case BundleWanted(bundle=bundle):

@@ -203,6 +203,11 @@ class Well:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckDue:
+    """It passed its last check long ago; nothing else speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ordered:
     """An operator wants a reboot or a power cycle of an adopted device."""
 
@@ -269,6 +274,7 @@ Event = (
     Answer
     | Ailing
     | Well
+    | CheckDue
     | Ordered
     | Distrusted
     | Listed

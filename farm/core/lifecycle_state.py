@@ -57,7 +57,9 @@ TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
             {Life.READY, Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}
         )
         | LINK_DOWN,
-        Life.READY: frozenset({Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW})
+        Life.READY: frozenset(
+            {Life.CHECKING, Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}
+        )
         | LINK_DOWN,
         Life.RECOVERING: frozenset(
             {

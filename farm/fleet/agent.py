@@ -58,6 +58,7 @@ class Agent:
         self.health: Health | None = None  # the latest probe
         self.health_at = 0.0  # when it was read, monotonic seconds
         self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
+        self.checked = ""  # what the latest golden check said
         self.place: UsbPlace | None = None  # where it is plugged in, or was last, if anybody knows
         self.elsewhere = ""  # why its trouble is its hub's or the host's; "" it is not
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
@@ -322,6 +323,7 @@ class Agent:
         except TimeoutError:
             # The checker has a shorter patience with the phone: this one is the host's.
             return m.CheckFailed(number, f"the golden check did not end in {CHECK_TIMEOUT_S:g} s", ailment=None)
+        self.checked = report.detail
         if report.ok:
             return m.CheckPassed(number)
         return m.CheckFailed(number, report.detail or "golden kernels gave wrong numbers", wrong=True)

@@ -136,6 +136,7 @@ class Board:
             since=agent.since,
             health=agent.health,
             findings=agent.findings,
+            checked=agent.checked,
             place=agent.place,
         )
 

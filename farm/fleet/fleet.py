@@ -38,6 +38,7 @@ from farm.fleet.probe.read import READ_TIMEOUT_S
 from farm.fleet.probe_round import ProbeRound
 from farm.fleet.recovery_log import RecoveryBook, RecoveryLog
 from farm.fleet.registry import DeviceBook, Registry
+from farm.fleet.sanity import Sanity
 from farm.fleet.traces import note
 from farm.fleet.usb import Topology
 from farm.fleet.usb_faults import UsbFaults
@@ -94,6 +95,7 @@ class Fleet:
         self.usb_faults = UsbFaults(events)
         self._topology = config.topology
         self._agents: dict[str, Agent] = {}  # by serial
+        self._sanity = Sanity(self._agents.values, config.gates, config.health.check_every_h)
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_hands: set[str] = set()  # names of devices that people have
 
@@ -112,6 +114,7 @@ class Fleet:
                 group.create_task(self._follow_list(), name="fleet list")
                 group.create_task(self.probes.run(), name="fleet probes")
                 group.create_task(self._board.run(), name="fleet gates")
+                group.create_task(self._sanity.run(), name="fleet checks")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()

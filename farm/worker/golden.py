@@ -156,10 +156,12 @@ def run_golden(session: Any, golden_dir: Path, device_kind: str = KIND_CPU) -> C
         # Filled with what is certainly wrong, so that a kernel that writes nothing cannot pass.
         output = tvm.runtime.tensor(np.full(expected.shape, 77, dtype=case["output_dtype"]), device)
         module[name](*inputs, output)
-        error = _max_abs_error(output.numpy(), expected)
+        actual = output.numpy()
+        error = _max_abs_error(actual, expected)
         worst = max(worst, error)
         if not error <= case["tolerance"]:
-            wrong.append(f"{name} is off by {error:.3g} (at most {case['tolerance']:.3g} allowed)")
+            allowed = f"at most {case['tolerance']:.3g} allowed"
+            wrong.append(f"{name} is off by {error:.3g} ({allowed}; {_where(actual, expected)})")
     session.remove(library)
     if wrong:
         return CheckResult(False, worst, f"wrong numbers on {device_kind}: {'; '.join(wrong)}")
@@ -183,6 +185,17 @@ def _stored(golden_dir: Path, kind: str) -> tuple[dict[str, Any], dict[str, npt.
         raise HostError(
             f"the golden kernels in {golden_dir} are damaged", hint="farm bundle verify", evidence=repr(error)
         ) from error
+
+
+def _where(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str:
+    """The worst number of an output, as evidence: where it is, what it should be and what it is."""
+    import numpy as np
+
+    difference = np.abs(actual.astype("float64") - expected.astype("float64"))
+    at = np.unravel_index(np.argmax(np.where(np.isfinite(difference), difference, np.inf)), difference.shape)
+    place = ", ".join(str(int(index)) for index in at)
+    many = int(np.count_nonzero(difference > 0) + np.count_nonzero(~np.isfinite(difference)))
+    return f"at [{place}] {float(expected[at]):.6g} expected, got {float(actual[at]):.6g}; {many} numbers differ"
 
 
 def _max_abs_error(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:

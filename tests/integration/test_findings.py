@@ -84,3 +84,15 @@ def test_a_trace_is_recorded_shown_and_played(farm, name, tmp_path):
     farm.lab.fault(PHONE, "replay", path=str(file))
     until(lambda: row(farm)["battery_percent"] == recorded)
     farm.lab.fault(PHONE, "replay_end")
+
+
+def test_a_phone_that_idles_is_checked_now_and_then_and_wrong_numbers_are_kept_away():
+    with running_farm("oneplus-12", config="[health]\ncheck_every_h = 0.0003") as farm:
+        story = Story(farm)
+        story.until("device.checking")
+        story.until("device.ready")
+        shown = farm.client.call("device.show", device=row(farm)["name"])
+        assert "golden kernels right on cpu" in shown["checked"]
+        farm.lab.fault(PHONE, "wrong_numbers")
+        quarantined = story.until("device.quarantined")
+        assert "expected, got" in quarantined["data"]["reason"]

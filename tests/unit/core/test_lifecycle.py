@@ -212,3 +212,20 @@ def test_deciding_changes_nothing_it_was_given() -> None:
     after, _ = decide(state, USABLE, 0.0)
     assert state == DeviceState()
     assert after.life is Life.IDENTIFYING
+
+
+def test_a_check_that_is_due_takes_an_idle_phone_and_keeps_its_server() -> None:
+    story = Story().until_ready()
+    follow = story.state.follow
+    assert story.tell(m.CheckDue()) == (m.Check(story.number),)
+    assert (story.state.life, story.state.follow) == (Life.CHECKING, follow)
+    assert story.tell(m.CheckDue()) == ()
+    story.tell(m.CheckPassed(story.number))
+    assert story.state.life is Life.READY
+
+
+def test_a_check_that_is_due_finds_wrong_numbers() -> None:
+    story = Story().until_ready()
+    story.tell(m.CheckDue())
+    story.tell(m.CheckFailed(story.number, "exp_sum is off by 3", wrong=True))
+    assert (story.state.life, story.state.trouble) == (Life.STARTING, "exp_sum is off by 3")

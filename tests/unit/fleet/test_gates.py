@@ -39,7 +39,8 @@ class Bench:
         state = SimpleNamespace(life=life, service=Service.IN, reason="", adopted=True, bundle="", hint="")
         self.agents[name] = SimpleNamespace(
             name=name, serial=f"s-{name}", state=state, identity=SimpleNamespace(model=model), temperature_c=None,
-            battery_percent=None, since=None, health=None, health_at=0.0, place=place, findings=(),
+            battery_percent=None, since=None, health=None, health_at=0.0, place=place, findings=(), checked="",
+            elsewhere="",
         )  # fmt: skip
         self.board.show(self.agents[name])
         return self.agents[name]

@@ -1,0 +1,62 @@
+"""Asks for a check of phones that passed their last one long ago: memory and GPUs that fail do so silently.
+
+A check takes a phone for tenths of a second, and only while nobody has it: who waits and could have it would have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from farm.core import lifecycle_messages as m
+from farm.core.device import Life
+from farm.core.lifecycle_state import DeviceState
+from farm.fleet.agent import Agent
+from farm.fleet.gates import Gates
+
+LOOK_EVERY_S = 60.0  # with one phone a look, a farm's checks spread out by themselves
+LOOKS = 4  # in the time from check to check, at least
+
+
+def overdue_s(state: DeviceState, every_s: float, now_s: float) -> float | None:
+    """For how long its check has been due; None: it is not, or what it is doing leads to a check anyway."""
+    if state.life is not Life.READY or state.lent:
+        return None
+    late_s = now_s - state.ready_at - every_s
+    return late_s if late_s >= 0 else None
+
+
+class Sanity:
+    """One per fleet."""
+
+    def __init__(
+        self,
+        agents: Callable[[], Iterable[Agent]],
+        gates: Gates,
+        every_h: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`gates` know who has which device. `every_h` 0: never."""
+        self._agents = agents
+        self._gates = gates
+        self._every_s = every_h * 3600
+        self._monotonic = monotonic
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while self._every_s > 0:
+            await asyncio.sleep(min(LOOK_EVERY_S, self._every_s / LOOKS))
+            self.look()
+
+    def look(self) -> None:
+        """Have the phone checked whose check has been due for longest."""
+        now_s = self._monotonic()
+        due = [
+            (late_s, agent.name, agent)
+            for agent in self._agents()
+            if not self._gates.holds(agent.name)
+            and (late_s := overdue_s(agent.state, self._every_s, now_s)) is not None
+        ]
+        if due:
+            max(due)[2].tell(m.CheckDue())
