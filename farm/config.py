@@ -254,7 +254,7 @@ def _refuse_unknown(cls: type[Any], tree: Mapping[str, Any], origin: str, path: 
     known = {f.name for f in fields(cls)}
     for key, value in tree.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1) or _in_tables(hints, key)
+            near = _in_tables(hints, key) or difflib.get_close_matches(key, known, n=1)
             where = ".".join((*path, key))
             hint = (
                 f"did you mean {'.'.join((*path, near[0]))!r}?" if near else f"known keys: {', '.join(sorted(known))}"
