@@ -17,6 +17,7 @@ from farm.adb.watch import DeviceWatcher
 from farm.config import AdbConfig, FarmConfig
 from farm.control.runtime_folder import group_to_let_in
 from farm.core.adoption import rules_of
+from farm.core.health_rules import DISTURBING
 from farm.daemon.memory import Memory
 from farm.daemon.problems import Problems
 from farm.fleet.aliases import Aliases
@@ -36,20 +37,22 @@ class Phones:
     """The parts that know phones."""
 
     client: AdbClient
+    watcher: DeviceWatcher
     fleet: Fleet
     aliases: Aliases
     tunnels: TunnelKeeper
     gates: Gates
 
     async def look(self, serial: str) -> dict[str, Any]:
-        """A phone's condition (fields of farm.measure.conditions.Moment), and how many beside it are busy.
+        """A phone's condition (fields of farm.measure.conditions.Moment): its own, its hub's, what probes found wrong.
 
         Raises:
             FarmError: the phone did not answer, or is forgotten.
         """
         self.fleet.probes.hush(serial)
-        moment = await read_conditions(self.client, serial)
-        return moment | {"neighbours": self.gates.busy_beside(self.fleet.view(serial), self.fleet.views())}
+        moment, view = await read_conditions(self.client, serial), self.fleet.view(serial)
+        disturbed = "; ".join(each.what for each in view.findings if each.kind in DISTURBING)
+        return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}
 
 
 async def open_phones(
@@ -90,7 +93,7 @@ async def open_phones(
     problems.sources.append(fleet.usb_faults.problems)
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
-    return Phones(client, fleet, aliases, tunnels, gates)
+    return Phones(client, watcher, fleet, aliases, tunnels, gates)
 
 
 async def _adb_of(config: AdbConfig) -> AdbBinary | None:

@@ -40,6 +40,7 @@ class Moment:
     gpu_clock_hz: float | None = None  # the same of the GPU
     governors: str | None = None  # what chooses them below that, "schedutil, gpu msm-adreno-tz"
     neighbours: int | None = None  # other phones that work on the same hub
+    disturbed: str | None = None  # what the latest probes found that disturbs, "" for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
         if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
             said = f"{whose} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
             reasons.append(Reason(code, Verdict.SUSPECT, said))
+    disturbed = dict.fromkeys(each.disturbed for each in conditions.moments if each.disturbed)
+    reasons += [Reason("disturbed", Verdict.SUSPECT, said) for said in disturbed]
     governors = dict.fromkeys(each.governors for each in conditions.moments if each.governors)
     if len(governors) > 1:
         said = f"the clocks' governors changed: {' -> '.join(governors)}"

@@ -152,6 +152,7 @@ def test_what_was_asked_for_and_not_reached_is_said():
         (Moment(clock_hz=1.0e9), "clock", Verdict.SUSPECT),
         (Moment(gpu_clock_hz=0.4e9), "gpu_clock", Verdict.SUSPECT),
         (Moment(governors="powersave"), "governor", Verdict.SUSPECT),
+        (Moment(disturbed="com.game keeps the phone busy"), "disturbed", Verdict.SUSPECT),
     ],
 )
 def test_conditions_speak_against_a_result(moment, code, verdict):
@@ -164,6 +165,7 @@ def test_conditions_speak_against_a_result(moment, code, verdict):
         gpu_clock_hz=0.7e9,
         governors="schedutil",
         neighbours=0,
+        disturbed="",
     )
     calm = Conditions(before=before, after=before)
     assert assess(a_run(noise(60)), NOMINAL_S, conditions=calm).verdict is Verdict.TRUSTED
