@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -42,6 +43,7 @@ class AdbClient:
 
     def __init__(self, socket: str) -> None:
         self.address = ServerAddress.parse(socket)
+        self.heard_at = 0.0  # when a phone answered last, monotonic seconds: its transport worked then
         self._features: dict[str, frozenset[str]] = {}
         self._door = asyncio.Semaphore(LISTEN_BACKLOG)
 
@@ -286,6 +288,7 @@ class AdbClient:
         except BaseException:
             connection.close()
             raise
+        self.heard_at = time.monotonic()
         return connection
 
     @asynccontextmanager

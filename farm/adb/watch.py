@@ -13,11 +13,22 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice, DeviceState
-from farm.adb.errors import AdbError, AdbServerUnreachable, AdbVersionClash
+from farm.adb.devices import AdbDevice, DeviceState, usable
+from farm.adb.errors import AdbError, AdbServerUnreachable, AdbTimeout, AdbVersionClash
 from farm.adb.program import socket_holder
 from farm.adb.server import AdbServer
-from farm.adb.watch_policy import NetworkAction, NetworkPhone, Outage, WatchPolicy, network_address
+from farm.adb.watch_policy import (
+    REPLACEMENTS_WITHIN_S,
+    Care,
+    Evidence,
+    Load,
+    NetworkAction,
+    NetworkPhone,
+    Outage,
+    WatchPolicy,
+    judge,
+    network_address,
+)
 from farm.core.errors import FarmError, ProtocolError
 
 Snapshot = tuple[AdbDevice, ...]
@@ -30,7 +41,8 @@ UNSETTLED = frozenset({DeviceState.OFFLINE, DeviceState.AUTHORIZING, DeviceState
 class WatchNews:
     """Something about the server or a network phone that people should hear once.
 
-    `kind`: `adb.lost`, `adb.back`, `adb.clash`, `network.lost`, `network.back`, `network.removed`.
+    `kind`: `adb.lost`, `adb.hangs` (and is left alone), `adb.back`, `adb.clash`, `network.lost`, `network.back`,
+    `network.removed`.
     """
 
     kind: str
@@ -72,6 +84,11 @@ class DeviceWatcher:
         self._attempts: set[asyncio.Task[None]] = set()
         self._outage = Outage()
         self._lost_told = False
+        self._hangs_told = False
+        self._trips_lost = 0
+        self._dead_since: float | None = None  # monotonic seconds
+        self._replaced_at: list[float] = []
+        self.load: Callable[[], Load] = Load  # what runs over the server now
         self._clash_told = 0  # the version that was told
         self._changed = asyncio.Event()
         self.devices: Snapshot | None = None  # None until the first list came
@@ -146,8 +163,7 @@ class DeviceWatcher:
                     owed = not await self._ask()
                     lost = lost + 1 if owed else 0
                     asked_at = time.monotonic()
-                if lost >= self._policy.probes_lost:
-                    await self._replace_wedged()
+                    await self._look_after(lost)
                 self._step_network(now)
             await listening  # raises what ended it
         finally:
@@ -187,12 +203,74 @@ class DeviceWatcher:
         self._back()
         return True
 
-    async def _replace_wedged(self) -> None:
+    async def _look_after(self, lists_lost: int) -> None:
+        """Judge by everything there is whether the server is dead, and do what follows."""
+        phones = usable(self.devices or ())
+        # One phone that is silent is that phone's matter; a silent list is asked twice before phones are.
+        asking = len(phones) > 1 if not lists_lost else phones and lists_lost >= self._policy.probes_lost
+        if asking and self._heard_ago_s() >= self._policy.life_s:
+            answered = await self._round_trip(phones)
+            self._trips_lost = 0 if answered else self._trips_lost + 1
+        else:
+            self._trips_lost = 0
+        now = time.monotonic()
+        if not lists_lost and not self._trips_lost:
+            self._dead_since = None
+        elif self._dead_since is None:
+            self._dead_since = now
+        self._replaced_at = [at for at in self._replaced_at if at > now - REPLACEMENTS_WITHIN_S]
+        evidence = Evidence(
+            lists_lost=lists_lost,
+            usable=len(phones),
+            trips_lost=self._trips_lost,
+            heard_ago_s=self._heard_ago_s(),
+            dead_s=0.0 if self._dead_since is None else now - self._dead_since,
+            leases=self.load().leases,
+            replaced=len(self._replaced_at),
+        )
+        care, why = judge(evidence, self._policy)
+        if care is Care.REPLACE:
+            await self._replace_wedged(why)
+        elif care is Care.TELL and not self._hangs_told:
+            self._hangs_told = True
+            self._tell("adb.hangs", self._client.address.spec, f"The adb server on {self._client.address.spec}: {why}.")
+        elif not why and not lists_lost and self._hangs_told:
+            self._hangs_told = False
+            self._tell("adb.back", self._client.address.spec, "The adb server works again.")
+
+    def _heard_ago_s(self) -> float:
+        return time.monotonic() - max(self._client.heard_at, self.load().heard_at)
+
+    async def _round_trip(self, phones: Snapshot) -> bool:
+        """Whether any of the phones answers a command, be it with an error: only a working transport brings that."""
+        asked = [asyncio.create_task(self._answers(phone.serial), name="adb round trip") for phone in phones]
+        try:
+            for answered in asyncio.as_completed(asked):
+                if await answered:
+                    return True
+            return False
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _answers(self, serial: str) -> bool:
+        try:
+            await self._client.shell(serial, "true", timeout_s=self._policy.trip_timeout_s)
+        except (AdbTimeout, AdbServerUnreachable):
+            return False
+        except (AdbError, ProtocolError):
+            return True
+        return True
+
+    async def _replace_wedged(self, why: str) -> None:
         """A hanging server serves nobody: replace ours, give up this round on a foreign one."""
         wedged = AdbServerUnreachable(
-            f"The adb server on {self._client.address.spec} hangs: it takes connections but answers nothing.",
+            f"The adb server on {self._client.address.spec}: {why}.",
             hint="farm restarts its own server; a foreign one must be killed by its owner.",
         )
+        self._trips_lost, self._dead_since, self._hangs_told = 0, None, False
+        self._replaced_at.append(time.monotonic())
         if self._server is not None:
             self._tell_lost(wedged)
             self._outage, _ = self._outage.failed(wedged.code)

@@ -36,8 +36,76 @@ class WatchPolicy:
     probe_every_s: float = 5.0  # a silent stream proves nothing: ask for the list
     probe_timeout_s: float = 2.0
     probes_lost: int = 2  # in a row, then the server counts as wedged; one may drown in a burst of plugging
+    trips_lost: int = 3  # the same for phones while the list still comes; each asks all of them
+    trip_timeout_s: float = 2.0  # for one round trip to a phone; a busy one takes a tenth
+    life_s: float = 10.0  # a byte from any phone so lately is life, whatever the list does
+    hurt_after_s: float = 30.0  # with leases running: nothing at all may have worked for so long before it is replaced
+    replacements: int = 6  # an hour: a server that hangs more often has a cause that replacing does not mend
     adb_gives_up_s: float = 70.0  # adb retries a lost network phone for 60 s, then drops it
     settled_s: float = 30.0  # a server up for so long has recovered: the next failure is news again
+
+
+REPLACEMENTS_WITHIN_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What runs over the adb server, as those know who use it."""
+
+    leases: int = 0  # devices that somebody has: replacing the server ends their streams
+    heard_at: float = 0.0  # when the last byte came from a phone in a session, monotonic seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of the adb server's health at one moment."""
+
+    lists_lost: int  # lists in a row that it did not answer; 0: it answers
+    usable: int  # phones it lists as usable (listed last)
+    trips_lost: int  # times in a row that not one of them answered a command
+    heard_ago_s: float  # since any phone's byte came through it
+    dead_s: float  # since when nothing at all has worked; 0: something does
+    leases: int
+    replaced: int  # how often it was replaced within the last hour
+
+
+class Care(StrEnum):
+    """What to do about the adb server."""
+
+    WAIT = "wait"
+    TELL = "tell"  # a person should know; it is left alone
+    REPLACE = "replace"
+
+
+def judge(seen: Evidence, policy: WatchPolicy) -> tuple[Care, str]:
+    """Whether the server is dead enough to be replaced; the text says why, "" when all is well.
+
+    A list alone proves nothing: transports may be dead behind it, and a slow list may come from a server that still
+    carries sessions. One phone that does not answer is that phone's matter.
+    """
+    if seen.lists_lost:
+        if seen.heard_ago_s < policy.life_s:
+            late = seen.lists_lost > policy.probes_lost
+            said = "it is slow: it lists no phones in time, yet phones answer through it"
+            return (Care.TELL, said) if late else (Care.WAIT, "")
+        wedged, said = seen.lists_lost >= policy.probes_lost, "it hangs: it takes connections but answers nothing"
+    else:
+        alive = seen.trips_lost == 0 or seen.usable < 2 or seen.heard_ago_s < policy.life_s
+        wedged, said = (
+            not alive and seen.trips_lost >= policy.trips_lost,
+            (f"it lists {seen.usable} phones and not one of them answers a command"),
+        )
+    if not wedged:
+        return Care.WAIT, ""
+    if seen.replaced >= policy.replacements:
+        return Care.TELL, f"{said}; it was replaced {seen.replaced} times within an hour, which did not help"
+    if seen.leases and seen.dead_s < policy.hurt_after_s:
+        left_s = policy.hurt_after_s - seen.dead_s
+        return Care.TELL, (
+            f"{said}; {seen.leases} leased phones would lose their sessions, so it is replaced"
+            f" only if nothing works for {left_s:.0f} s more"
+        )
+    return Care.REPLACE, said
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from farm.adb.watch_policy import Load
 from farm.config import FarmConfig, TvmConfig
 from farm.control.server import user_name
 from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
@@ -25,6 +26,7 @@ from farm.jobs.measuring import BenchExecutor
 from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.poison import PoisonLedger
+from farm.jobs.quieting import QuietParts
 from farm.jobs.shell import ShellExecutor
 from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
 from farm.jobs.tasks import RunTask
@@ -93,6 +95,9 @@ async def open_sharing(
     await door.start()
     stack.push_async_callback(door.stop)
     tvm_host = _dialled(config.tvm.host)
+    phones.watcher.load = lambda: Load(
+        sum(leasing.holds(view.name) for view in phones.fleet.views()), heard_at=door.gate.heard_at
+    )
 
     def gate() -> tuple[str, int]:
         return tvm_host, door.port
@@ -106,6 +111,7 @@ async def open_sharing(
         poison=poison,
         kills=Kills(leasing, phones.fleet),
     )
+    quieting = QuietParts(phones.fleet.quiet, leasing, config.quiesce)
     personal = LeaseExecutor(
         leases=leasing, phones=phones.fleet, client=phones.client, gate=gate, events=events, user_of=_user_of
     )
@@ -115,12 +121,14 @@ async def open_sharing(
         leases=leasing,
         devices=phones.fleet,
         executors={
-            BenchSpec.kind: BenchExecutor(work, phones.look, store.measurements.nominal_s),
+            BenchSpec.kind: BenchExecutor(work, phones.look, store.measurements.nominal_s, quieting),
             CompareSpec.kind: CompareExecutor(
-                work, phones.look, Bundles(workers.bundles.get, leasing, phones.fleet.lending)
+                work, phones.look, Bundles(workers.bundles.get, leasing, phones.fleet.lending), quieting
             ),
             RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
-            TuneSpec.kind: TuneExecutor(work, store.record_sets, workers.artifacts, store.measurements.nominal_s),
+            TuneSpec.kind: TuneExecutor(
+                work, store.record_sets, workers.artifacts, store.measurements.nominal_s, quieting
+            ),
             ShellSpec.kind: ShellExecutor(phones.client, phones.fleet),
             LeaseSpec.kind: personal,
         },

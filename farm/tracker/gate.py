@@ -89,6 +89,11 @@ class Gate:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def heard_at(self) -> float:
+        """When a phone said something last in a session that is open, in the loop's time; 0 never."""
+        return max((session.heard_at for session in self._sessions.values()), default=0.0)
+
     def serve(self, sock: socket.socket, peer: Peer, first: bytes, closed: Callable[[], None]) -> None:
         """Take over a connection whose first bytes are `first`; `closed` is called when it has ended."""
         session = _Session(self, sock, peer)
@@ -123,6 +128,11 @@ class _Session:
         self._greeting: asyncio.Task[None] | None = None  # while the client's hello is not complete
         # Set when the session must not open any more: the client left, or somebody cut it.
         self._interrupted: asyncio.Future[tuple[SessionOutcome, str]] = self._loop.create_future()
+
+    @property
+    def heard_at(self) -> float:
+        """When the phone said something last, in the loop's time; 0 never."""
+        return self._relay.heard_at if self._relay is not None else 0.0
 
     def cut(self, reason: str) -> None:
         """End the session from outside, whatever its stage."""

@@ -45,6 +45,7 @@ class Relay:
         self._ending: tuple[SessionOutcome, str] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self.last_byte_at = self._loop.time()
+        self.heard_at = 0.0  # when the phone said something last, in the loop's time
         self.outstanding = False  # the client sent something that the phone has not answered
 
     @property
@@ -224,7 +225,9 @@ class _Direction:
         self.total += count
         relay.last_byte_at = self._loop.time()
         relay.outstanding = self._up
-        if self._up:
+        if not self._up:
+            relay.heard_at = relay.last_byte_at
+        else:
             size = len(GOODBYE)
             self.tail = bytes(chunk[-size:]) if count >= size else (self.tail + bytes(chunk))[-size:]
         try:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,7 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
 from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
-from farm.adb.watch_policy import BackOff, WatchPolicy
+from farm.adb.watch_policy import BackOff, Load, WatchPolicy
 from tests.adb_server import free_port
 from tests.unit.adb.watching import watching
 
@@ -215,6 +216,31 @@ async def test_the_watcher_replaces_a_hanging_server(own_server: AdbServer) -> N
         os.kill(first, signal.SIGSTOP)
         await seen.until(lambda: seen.kinds == ["adb.lost", "adb.back"])
         assert "hangs" in seen.news[0].message
+        assert own_server.pid not in (None, first)
+
+
+async def test_a_hanging_server_with_leases_on_it_gets_its_time(own_server: AdbServer) -> None:
+    async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
+        watcher.load = lambda: Load(leases=1)
+        await seen.until(lambda: watcher.devices == ())
+        first = own_server.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        await seen.until(lambda: seen.kinds == ["adb.hangs"])
+        os.kill(first, signal.SIGCONT)
+        await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.back"])
+        assert own_server.pid == first
+
+
+async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_server: AdbServer) -> None:
+    patience = replace(FAST, hurt_after_s=2.0)
+    async with watching(own_server.client, patience, server=own_server) as (watcher, seen):
+        watcher.load = lambda: Load(leases=1)
+        await seen.until(lambda: watcher.devices == ())
+        first = own_server.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.lost", "adb.back"])
         assert own_server.pid not in (None, first)
 
 

@@ -65,10 +65,10 @@ class FakeServer:
             if self.silent:
                 await reader.read()
                 return
-            if request == f"host:transport:{self.serial}":
+            if request == f"host:transport:{self.serial}" and request not in self.services:
                 writer.write(b"OKAY")
                 continue
-            if request.startswith("host:transport:"):
+            if request.startswith("host:transport:") and request not in self.services:
                 _fail(writer, f"device '{request[15:]}' not found")
                 return
             await self._answer(request, reader, writer)

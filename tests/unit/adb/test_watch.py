@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,18 @@ from hypothesis import strategies as st
 from farm.adb.client import AdbClient
 from farm.adb.devices import DeviceState
 from farm.adb.errors import AdbVersionClash
-from farm.adb.watch_policy import BackOff, NetworkAction, NetworkPhone, Outage, WatchPolicy, network_address
+from farm.adb.watch_policy import (
+    BackOff,
+    Care,
+    Evidence,
+    Load,
+    NetworkAction,
+    NetworkPhone,
+    Outage,
+    WatchPolicy,
+    judge,
+    network_address,
+)
 from farm.core.errors import UserError
 from tests.unit.adb.fake_server import FakeServer
 from tests.unit.adb.watching import watching
@@ -86,6 +98,37 @@ async def test_a_wedged_server_is_noticed_though_its_stream_stays(server: FakeSe
         await seen.until(lambda: bool(watcher.devices))
 
 
+async def test_a_wedged_server_is_left_alone_while_leases_hang_on_it(server: FakeServer, client: AdbClient) -> None:
+    async with watching(client, FAST) as (watcher, seen):
+        watcher.load = lambda: Load(leases=1)
+        await seen.until(lambda: len(seen.snapshots) == 1)
+        server.silent = True
+        await seen.until(lambda: seen.kinds == ["adb.hangs"])
+        assert "1 leased phone" in seen.news[0].message
+        assert watcher.devices  # what was known of the phones still holds
+        server.silent = False
+        await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.back"])
+
+
+async def test_a_list_proves_nothing_while_no_phone_answers(server: FakeServer, client: AdbClient) -> None:
+    """Dead transports behind a server that lists them: every round trip times out, the list comes at once."""
+
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def features(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OKAY0008shell_v2")
+
+    server.set_devices(LINE.format(1) + LINE.format(2).replace("FAKE1", "FAKE2"))
+    for number in (1, 2):
+        server.services[f"host-serial:FAKE{number}:features"] = features
+        server.services[f"host:transport:FAKE{number}"] = silence
+    quick = replace(FAST, trip_timeout_s=0.05, life_s=0.0)
+    async with watching(client, quick) as (_, seen):
+        await seen.until(lambda: "adb.lost" in seen.kinds)
+        assert "not one of them answers" in seen.news[0].message
+
+
 async def test_another_version_is_told_once_with_its_owner(server: FakeServer, client: AdbClient) -> None:
     server.version = 40
     async with watching(client, FAST, own_version=41) as (watcher, seen):
@@ -140,6 +183,50 @@ async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServe
         watcher.remove_network("10.0.0.7")
         watcher.remove_network("10.0.0.7")
         assert seen.kinds[2:] == ["network.removed"]
+
+
+WELL = Evidence(lists_lost=0, usable=3, trips_lost=0, heard_ago_s=99.0, dead_s=0.0, leases=0, replaced=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "care", "words"),
+    [
+        ({}, Care.WAIT, ""),
+        ({"lists_lost": 1}, Care.WAIT, ""),  # one may drown
+        ({"lists_lost": 2}, Care.REPLACE, "answers nothing"),
+        ({"lists_lost": 9, "heard_ago_s": 3.0}, Care.TELL, "it is slow"),  # sessions run through it
+        ({"lists_lost": 2, "heard_ago_s": 3.0}, Care.WAIT, ""),
+        ({"lists_lost": 2, "leases": 2, "dead_s": 8.0}, Care.TELL, "2 leased phones .* for 22 s more"),
+        ({"lists_lost": 9, "leases": 2, "dead_s": 30.0}, Care.REPLACE, "answers nothing"),  # they are dead anyway
+        ({"lists_lost": 2, "replaced": 6}, Care.TELL, "replaced 6 times within an hour"),
+        ({"trips_lost": 2}, Care.WAIT, ""),
+        ({"trips_lost": 3}, Care.REPLACE, "3 phones and not one"),
+        ({"trips_lost": 3, "usable": 1}, Care.WAIT, ""),  # one silent phone is that phone's matter
+        ({"trips_lost": 3, "heard_ago_s": 1.0}, Care.WAIT, ""),
+        ({"trips_lost": 9, "leases": 1, "dead_s": 29.0}, Care.TELL, "for 1 s more"),
+    ],
+)
+def test_when_the_server_is_dead_enough(change: dict[str, float], care: Care, words: str) -> None:
+    told, why = judge(replace(WELL, **change), WatchPolicy())  # type: ignore[arg-type]
+    assert told is care
+    assert re.search(words, why) if words else not why
+
+
+@given(
+    st.builds(
+        Evidence,
+        lists_lost=st.integers(0, 20), usable=st.integers(0, 5), trips_lost=st.integers(0, 20),
+        heard_ago_s=st.floats(0, 100), dead_s=st.floats(0, 100), leases=st.integers(0, 5), replaced=st.integers(0, 9),
+    )
+)  # fmt: skip
+def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen: Evidence) -> None:
+    policy = WatchPolicy()
+    care, why = judge(seen, policy)
+    if care is Care.REPLACE:
+        assert seen.heard_ago_s >= policy.life_s
+        assert not seen.leases or seen.dead_s >= policy.hurt_after_s
+        assert seen.replaced < policy.replacements
+    assert bool(why) == (care is not Care.WAIT)
 
 
 @given(failures=st.integers(1, 10_000))
