@@ -16,7 +16,6 @@ from farm.core.device import Life, Service
 from farm.core.errors import UserError
 from farm.fleet.fleet import Fleet
 from farm.fleet.gates import beside
-from farm.leasing import Leasing
 
 MOST_REASON = 500  # characters of a reason somebody types
 
@@ -49,9 +48,8 @@ class DistrustDevice:
 class CareVerbs:
     """What an operator may do with one phone."""
 
-    def __init__(self, fleet: Fleet, leasing: Leasing) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._leasing = leasing
 
     def register(self, server: ControlServer) -> None:
         """Add every verb to the door."""
@@ -109,7 +107,9 @@ class CareVerbs:
         view = self._fleet.view(name)
         holder = self._holder(view.name)
         if holder and not force:
-            raise UserError(f"{holder} holds {view.name}", hint=f"wait, or: {otherwise}")
+            raise UserError(
+                f"{holder} holds {view.name}", hint=f"wait; end it: farm lease kick {view.name}; or: {otherwise}"
+            )
         return view.name
 
     def _holder(self, name: str) -> str:

@@ -55,7 +55,7 @@ async def open_job_door(
         __version__, os.getpid(), sharing.gate, sharing.door.summary, config.adb_socket, adb_key, problems.look
     )
     FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
-    CareVerbs(fleet, leasing).register(control)
+    CareVerbs(fleet).register(control)
 
     def in_use(bundle: Bundle) -> str:
         holders, named_by = fleet.bundles_in_use().get(bundle.hash), workers.toolchains.naming(bundle)
