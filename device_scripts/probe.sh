@@ -23,14 +23,13 @@ ask() {
 }
 
 p_boot() {
-    id=''
-    { read -r id <"${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}"; } 2>/dev/null
-    if [ -z "$id" ]; then
+    { read -r boot <"${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}"; } 2>/dev/null
+    if [ -z "$boot" ]; then
         while read -r word value rest; do
-            [ "$word" != btime ] || id=btime-$value
+            [ "$word" != btime ] || boot=btime-$value
         done </proc/stat
     fi 2>/dev/null
-    echo "boot_id=$id"
+    echo "boot_id=$boot"
     show /proc uptime loadavg
     [ -n "$line" ] || uptime 2>/dev/null
 }
@@ -76,6 +75,8 @@ p_processes() {
     server=none supervisor=none
     while IFS='=' read -r name value; do
         case $name in
+        # Numbers of another boot are anybody's now.
+        boot) [ "$value" = "${boot:-$value}" ] || break ;;
         pid) server=$value ;;
         supervisor) supervisor=$value ;;
         esac
@@ -131,6 +132,7 @@ p_kernel() {
     esac
 } 2>/dev/null
 
+boot=''
 for section in ${SECTIONS:-boot memory cpu data battery thermal processes kernel supply zones gpu}; do
     echo "==farm:$section"
     "p_$section"

@@ -47,9 +47,7 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
     if STOPPED in text:
         return Battery(), [Dropped(DUMPSYS, "battery", STOPPED, "somebody set the values by hand")]
     powered = tuple(
-        name
-        for name in ("ac", "usb", "wireless", "dock")
-        if fields.get(f"{_SPELLED.get(name, name)} powered") == "true"
+        name.lower() for name in ("AC", "USB", "Wireless", "Dock") if fields.get(f"{name} powered") == "true"
     )
     if fields.get("present") == "false":
         return Battery(powered_by=powered), [Dropped(DUMPSYS, "battery", "present: false", "there is no battery")]
@@ -107,9 +105,6 @@ def add_supply(battery: Battery, text: str, *, believed: bool = True) -> tuple[B
         health=battery.health or _KERNEL_HEALTH.get(values.get("HEALTH", "").strip().lower(), ""),
         status=status,
     ), dropped
-
-
-_SPELLED = {"ac": "AC", "usb": "USB", "wireless": "Wireless", "dock": "Dock"}
 
 
 def _supply_values(text: str) -> Mapping[str, str]:

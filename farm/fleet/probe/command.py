@@ -6,7 +6,6 @@ this farm's version, and costs no second program (`sh FILE` would be one more fo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from functools import cache
 
@@ -46,9 +45,3 @@ def probe_command(sections: Collection[str] = SECTIONS) -> str:
         raise ValueError(f"the probe has no section {', '.join(sorted(unknown))}")
     wanted = " ".join(name for name in SECTIONS if name in sections)
     return _script() if len(wanted.split()) == len(SECTIONS) else f"SECTIONS='{wanted}'\n{_script()}"
-
-
-def sections_of(command: str) -> tuple[str, ...]:
-    """The sections that a command of `probe_command` prints."""
-    found = re.match(r"SECTIONS='([a-z ]*)'\n", command)
-    return tuple(found[1].split()) if found else SECTIONS

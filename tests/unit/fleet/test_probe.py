@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from farm.adb.errors import AdbLinkLost, AdbTimeout
 from farm.core.health import Battery, Health, SensorGroup, ThrottleStatus
-from farm.fleet.probe.command import SECTIONS, probe_command, sections_of
+from farm.fleet.probe.command import SECTIONS, probe_command
 from farm.fleet.probe.parse import parse_probe
 from farm.fleet.probe.read import probe, read_health
 from farm.fleet.shell_output import SECTION
@@ -184,6 +184,18 @@ def test_the_kernel_log_is_sifted_on_the_phone(shell: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("boot", "named"), [("", True), ("of-last-week", False)])
+def test_the_server_of_another_boot_is_not_looked_for(shell: str, boot: str, named: bool, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    now = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (tmp_path / "run" / "state").write_text(f"version=1\nboot={boot or now}\npid=4711\nsupervisor=4712\n")
+    command = probe_command(("boot", "processes")).replace("/data/local/tmp/farm", str(tmp_path))
+    said = run(shell, command, tools(tmp_path / "bin", ps=":"), tmp_path).stdout.decode()
+    assert ("server=4711\nsupervisor=4712" in said) == named
+    assert ("server=none\nsupervisor=none" in said) == (not named)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_service_that_hangs_costs_its_own_section_only(shell: str, tmp_path: Path) -> None:
     environment = tools(tmp_path / "bin", dumpsys="sleep 60", timeout='[ "$1" -lt 15 ] && exit 124')
     done = run(shell, probe_command(("battery", "memory", "thermal")), environment, tmp_path)
@@ -191,8 +203,7 @@ def test_a_service_that_hangs_costs_its_own_section_only(shell: str, tmp_path: P
 
 
 def test_the_sections_of_a_command() -> None:
-    assert sections_of(probe_command()) == SECTIONS
-    assert sections_of(probe_command(("gpu", "boot"))) == ("boot", "gpu")
+    assert probe_command(("gpu", "boot")) == f"SECTIONS='boot gpu'\n{probe_command()}"
     with pytest.raises(ValueError, match="no section x"):
         probe_command(("x",))
 

@@ -19,7 +19,7 @@ from farm.core.lifecycle import DeviceState
 from farm.core.sensors import SensorPolicy
 from farm.fleet import probe_round
 from farm.fleet.agent import Agent
-from farm.fleet.probe.command import SECTIONS, sections_of
+from farm.fleet.probe.command import SECTIONS, probe_command
 from farm.fleet.probe_round import HUSHED_S, LEFT_OUT_S, ProbeRound
 from tests.support.waiting import until
 from tests.unit.fleet.captures import capture, probe_answer
@@ -172,9 +172,7 @@ async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(cap
     now = 100.0
     phones = Phones()
     phones.shells["S1"] = lambda command: (
-        Shell(b"==farm:memory\nMemTotal: 9 kB\n==farm:gpu\n", too_late)
-        if "gpu" in sections_of(command)
-        else Shell(WARM)
+        Shell(b"==farm:memory\nMemTotal: 9 kB\n==farm:gpu\n", too_late) if command == probe_command() else Shell(WARM)
     )
     agent = agent_of("S1")
     probes, _ = round_of(phones, [agent], monotonic=lambda: now)
@@ -183,12 +181,12 @@ async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(cap
     assert agent.health.memory_total_bytes == 9216
     assert "gpu got stuck" in caplog.text
     await probes.read(agent)
-    assert sections_of(phones.commands[-1]) == SECTIONS[:-1]
+    assert phones.commands[-1] == probe_command(SECTIONS[:-1])
     assert "gpu" in agent.health.missing
     assert agent.temperature_c == 46.0
     now += LEFT_OUT_S
     await probes.read(agent)
-    assert sections_of(phones.commands[-1]) == SECTIONS
+    assert phones.commands[-1] == probe_command()
 
 
 @pytest.mark.parametrize(("silent", "told"), [(True, 1), (False, 0)])
