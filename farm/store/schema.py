@@ -307,6 +307,21 @@ proven = Table(
     Column("bundle", Word, nullable=False),
 )
 
+# What each phone's battery was like, a row per day (farm.core.battery_care.BatteryDay).
+battery_day = Table(
+    "battery_day",
+    metadata,
+    Column("serial", Word, primary_key=True),
+    Column("day", Word, primary_key=True),  # 2026-11-22, UTC
+    Column("percent_min", Integer),
+    Column("percent_max", Integer),
+    Column("celsius_max", Double),
+    Column("cycles", Integer),
+    Column("full_uah", Integer),
+    Column("design_uah", Integer),
+    Column("health", Word, nullable=False),
+)
+
 # What each finished bench measured, found by its model, and the reference kernel's time by its phone. It outlives its
 # job, which goes much sooner: all that a history shows is here.
 measurement = Table(

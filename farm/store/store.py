@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy.exc import DatabaseError
 
 from farm.store.artifact_use import ArtifactUse
+from farm.store.batteries import BatteryTable
 from farm.store.database import Database
 from farm.store.devices import AliasTable, DeviceTable
 from farm.store.event_table import EventTable
@@ -47,6 +48,7 @@ class Store:
         self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactUse(database)
         self.recoveries = RecoveryTable(database)
+        self.batteries = BatteryTable(database)
         self._close = close
 
     @classmethod

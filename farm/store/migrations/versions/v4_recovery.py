@@ -1,9 +1,9 @@
-"""Recovery: rungs that were taken, phones kept away from users, the bundle that last worked on each phone."""
+"""Recovery: rungs that were taken, phones kept away, the bundle that last worked on each phone; batteries by day."""
 
 from __future__ import annotations
 
 from alembic import op
-from sqlalchemy import CheckConstraint, Column, Double, Index, MetaData, String, Table
+from sqlalchemy import CheckConstraint, Column, Double, Index, Integer, MetaData, String, Table
 
 revision = "4"
 down_revision = "3"
@@ -13,7 +13,7 @@ Word = String().with_variant(String(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Three tables more."""
+    """Four tables more."""
     metadata.create_all(op.get_bind())
 
 
@@ -53,4 +53,18 @@ proven = Table(
     metadata,
     Column("serial", Word, primary_key=True),
     Column("bundle", Word, nullable=False),
+)
+
+battery_day = Table(
+    "battery_day",
+    metadata,
+    Column("serial", Word, primary_key=True),
+    Column("day", Word, primary_key=True),
+    Column("percent_min", Integer),
+    Column("percent_max", Integer),
+    Column("celsius_max", Double),
+    Column("cycles", Integer),
+    Column("full_uah", Integer),
+    Column("design_uah", Integer),
+    Column("health", Word, nullable=False),
 )

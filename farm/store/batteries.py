@@ -1,0 +1,55 @@
+"""What each phone's battery was like, day by day."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from sqlalchemy import Connection, delete, insert, select
+
+from farm.core.battery_care import KEPT_DAYS, BatteryDay
+from farm.store.database import Database
+from farm.store.devices import put
+from farm.store.schema import battery_day
+
+
+class BatteryTable:
+    """Days by serial."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def days(self, serial: str, most: int = KEPT_DAYS) -> tuple[BatteryDay, ...]:
+        """A phone's latest days, the oldest of them first."""
+        columns = [column for column in battery_day.c if column.name != "serial"]
+        latest = select(*columns).where(battery_day.c.serial == serial).order_by(battery_day.c.day.desc()).limit(most)
+        with self._database.reading() as connection:
+            rows = [BatteryDay(**row) for row in connection.execute(latest).mappings()]
+        return tuple(reversed(rows))
+
+    async def keep(self, serial: str, day: BatteryDay) -> None:
+        """Insert or replace one day; days beyond `KEPT_DAYS` go."""
+
+        def write(connection: Connection) -> None:
+            put(connection, battery_day, {"serial": serial, "day": day.day}, {"serial": serial, **asdict(day)})
+            own = battery_day.c.serial == serial
+            oldest = select(battery_day.c.day).where(own).order_by(battery_day.c.day.desc()).offset(KEPT_DAYS).limit(1)
+            if (beyond := connection.execute(oldest).scalar()) is not None:
+                connection.execute(delete(battery_day).where(own, battery_day.c.day <= beyond))
+
+        await self._database.write(write)
+
+    async def moved(self, serial: str, to: str) -> None:
+        """Adb lists the phone under another serial from now on: its battery is the same."""
+
+        def move(connection: Connection) -> None:
+            columns = [column for column in battery_day.c if column.name != "serial"]
+            rows = connection.execute(select(*columns).where(battery_day.c.serial == serial)).mappings().all()
+            connection.execute(delete(battery_day).where(battery_day.c.serial == serial))
+            for row in rows:
+                connection.execute(
+                    delete(battery_day).where(battery_day.c.serial == to, battery_day.c.day == row["day"])
+                )
+            if rows:
+                connection.execute(insert(battery_day), [{"serial": to, **row} for row in rows])
+
+        await self._database.write(move)
