@@ -3,7 +3,7 @@
 #
 #   quiesce.sh begin gentle|full usb|network OWNER SECONDS   changes what it can; it changes it back by itself after SECONDS
 #   quiesce.sh renew SECONDS   ... or after so many more
-#   quiesce.sh end             changes everything back; nothing to do where nothing was changed
+#   quiesce.sh end [OWNER]     changes everything back that (this owner) changed; nothing to do where nothing was
 #
 # `begin` prints `took STEP WHAT` and `refused STEP WHY`, then `begun LEVEL`. `end` prints `restored`, `left` (somebody else
 # changed it meanwhile: theirs stays), `rebooted` (it went with the boot) and `failed` (it can be tried again) with the value's
@@ -296,15 +296,26 @@ end() {
         return
     fi
     find_root
-    lines='' same_boot=no header='' unfinished=''
+    lines='' same_boot=no header='' unfinished='' whose=''
     while read -r kind place new old; do
         case $kind in
-        boot) [ "$place" != "$(boot_id)" ] || same_boot=yes; header="boot $place - -" ;;
-        owner) ;;
+        boot)
+            header="boot $place - -"
+            [ "$place" != "$(boot_id)" ] || same_boot=yes
+            ;;
+        owner)
+            header="$header
+owner $place $new -"
+            whose=$place
+            ;;
         *) [ -z "$old" ] || lines="$kind $place $new $old
 $lines" ;;
         esac
     done <"$LEDGER"
+    if [ -n "${1-}" ] && [ "$1" != "$whose" ]; then
+        echo "ended"
+        return
+    fi
     while [ -n "$lines" ]; do
         line=${lines%%"
 "*}
@@ -378,7 +389,7 @@ locked() {
 }
 
 usage() {
-    echo "failed usage: quiesce.sh begin gentle|full usb|network OWNER SECONDS | renew SECONDS | end"
+    echo "failed usage: quiesce.sh begin gentle|full usb|network OWNER SECONDS | renew SECONDS | end [OWNER]"
     exit 2
 }
 

@@ -27,6 +27,7 @@ from farm.core.health_rules import HealthConfig
 from farm.core.heat_policy import HeatConfig, HeatLimits
 from farm.core.limits import MAX_PRIORITY
 from farm.core.power_policy import PowerConfig, UsbConfig
+from farm.core.quiesce import QuiesceConfig
 from farm.core.recovery import RecoveryConfig
 from farm.core.requests import LeaseClass
 from farm.core.sensors import ProbeConfig
@@ -162,6 +163,7 @@ class FarmConfig:
     gates: GatesConfig = GatesConfig()
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
+    quiesce: QuiesceConfig = field(default_factory=QuiesceConfig)
     power: PowerConfig = field(default_factory=PowerConfig)
     usb: UsbConfig = field(default_factory=UsbConfig)
     recovery: RecoveryConfig = RecoveryConfig()
@@ -325,6 +327,7 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
         "jobs.workers": config.jobs.workers, "store.keep_days": config.store.keep_days,
         "store.max_mb": config.store.max_mb, "artifacts.budget_gb": config.artifacts.budget_gb,
         "artifacts.keep_days": config.artifacts.keep_days, "probe.every_s": config.probe.every_s,
+        "quiesce.restore_after_s": config.quiesce.restore_after_s,
     }  # fmt: skip
     for name, amount in amounts.items():
         if not 0 < amount < math.inf:

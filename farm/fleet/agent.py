@@ -24,7 +24,7 @@ from farm.core.health_rules import Finding
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
 from farm.core.recovery import Ailment, Rung
-from farm.fleet import rungs, traces
+from farm.fleet import quiesce, rungs, traces
 from farm.fleet.back_off import back_off_s
 from farm.fleet.identity import identify, read_identity
 from farm.fleet.means import Means
@@ -241,6 +241,7 @@ class Agent:
                 return await self._check(number)
             case m.Reap(tidy=tidy):
                 if tidy:
+                    await quiesce.restore(self._means.client, self.serial)
                     self._means.news.tidied(self, await traces.tidy(self._means.client, self.serial))
                 return m.RecoveryFinished(number, await self._rpc.reap())
             case m.BackOff(attempt=attempt):
@@ -313,7 +314,9 @@ class Agent:
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
-        return m.Provisioned(number, bundle.hash, adoptable, done.noted and not self._means.owner.in_hands(self))
+        left_by_person = done.noted and not self._means.owner.in_hands(self)
+        left_quiet = done.quiet and self.name not in self._means.quiet
+        return m.Provisioned(number, bundle.hash, adoptable, left_by_person or left_quiet)
 
     async def _check(self, number: int) -> m.Event:
         assert self._bundle is not None, "the life cycle provisions before it checks"

@@ -36,6 +36,7 @@ from farm.fleet.links import Watcher, alone, listed, part_from_network
 from farm.fleet.means import BundleSource, Means
 from farm.fleet.probe.read import READ_TIMEOUT_S
 from farm.fleet.probe_round import ProbeRound
+from farm.fleet.quiesce import Quieting
 from farm.fleet.recovery_log import RecoveryBook, RecoveryLog
 from farm.fleet.registry import DeviceBook, Registry
 from farm.fleet.sanity import Sanity
@@ -90,7 +91,10 @@ class Fleet:
         )
         self.findings = Findings(config.health, events)
         self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
-        self._means = Means(client, bundles, checker, self, self._board, self.care, power=config.care.power)
+        self.quiet = Quieting(client, self._find)
+        self._means = Means(
+            client, bundles, checker, self, self._board, self.care, quiet=self.quiet.owners, power=config.care.power
+        )
         self.lending = Lending(self._find, self._board.subscribe)
         self.usb_faults = UsbFaults(events)
         self._topology = config.topology
@@ -118,6 +122,7 @@ class Fleet:
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
+            self.quiet.close()
             closing = [agent.close() for agent in self._agents.values()]
             await asyncio.gather(*self._tasks, *closing, return_exceptions=True)
             await self._registry.close()
@@ -199,6 +204,7 @@ class Fleet:
     def clean_and_check(self, name: str, reason: str) -> None:
         """A person has left the device: it leaves READY at once, is cleaned and checked; one that is away, later."""
         self._in_hands.discard(name)
+        self.quiet.leave(name)
         with suppress(NoSuchDeviceError):
             self._find(name).tell(m.LeftByPerson(reason))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -78,4 +78,5 @@ class Means:
     recovery: Recovery
     pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
     monotonic: Callable[[], float] = time.monotonic
+    quiet: Container[str] = frozenset()  # names of phones that somebody here has made quiet, and will change back
     power: PowerSwitch | None = None  # None: that rung of the ladder is skipped, and said so

@@ -20,6 +20,7 @@ from farm.fleet.phone_paths import (
     BIN,
     BUNDLES,
     INCOMING,
+    LEDGER,
     MARKER,
     NOTE,
     SUPERVISE,
@@ -57,6 +58,7 @@ class Probe:
     others: tuple[str, ...]  # other folders beside the bundle's
     server: ServerStatus
     noted: bool = False  # a person has or had it: what was there before is noted on it
+    quiet: bool = False  # values of the phone are others than they were before a measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Provisioning:
     others: tuple[str, ...]
     server: ServerStatus
     noted: bool = False
+    quiet: bool = False
 
 
 async def provision(
@@ -99,7 +102,7 @@ async def provision(
     found = await probe(client, serial, bundle, server)
     whole, current = found.bundle_whole and not deep, found.scripts_current and not deep
     if whole and current:
-        return Provisioning(0, found.others, found.server, found.noted)
+        return Provisioning(0, found.others, found.server, found.noted, found.quiet)
     files = [] if current else _script_files()
     if not whole:
         files += _bundle_files(bundle)
@@ -110,7 +113,7 @@ async def provision(
         report = await _push(client, serial, bundle, files, progress)
     await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
     status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
-    return Provisioning(report.pushed_bytes, found.others, status, found.noted)
+    return Provisioning(report.pushed_bytes, found.others, status, found.noted, found.quiet)
 
 
 async def probe(client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None) -> Probe:
@@ -136,6 +139,7 @@ echo '{SECTION}files'
 cd {folder} 2>/dev/null && stat -c '%s %a %n' {names} 2>/dev/null
 echo '{SECTION}note'
 [ ! -e {NOTE} ] || echo noted
+[ ! -e {LEDGER} ] || echo quiet
 echo '{SECTION}server'
 [ ! -f {SUPERVISE} ] || sh {SUPERVISE} status {bundle.hash} {secret} 2>/dev/null
 exit 0
@@ -145,6 +149,7 @@ exit 0
 def parse_probe(output: bytes, bundle: Bundle) -> Probe:
     """Interpret what `probe_command` printed; total."""
     sections = split_sections(output)
+    notes = sections.get("note", "").split()
     told = set(sections.get("scripts", "").splitlines())
     current = {scripts().hash, *(f"{file.size} {SCRIPT_MODE:o} {file.name}" for file in scripts().files)}
     found = set(sections.get("files", "").splitlines())
@@ -159,7 +164,8 @@ def parse_probe(output: bytes, bundle: Bundle) -> Probe:
         bundle_whole=sections.get("marker", "").strip() == bundle.hash and wanted <= found,
         others=others,
         server=parse_status(sections.get("server", "")),
-        noted=sections.get("note", "").strip() == "noted",
+        noted="noted" in notes,
+        quiet="quiet" in notes,
     )
 
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from farm.adb.client import AdbClient
-from farm.core.errors import PhoneError
+from farm.core.errors import FarmError, PhoneError
 from farm.core.quiesce import Level, Quiet, Step, over_network
-from farm.fleet.agent import Agent
-from farm.fleet.phone_paths import QUIESCE
+from farm.fleet.phone_paths import QUIESCE, QUIET
 from farm.fleet.rpc_server import ScriptError
+
+if TYPE_CHECKING:
+    from farm.fleet.agent import Agent
 
 # 25 calls of `settings` at most at level gentle: 0.3 s on a phone since Android 8, whose `settings` is no Java program.
 BEGIN_TIMEOUT_S = 12.0  # a worker waits for it
 RENEW_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 15.0
-TRIAL_S = 60  # what was changed must leave the link as it was: only who can renew keeps it any longer
+TRIAL_S = 60.0  # more than `begin` may take
+RENEWALS = 3  # in the time after which a phone ends it by itself: two may fail
 _EVIDENCE_CHARS = 2000
+
+log = logging.getLogger(__name__)
 
 
 class NotRestoredError(PhoneError):
@@ -39,65 +48,81 @@ class Restored:
 
 
 class Quieting:
-    """Makes phones quiet and knows which are: by the names that `find` knows."""
+    """Makes phones quiet, keeps them so, and knows which are: by the names that `find` knows."""
 
     def __init__(self, client: AdbClient, find: Callable[[str], Agent]) -> None:
         self._client = client
         self._find = find
-        self.names: set[str] = set()  # of phones whose values somebody here is to change back
+        self.owners: dict[str, str] = {}  # by name of a phone that somebody here is to change back
+        self._renewing: dict[str, asyncio.Task[None]] = {}
+
+    def close(self) -> None:
+        """Renew nothing any more: what is quiet then ends by itself, or with the next daemon."""
+        for name in tuple(self.owners):
+            self.leave(name)
 
     async def begin(self, name: str, level: Level, owner: str, restore_after_s: float) -> Quiet:
-        """Make a phone quiet; it is to be ended whatever becomes of this call.
+        """Make a phone quiet until `end` or `leave`, one of which is due whatever becomes of this call.
 
         Raises:
             NoSuchDeviceError: there is no such device.
             PhoneError: nothing was changed, or nobody knows what.
         """
         agent = self._find(name)
-        self.names.add(name)
+        self.owners[name] = owner
         devpath = agent.device.devpath if agent.device else ""
         link = "network" if over_network(agent.serial, devpath) else "usb"
-        command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {min(TRIAL_S, round(restore_after_s))}"
+        # What was changed must have left the link as it was: only who can renew keeps it for longer than that.
+        command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {round(min(TRIAL_S, restore_after_s))}"
         result = await self._client.shell(agent.serial, command, timeout_s=BEGIN_TIMEOUT_S)
         quiet = parse_begun(result.text + result.stderr.decode("utf-8", "replace"))
-        await self.renew(name, restore_after_s)
+        await self._renew(name, restore_after_s)
+        self._renewing[name] = asyncio.create_task(self._keep(name, restore_after_s), name=f"quiet {name}")
         return quiet
 
-    async def renew(self, name: str, restore_after_s: float) -> None:
-        """Keep a phone quiet for so many seconds more.
+    async def end(self, name: str, owner: str) -> Restored:
+        """Change a phone back, unless it is another owner's by now.
 
         Raises:
-            AdbError: phone or link failed.
+            FarmError: as `restore`; it is left to the life cycle then, as by `leave`.
         """
+        try:
+            return await restore(self._client, self._find(name).serial, owner)
+        finally:
+            if self.owners.get(name) == owner:
+                self.leave(name)
+
+    def leave(self, name: str) -> None:
+        """Nobody here changes it back any more: the life cycle does, before anybody gets the phone."""
+        self.owners.pop(name, None)
+        if (task := self._renewing.pop(name, None)) is not None:
+            task.cancel()
+
+    async def _keep(self, name: str, restore_after_s: float) -> None:
+        while True:
+            await asyncio.sleep(restore_after_s / RENEWALS)
+            with suppress(FarmError):  # a lost phone is noticed by others; it changes itself back
+                await self._renew(name, restore_after_s)
+
+    async def _renew(self, name: str, restore_after_s: float) -> None:
         command = f"sh {QUIESCE} renew {max(1, round(restore_after_s))}"
         await self._client.shell(self._find(name).serial, command, timeout_s=RENEW_TIMEOUT_S)
 
-    async def end(self, name: str) -> Restored:
-        """Change a phone back.
 
-        Raises:
-            FarmError: as `restore`.
-        """
-        restored = await restore(self._client, self._find(name).serial)
-        self.names.discard(name)
-        return restored
-
-    def leave(self, name: str) -> None:
-        """Nobody here ends it any more: the life cycle does."""
-        self.names.discard(name)
-
-
-async def restore(client: AdbClient, serial: str) -> Restored:
-    """Change a phone back; nothing happens where nothing was changed.
+async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
+    """Change a phone back; nothing happens where nothing was changed, or not by `owner`.
 
     Raises:
         NotRestoredError: something stays changed.
         ScriptError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
-    result = await client.shell(serial, f"sh {QUIESCE} end", timeout_s=END_TIMEOUT_S)
+    command = f"if [ -d {QUIET} ]; then sh {QUIESCE} end {quote(owner) if owner else ''}; else echo ended; fi"
+    result = await client.shell(serial, command, timeout_s=END_TIMEOUT_S)
     said = result.text + result.stderr.decode("utf-8", "replace")
     restored = parse_restored(said)
+    for each in restored.left:
+        log.warning("%s: somebody else changed %s during a measurement; it stays so", serial, each)
     if not restored.complete:
         raise NotRestoredError(
             f"the phone does not take back {', '.join(each.split()[0] for each in restored.failed)}",

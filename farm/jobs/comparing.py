@@ -10,8 +10,9 @@ from typing import Any
 from farm.bundle.manifest import Bundle
 from farm.jobs.bundle_pair import BundleHost, Changer, Lender, check_pair, uses
 from farm.jobs.executor import Running
-from farm.jobs.measuring import MeasuringHost, ReadConditions, is_virtual, measured
+from farm.jobs.measuring import MeasuringHost, ReadConditions, is_virtual, measured, quiet_lease
 from farm.jobs.phone_work import PhoneWork
+from farm.jobs.quieting import QuietParts
 from farm.jobs.specs import CompareSpec
 from farm.jobs.tasks import CompareTask
 
@@ -30,10 +31,11 @@ class Bundles:
 class CompareExecutor:
     """Runs attempts of kind compare."""
 
-    def __init__(self, work: PhoneWork, look: ReadConditions, bundles: Bundles) -> None:
+    def __init__(self, work: PhoneWork, look: ReadConditions, bundles: Bundles, quieting: QuietParts) -> None:
         self._work = work
         self._look = look
         self._bundles = bundles
+        self._quieting = quieting
 
     async def run(self, running: Running) -> Mapping[str, Any]:
         """The worker's report: which of the two is faster on this phone.
@@ -46,7 +48,8 @@ class CompareExecutor:
         assert isinstance(spec, CompareSpec)
         if spec.bundle is None or spec.bundle_b is None:
             task = self._task(running, spec)
-            host = MeasuringHost(**self._work.host_fields(running), look=self._look)
+            quiet = quiet_lease(self._quieting, running)
+            host = MeasuringHost(**self._work.host_fields(running), look=self._look, quiet=quiet)
             return await measured(self._work, running, WORKER, task.to_wire(), host)
         a, b = [await asyncio.to_thread(self._bundles.get, name) for name in (spec.bundle, spec.bundle_b)]
         view = running.view
@@ -56,6 +59,7 @@ class CompareExecutor:
         host = BundleHost(
             **self._work.host_fields(running),
             look=self._look,
+            quiet=quiet_lease(self._quieting, running),
             bundles={a.hash: a, b.hash: b},
             lender=self._bundles.lender,
             changer=self._bundles.changer,

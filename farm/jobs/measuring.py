@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 from farm.core.device import DeviceView
 from farm.core.errors import FarmError
+from farm.jobs.attempt import SessionOffer
 from farm.jobs.executor import Running
 from farm.jobs.phone_work import LeaseHost, PhoneWork
+from farm.jobs.quieting import QuietLease, QuietParts
 from farm.jobs.specs import BenchSpec
 from farm.jobs.tasks import BenchTask
 
@@ -32,6 +34,12 @@ class MeasuringHost(LeaseHost):
     """What the worker of a measurement may ask for besides."""
 
     look: ReadConditions
+    quiet: QuietLease
+
+    async def open_session(self, lease: str) -> SessionOffer:
+        """A way to the lease's phone, which is quiet by then: not before, as compiling for it may take minutes."""
+        await self.quiet.begin()
+        return await LeaseHost.open_session(self, lease)
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """`conditions`: the phone's, as far as they can be read. A phone that is silent is for others to notice."""
@@ -47,11 +55,18 @@ class MeasuringHost(LeaseHost):
 class BenchExecutor:
     """Runs attempts of kind bench."""
 
-    def __init__(self, work: PhoneWork, look: ReadConditions, nominals: Callable[[str, str], dict[str, float]]) -> None:
+    def __init__(
+        self,
+        work: PhoneWork,
+        look: ReadConditions,
+        nominals: Callable[[str, str], dict[str, float]],
+        quieting: QuietParts,
+    ) -> None:
         """`nominals`: nominal seconds of reference kernels, by key, of a device in an identity epoch."""
         self._work = work
         self._look = look
         self._nominals = nominals
+        self._quieting = quieting
 
     async def run(self, running: Running) -> Mapping[str, Any]:
         """The worker's report, with the phone in its certificate.
@@ -71,7 +86,8 @@ class BenchExecutor:
             nominals=nominals,
             virtual=is_virtual(running.view),
         )
-        host = MeasuringHost(**work.host_fields(running), look=self._look)
+        quiet = quiet_lease(self._quieting, running)
+        host = MeasuringHost(**work.host_fields(running), look=self._look, quiet=quiet)
         return await measured(work, running, "farm.worker.bench", task.to_wire(), host)
 
 
@@ -88,11 +104,28 @@ async def measured(
     Raises:
         FarmError: as `PhoneWork.run`.
     """
-    report = {**await work.run(running, worker, payload, host), "target": payload["target_name"]}
+    try:
+        report = {**await work.run(running, worker, payload, host), "target": payload["target_name"]}
+    finally:
+        await host.quiet.end()
     phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
     tvm = report["versions"].get("apache-tvm", "")
-    certificate = {**report["certificate"], **phone, "tvm": tvm, "epoch": epoch_of(running.view)}
+    certificate = {
+        **report["certificate"],
+        **phone,
+        "tvm": tvm,
+        "epoch": epoch_of(running.view),
+        "quiesce": host.quiet.to_wire(),
+    }
+    if pinned := certificate["quiesce"]["pinned"]:
+        said = f"clocks pinned at their highest ({', '.join(pinned)}); heat still lowers them"
+        certificate["notes"] = [*certificate.get("notes", ()), said]
     return {**report, "certificate": certificate}
+
+
+def quiet_lease(parts: QuietParts, running: Running) -> QuietLease:
+    """Of the attempt's only phone."""
+    return QuietLease(parts, running, running.lease.id, running.lease.device)
 
 
 def is_virtual(view: DeviceView) -> bool:

@@ -220,14 +220,15 @@ class Pool:
         asked_why = "" if asked is None else self._leases.why([asked]).get(asked, "")
         return why_fewer(rest, len(self._held), self._orders.wanted, asked_why)
 
-    def check(self, lease_id: str) -> None:
-        """Whether the lease is in the pool.
+    def check(self, lease_id: str) -> str:
+        """The phone of a lease that is in the pool.
 
         Raises:
             NotInPoolError: it is not.
         """
         if lease_id not in self._held:
             raise not_in_pool(lease_id)
+        return self._held[lease_id].device
 
     def end_wanted(self) -> bool:
         """Whether others lack only the worker place: the attempt should end as yielded and go on another time."""

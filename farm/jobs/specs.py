@@ -43,6 +43,7 @@ Flag = Annotated[bool, Strict()]
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
+QuiesceLevel = Literal["off", "gentle", "full"]  # farm.core.quiesce
 Dimension = Annotated[int, Strict(), Field(ge=1, le=1 << 24)]
 HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
 # A name in DeviceIdentity.targets, a TVM tag (vendor/name), or a target dict as JSON (farm.fleet.named_targets).
@@ -134,6 +135,7 @@ class BenchSpec(ModelSpec):
     number: Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] | None = None  # runs averaged into one; None: enough for one
     min_repeat_ms: Annotated[Whole, Field(ge=0, le=60_000)] = 10  # a sample lasts at least this long
     remeasure: Annotated[Whole, Field(ge=0, le=5)] = 1  # so often again when the verdict is not `trusted`
+    quiesce: QuiesceLevel | None = None  # how far the phone is made quiet; None: as configured
     profile: Flag = False  # also time every operator, where TVM allows
     quiet_hub: Flag = False  # wait while another phone on the same hub is leased
     inputs: Sha256 | None = None  # artifact: .npz with one array per model input; seeded random when None
@@ -151,6 +153,7 @@ class CompareSpec(ModelSpec):
     target_b: TargetText | None = None  # None: as A
     precision_b: PrecisionName | None = None
     records_b: Sha256 | None = None
+    quiesce: QuiesceLevel | None = None  # as of a bench
     min_effect: Annotated[Seconds, Field(ge=0, le=0.5)] = 0.01  # smaller differences are none: DESIGN D8
     measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 60.0
     quiet_hub: Flag = False  # wait while another phone on the same hub is leased
@@ -200,6 +203,7 @@ class TuneSpec(ModelSpec):
     trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] = DEFAULT_TRIALS
     early_stop: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None  # end after so many without a better one
     prior: Sha256 | None = None  # artifact: records to begin with
+    quiesce: QuiesceLevel | None = None  # as of a bench
     cost_model: Literal["xgb", "random"] = "xgb"
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
     candidate_timeout_s: Annotated[Seconds, Field(ge=0.5, le=600)] = 10.0  # one candidate on a phone

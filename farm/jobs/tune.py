@@ -15,6 +15,7 @@ from farm.jobs.executor import Running, YieldedError
 from farm.jobs.measuring import epoch_of
 from farm.jobs.phone_work import LeaseHost, PhoneWork
 from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
+from farm.jobs.quieting import QuietLease, QuietParts
 from farm.jobs.specs import TuneSpec
 from farm.jobs.tasks import SalvageTask, TuneTask
 from farm.leasing import NoSuchLeaseError
@@ -81,14 +82,21 @@ class PoolHost(KeepingHost):
     """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
 
     pool: Pool
+    quieting: QuietParts
+    quiet: dict[str, QuietLease] = field(default_factory=dict, kw_only=True)  # by lease
 
     async def open_session(self, lease: str) -> SessionOffer:
-        """A way to one phone of the pool, good for one session.
+        """A way to one phone of the pool, good for one session. It is made quiet first, where that is configured.
+
+        Nobody here changes it back: a phone that leaves the pool quiet is cleaned and checked.
 
         Raises:
             NotInPoolError: it has left the pool.
         """
-        self.pool.check(lease)
+        device = self.pool.check(lease)
+        if lease not in self.quiet:
+            self.quiet[lease] = QuietLease(self.quieting, self.running, lease, device)
+        await self.quiet[lease].begin()
         try:
             return self.offer(lease)
         except NoSuchLeaseError as error:  # taken away in this very moment
@@ -135,12 +143,14 @@ class TuneExecutor:
         keeper: RecordKeeper,
         artifacts: Artifacts,
         nominals: Callable[[str, str], dict[str, float]],
+        quieting: QuietParts,
     ) -> None:
         """`nominals`: nominal seconds of reference kernels, by key, of a device in an identity epoch."""
         self._work = work
         self._keeper = keeper
         self._artifacts = artifacts
         self._nominals = nominals
+        self._quieting = quieting
 
     async def run(self, running: Running) -> Mapping[str, Any]:
         """The worker's report, with what is known of the phones.
@@ -154,7 +164,7 @@ class TuneExecutor:
         spec, pool = running.spec, running.pool
         assert isinstance(spec, TuneSpec)
         assert pool is not None
-        host = PoolHost(**self._host_fields(running), pool=pool)
+        host = PoolHost(**self._host_fields(running), pool=pool, quieting=self._quieting)
         try:
             task = await self._task(running, spec)
             report = await self._work.run(running, WORKER, task.to_wire(), host)

@@ -231,7 +231,7 @@ class Holdings:
         # Before the device is free: the next holder must not get it as it is.
         if held.lent:
             self._devices.own_bundle(device)
-        if held.dirty or lease.request.traces:
+        if held.dirty or held.changed or lease.request.traces:
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
         self._book.end(self._keeper, lease, held.granted_at, self._clock(), reason)
         self._apply(LeaseEnded(device))

@@ -195,6 +195,17 @@ class Leasing:
         """
         return await self._holdings.lend(lease_id)
 
+    def changed_phone(self, lease_id: str, *, changed: bool) -> bool:
+        """Note whether the holder has the phone otherwise than it was; returns whether the lease is still current.
+
+        A lease that ends so, in whatever way, has its phone cleaned and checked before the next holder gets it.
+        """
+        held = self._holdings.leases.get(lease_id)
+        if held is None or held.ending:
+            return False
+        held.changed = changed
+        return True
+
     def keep_place(self, lease_id: str) -> None:
         """Let the worker place that came with a current lease outlast it, until `free_place` (NoSuchLeaseError)."""
         self._grants.apply(PlaceKept(self._holdings.current(lease_id).lease.device, lease_id))

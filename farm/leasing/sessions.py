@@ -58,6 +58,7 @@ class Held:
     ends_with_session: bool = False
     ending: str = ""  # why it ends as soon as its session is over
     lent: bool = False  # its holder may have another bundle on the phone than its own
+    changed: bool = False  # its holder has changed the phone, and will change it back
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     phone_closed: bool = False  # its last session was ended by the phone's side
     told_hot: bool = False  # its holder knows that the phone is above a hard limit

@@ -41,6 +41,7 @@ from farm.jobs.tasks import RunTask
 from farm.jobs.zygote import Toolchain
 from farm.worker.ranking import LabelsError
 from farm.zoo.small_cnn import build
+from tests.support.quiet import AS_THEY_ARE
 from tests.support.tvm import free_port, process, wait_for_port
 
 SERVER_KEY = "a-secret"
@@ -122,8 +123,8 @@ class Lab:
             kills=SimpleNamespace(killed=self.killed),
         )
         executor = {
-            "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals),
-            "compare": CompareExecutor(work, self.look, NO_BUNDLES),
+            "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals, AS_THEY_ARE),
+            "compare": CompareExecutor(work, self.look, NO_BUNDLES, AS_THEY_ARE),
             "run": ModelExecutor(work, "farm.worker.run", RunTask),
         }[kind]
         return await executor.run(running)

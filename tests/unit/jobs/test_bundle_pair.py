@@ -61,7 +61,7 @@ async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
         class lease:
             id = "lease-1"
 
-    host = BundleHost(Running, None, None, None, None, None, {A.hash: A, B.hash: B}, calls, calls)
+    host = BundleHost(Running, None, None, None, None, None, None, {A.hash: A, B.hash: B}, calls, calls)
     assert await host.serve("bundle.use", {"bundle": B.hash}) == {}
     assert calls == [("lend", "lease-1"), ("use", "unit", "new")]
     for fields in ({"bundle": "3" * 64}, {"bundle": "new"}, {}):

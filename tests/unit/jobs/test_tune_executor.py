@@ -13,6 +13,7 @@ from farm.jobs.specs import TuneSpec
 from farm.jobs.tune import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.leasing import NoSuchLeaseError
 from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES
+from tests.support.quiet import AS_THEY_ARE
 
 
 class Pool:
@@ -66,11 +67,14 @@ class Artifacts:
 
 @pytest.fixture
 def host():
-    running = SimpleNamespace(job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"))
+    running = SimpleNamespace(
+        job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"),
+        spec=SimpleNamespace(kind="tune"),
+    )  # fmt: skip
     poison = SimpleNamespace(refused=frozenset)
     return PoolHost(
         running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
-        pool=Pool(), kills=None, keeper=Keeper(), artifacts=Artifacts(),
+        pool=Pool(), kills=None, keeper=Keeper(), artifacts=Artifacts(), quieting=AS_THEY_ARE,
     )  # fmt: skip
 
 
@@ -219,7 +223,7 @@ def tuning():
 
 async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without_a_phone(tuning):
     keeper, work = Keeper(), Work()
-    await TuneExecutor(work, keeper, Artifacts(), dict).keep_left(tuning)
+    await TuneExecutor(work, keeper, Artifacts(), dict, AS_THEY_ARE).keep_left(tuning)
     assert work.ran == SALVAGED
     assert keeper.kept == {**RECORDS, "job": "j1"}
     assert tuning.said == [("what was measured could not be kept: it died", "warning")]
@@ -229,7 +233,7 @@ async def test_what_a_job_measured_whose_next_attempt_cannot_begin_is_kept(tunin
     tuning.view = SimpleNamespace()
     work = Work()
     with pytest.raises(UserError, match="no such target"):
-        await TuneExecutor(work, Keeper(), Artifacts(), dict).run(tuning)
+        await TuneExecutor(work, Keeper(), Artifacts(), dict, AS_THEY_ARE).run(tuning)
     assert work.ran == SALVAGED
 
 

@@ -1,0 +1,93 @@
+"""The phone of one lease, made quiet before its first session, and changed back before anybody else gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farm.core.errors import FarmError
+from farm.core.quiesce import Level, QuiesceConfig, Quiet, not_quiet
+from farm.fleet.quiesce import Restored
+from farm.jobs.executor import Running
+
+
+class QuietPhones(Protocol):
+    """The fleet, as far as it makes phones quiet (farm.fleet.quiesce.Quieting)."""
+
+    async def begin(self, name: str, level: Level, owner: str, restore_after_s: float) -> Quiet:
+        """Make a phone quiet until `end` or `leave`, one of which is due whatever becomes of this call."""
+        ...
+
+    async def end(self, name: str, owner: str) -> Restored:
+        """Change it back; what fails is left to its life cycle."""
+        ...
+
+
+class ChangingLeases(Protocol):
+    """Leasing, as far as it has changed phones cleaned."""
+
+    def changed_phone(self, lease_id: str, *, changed: bool) -> bool:
+        """Whether the holder has the phone otherwise than it was; returns whether the lease is still current."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QuietParts:
+    """What it takes."""
+
+    phones: QuietPhones
+    leases: ChangingLeases
+    config: QuiesceConfig
+
+
+class QuietLease:
+    """One lease's phone. `begin` any number of times, `end` once, whatever happened.
+
+    Until `end` has worked, the lease is one whose phone must be cleaned and checked: however it ends (its phone lost,
+    taken away, the daemon killed), the life cycle changes the phone back before anybody gets it.
+    """
+
+    def __init__(self, parts: QuietParts, running: Running, lease: str, device: str) -> None:
+        asked = getattr(running.spec, "quiesce", None)
+        self._parts = parts
+        self._running = running
+        self._lease = lease
+        self._device = device
+        self._asked = asked is not None
+        self._level = parts.config.of(running.spec.kind, asked)
+        self._begun = False
+        self._told = not_quiet("")
+
+    async def begin(self) -> None:
+        """Make the phone quiet, if it is not yet. What a phone refuses is told, and measured without."""
+        if self._begun or self._level is Level.OFF:
+            return
+        if not self._parts.leases.changed_phone(self._lease, changed=True):
+            return
+        self._begun = True
+        try:
+            quiet = await self._parts.phones.begin(
+                self._device, self._level, self._lease, self._parts.config.restore_after_s
+            )
+        except FarmError as error:
+            self._running.log(f"{self._device} is measured as it is: {error.message}", "warning")
+            self._told = not_quiet(error.message)
+        else:
+            self._told = quiet.to_wire()
+
+    async def end(self) -> None:
+        """Change the phone back, if this lease still has it."""
+        leases, begun, self._begun = self._parts.leases, self._begun, False
+        if not begun or not leases.changed_phone(self._lease, changed=True):
+            return
+        try:
+            await self._parts.phones.end(self._device, self._lease)
+        except FarmError as error:
+            self._running.log(f"{self._device} is cleaned and checked: {error.message}", "warning")
+        else:
+            leases.changed_phone(self._lease, changed=False)
+
+    def to_wire(self) -> Mapping[str, Any]:
+        """What was in force, for the certificate; `asked`: the job's own option said so."""
+        return {**self._told, "asked": self._asked}
