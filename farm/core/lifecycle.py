@@ -61,6 +61,7 @@ from farm.core.lifecycle_messages import (
 )
 from farm.core.lifecycle_recovery import (
     IMMEDIATE_RESTARTS,
+    MUTE_TRIES,
     found,
     link_down,
     link_up,
@@ -250,9 +251,12 @@ def _server_in_doubt(
             if state.lent and state.life is Life.CHECKING:
                 return _unlent(state, reason)
             return mend(replace(state, follow=0), Ailment.SERVER, reason, "", now, around)
-        case LinkLost(follow=follow, reason=reason):
+        case LinkLost(follow=follow, reason=reason, mute=mute):
             if follow != state.follow or not follow:
                 return state, ()
+            if mute:  # whoever tells has asked twice
+                silent = replace(state, follow=0, failures=max(state.failures, MUTE_TRIES - 1))
+                return mend(silent, Ailment.MUTE, reason, "", now, around)
             return _look_again(replace(state, follow=0), reason)
 
 

@@ -123,10 +123,11 @@ class ServerDied:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The stream that follows the server ended without a word about the server."""
+    """The stream that follows the server ended without a word about it. `mute`: the phone answers no command at all."""
 
     follow: int
     reason: str = "the connection to the phone was lost"
+    mute: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class ProbeRound:
             done = await probe(self._client, agent.serial, self._wanted(agent), timeout_s=self._timeout_s)
         except AdbTimeout:
             if not await self._answers(agent):
-                agent.tell(m.LinkLost(follow, "it answers no command, though adb lists it"))
+                agent.tell(m.LinkLost(follow, "it answers no command, though adb lists it", mute=True))
         except FarmError as error:
             log.debug("%s: no health: %s", agent.name, error)  # the follower or the list will tell what is wrong
         else:

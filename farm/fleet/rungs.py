@@ -1,4 +1,4 @@
-"""The harder rungs of the recovery ladder, carried out on one phone: adb's reconnect and reboot (power: farm.fleet.power).
+"""The harder rungs of the recovery ladder, carried out on one phone: adb's reconnect and reboot (power: `power.py`).
 
 Whether and when is `farm.core.recovery`'s. Each of them makes adb's list change as a rule: whoever waits here is then
 cancelled, and the life cycle goes on by the list.

@@ -190,6 +190,13 @@ def test_a_mute_phone_is_reconnected_after_a_second_silence() -> None:
     assert story.tell(m.IdentifyFailed(story.number, silence, ailment=Ailment.MUTE)) == (m.Reconnect(story.number),)
 
 
+def test_a_phone_that_a_probe_finds_mute_is_reconnected_at_once() -> None:
+    story = Story().until_ready()
+    told = story.tell(m.LinkLost(story.state.follow, "it answers no command", mute=True))
+    assert told == (m.Reconnect(story.number),)
+    assert (story.state.life, story.state.reason) == (Life.RECOVERING, "it answers no command")
+
+
 def test_the_hosts_faults_are_waited_out() -> None:
     story = Story().until_ready()
     story.tell(m.SessionBroke("cut"))
