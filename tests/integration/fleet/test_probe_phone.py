@@ -27,7 +27,7 @@ async def test_a_whole_probe_of_a_phone(rig) -> None:
         assert {SensorGroup.CPU, SensorGroup.BATTERY} <= {each.group for each in health.temperatures}
         assert max(cluster.max_khz or 0 for cluster in health.cpu) > 1_000_000
         pid = int(await r.server_pid(view.serial))
-        assert [each.state for each in health.server if each.pid == pid and each.name == "tvm_rpc"] == ["S"]
+        assert [each.name for each in health.server if each.pid == pid] == ["tvm_rpc"]
         assert len(health.server) >= 2  # its supervisor beside it
         moment = await read_conditions(r.client, view.serial)
         assert moment["clock_hz"] == 1000 * max(cluster.max_khz or 0 for cluster in health.cpu)

@@ -194,6 +194,7 @@ def test_zones_of_a_phone_without_thermal_service() -> None:
         ("thermal_zone3 pa_therm1=31", 31.0),
         ("thermal_zone3 pm8953_tz=32636", 32.6),
         ("thermal_zone3 bms: 25000", 25.0),
+        ("thermal_zone3 tsens_tz_sensor5=55", 55.0),  # nobody's core is at 5.5 °C
         ("thermal_zone3 tsens_tz_sensor5=110", None),  # 11.0 or 110
         ("thermal_zone3 mystery=31", None),
         ("thermal_zone3 mystery=31000", 31.0),
