@@ -1,8 +1,8 @@
 """Probes every device in turn, evenly spread: its health, the one temperature, and whether it answers at all.
 
 A phone that hangs keeps one task of its own for as long as it may, never the others': it takes one of a few places for
-`SLOW_S`, then only waits. A section in which a phone got stuck (a driver that does not answer) is left out for a while:
-each try would leave one more stuck process on the phone.
+`SLOW_S`, then only waits. A section in which a phone gets stuck twice running (a driver that does not answer, not a
+busy phone) is left out for a while: each try would leave one more stuck process on it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class ProbeRound:
         self._places = asyncio.Semaphore(AT_ONCE)
         self._under_way: set[Agent] = set()
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
+        self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
         self._hushed: dict[str, float] = {}  # by serial: until when
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -139,9 +140,10 @@ class ProbeRound:
 
     def _keep(self, agent: Agent, done: Probed) -> None:
         now = self._monotonic()
-        if done.stuck_in in SECTIONS:
-            log.warning("%s: reading its %s got stuck; left out for %g s", agent.name, done.stuck_in, LEFT_OUT_S)
+        if done.stuck_in in SECTIONS and self._stuck.get(agent) == done.stuck_in:
+            log.warning("%s: reading its %s gets stuck; left out for %g s", agent.name, done.stuck_in, LEFT_OUT_S)
             self._left_out.setdefault(agent, {})[done.stuck_in] = now + LEFT_OUT_S
+        self._stuck[agent] = done.stuck_in
         model = agent.identity.model if agent.identity else ""
         health = counted(done.health, self._policies.get(model, _NO_POLICY))
         out = [name for name in self._left_out.get(agent, {}) if name not in health.missing]
