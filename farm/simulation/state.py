@@ -5,7 +5,7 @@ replaced whole (write + rename), so that a reader never sees half of one:
 
 - `state.json`   for Python readers: the fields of `PhoneState`;
 - `kernel_fault` for `tvm_rpc`: one word of `KernelFault`, read before each call into a kernel;
-- `kernel_log` and `hang_dumpsys` (there or not) for `dmesg` and `dumpsys`.
+- `kernel_log`, `hang_dumpsys` and `disk_free_kib` (the latter only when wanted) for `dmesg`, `dumpsys` and `df`.
 
 The *folder* is what the phone mounts (read-only): a bind mount of the files themselves would keep showing the old ones
 after a rename. Programs on the phone find it through the environment variable `FARM_VIRTUAL_STATE`.
@@ -152,11 +152,15 @@ def write_state(phone_directory: Path, state: PhoneState) -> None:
     _replace(folder / "state.json", json.dumps(record, indent=1) + "\n")
     seconds = f" {state.unkillable_s:g}" if state.kernel_fault is KernelFault.UNKILLABLE else ""
     _replace(folder / "kernel_log", "".join(f"{line}\n" for line in state.kernel_log))
-    hangs = folder / "hang_dumpsys"
-    if state.dumpsys_hangs:
-        hangs.touch()
-    else:
-        hangs.unlink(missing_ok=True)
+    marks = {
+        "hang_dumpsys": "" if state.dumpsys_hangs else None,
+        "disk_free_kib": None if state.disk_free_bytes is None else f"{state.disk_free_bytes // 1024}\n",
+    }
+    for name, text in marks.items():
+        if text is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            _replace(folder / name, text)
     _replace(folder / "kernel_fault", f"{state.kernel_fault.value}{seconds}\n")
 
 

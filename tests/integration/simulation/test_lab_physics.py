@@ -32,6 +32,7 @@ sh "$0" session
 """
 
 
+STOPPED = "cat /proc/[0-9]*/stat | grep '(sh) T'"
 HEALTHY = {
     "physics_off": {},
     "clock_stuck": {"share": 1.0},
@@ -109,7 +110,7 @@ def rounds_per_other_work(rounds: Path) -> float:
 
     def once() -> int:
         before = rounds.stat().st_size
-        for _ in range(6):
+        for _ in range(12):
             subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"], check=True)
         return rounds.stat().st_size - before
 
@@ -133,9 +134,12 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     clock = "cat /sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq"
     assert int(house.rigs["plain"].text("shell", clock)) < 2850000
     # In a hot cabinet it keeps a quarter of its clock: what a scheduler gives back on a loaded host cannot hide that.
-    lab.fault("plain", "physics", speed=1000.0, watts_per_core=watts, ambient_c=47.0)
-    until(lambda: house.state("plain")["throttling"] >= 5, timeout_s=30)
+    lab.fault("plain", "physics", speed=10.0, watts_per_core=watts, ambient_c=47.0)
+    lab.heat("plain", 53)
+    until(lambda: house.state("plain")["clock_scale"] == 0.25)
+    until(lambda: house.rigs["plain"].run("shell", STOPPED).returncode == 0)
     assert rounds_per_other_work(busy) < 0.85 * cool_speed
+    assert house.state("plain")["throttling"] == 5
 
     lab.server_crash("plain")
     lab.fault("plain", "physics", speed=2000.0)
@@ -150,8 +154,7 @@ def test_a_stuck_clock_is_as_slow_as_it_says_and_ends(house, lab, busy):
     until(lambda: busy.exists() and busy.stat().st_size > 20)
     before = rounds_per_other_work(busy)
     lab.fault("plain", "clock_stuck", share=0.1)
-    stopped = "cat /proc/[0-9]*/stat | grep '(sh) T'"
-    until(lambda: house.rigs["plain"].run("shell", stopped).returncode == 0)
+    until(lambda: house.rigs["plain"].run("shell", STOPPED).returncode == 0)
     assert rounds_per_other_work(busy) < before / 3
     lab.fault("plain", "clock_stuck", share=1.0)
     at = busy.stat().st_size
@@ -333,6 +336,18 @@ def test_what_is_stuck_in_a_driver_outlives_sigkill_until_the_driver_returns(hou
 def test_dumpsys_gives_up_when_services_hang(house, lab):
     lab.fault("plain", "dumpsys_hangs")
     assert "DUMP TIMEOUT (1000ms) EXPIRED" in house.rigs["plain"].text("shell", "dumpsys -t 1 battery")
+
+
+def test_df_says_what_is_left_on_a_full_disk(house, lab):
+    rig = house.rigs["plain"]
+    before = rig.text("shell", "df /data").split()
+    lab.full_disk("plain", 3_000_000)
+    fields = rig.text("shell", "df /data").splitlines()[1].split()
+    assert fields[3] == str(3_000_000 // 1024)
+    assert int(fields[1]) == int(fields[2]) + int(fields[3])
+    assert rig.text("shell", "df /data/local/tmp").splitlines()[1].split()[3] == fields[3]
+    lab.free_disk("plain")
+    assert rig.text("shell", "df /data").split()[:8] == before[:8]
 
 
 def test_a_slow_shell_comes_late_and_says_all(house, lab):
