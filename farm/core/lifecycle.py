@@ -10,8 +10,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from farm.core.device import Life
 from farm.core.errors import FarmError
@@ -104,6 +105,7 @@ __all__ = [
 STABLE_S = 10.0  # a device that stayed ready this long starts with a clean record when something breaks
 KEPT_STEPS = 50  # length of the story an illegal transition tells
 EVIDENCE_STEPS = 8  # of the story, that a quarantine keeps
+_HASH = re.compile("[0-9a-f]{64}")
 _ADOPT = "farm device adopt NAME"
 
 
@@ -134,7 +136,7 @@ class Lifecycle:
         before = self.state
         after, instructions = decide(before, event, now, around)
         names = ", ".join(type(instruction).__name__ for instruction in instructions)
-        self._story.append(f"{now:.3f} {event} : {before.life} -> {after.life} [{names}]")
+        self._story.append(f"{now:.3f} {brief(event)} : {before.life} -> {after.life} [{names}]")
         legal = after.life in TRANSITIONS[before.life] or isinstance(event, BugFound)
         if after.life is not before.life and not legal:
             raise IllegalTransitionError(
@@ -151,6 +153,13 @@ class Lifecycle:
         self.state = replace(
             self.state, climb=former.climb, quarantine=former.quarantine, proven=former.proven, untidy=former.untidy
         )
+
+
+def brief(event: Event) -> str:
+    """An event for a story: what is empty or false is left out, of a hash the beginning is enough."""
+    values = ((each.name, getattr(event, each.name)) for each in fields(event))
+    said = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
+    return f"{type(event).__name__}({', '.join(said)})"
 
 
 def decide(state: DeviceState, event: Event, now: float, around: Around = Around()) -> Decision:  # noqa: B008 - frozen
@@ -318,11 +327,12 @@ def _identified(state: DeviceState, event: Identified, now: float) -> Decision:
     under_way = state.climb.under_way
     if event.same_boot and under_way is not None and under_way.rung is Rung.REBOOT:
         known = _ended(known, Outcome.FAILED, "it came back without having rebooted", now)
+    if not event.adopted:
+        known = replace(known, quarantine=None)  # nobody gets it anyway
+        return rest(_ended(known, Outcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
     if known.quarantine is not None:
         kept = known.quarantine
         return rest(_ended(known, Outcome.MENDED, "", now), Life.QUARANTINED, kept.reason, kept.hint), ()
-    if not event.adopted:
-        return rest(_ended(known, Outcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
     return work(known, Life.PROVISIONING)
 
 

@@ -173,11 +173,13 @@ def rung_answered(state: DeviceState, event: Paused | RungDone | RungFailed, now
 def _waited(state: DeviceState, now: float, around: Around) -> Decision:
     """A link was left alone long enough: was a return waited for, or is it time for a rung?"""
     under_way = state.climb.under_way
-    trouble = state.trouble
+    cause = trouble = state.trouble
     if under_way is not None:
         late = f"it has not come back in {RETURN_S.get(under_way.rung, 0):g} s after the {under_way.rung}"
+        late = late if state.life is Life.GONE else f"the {under_way.rung} did not help"
         state = replace(state, climb=state.climb.end(Outcome.FAILED, late, now))
-        trouble = f"{under_way.cause}; {late}"
+        cause = under_way.cause
+        trouble = f"{cause}; {late}"
     if state.life is Life.GONE:
         return rest(state, Life.GONE, trouble, "look at the phone: is it on, and its cable in?"), ()
     ailment = Ailment.UNAUTHORIZED if state.life is Life.UNAUTHORIZED else Ailment.OFFLINE
@@ -186,7 +188,7 @@ def _waited(state: DeviceState, now: float, around: Around) -> Decision:
     if choice.rung is None:
         resting = rest(skipped, state.life, trouble, state.hint or _BY_HAND)
         return pause(resting, LINK_PAUSES_S[-1]) if choice.waits else (resting, ())
-    begun = replace(skipped, climb=skipped.climb.begin(choice.rung, ailment, trouble, now))
+    begun = replace(skipped, climb=skipped.climb.begin(choice.rung, ailment, cause, now))
     resting = rest(begun, state.life, trouble, state.hint)
     kind = Reconnect if choice.rung is Rung.RECONNECT else PowerCycle
     return resting, (kind(resting.generation),)
@@ -211,7 +213,7 @@ def link_down(state: DeviceState, event: Listed | Unlisted, now: float) -> Decis
     if ours:
         assert under_way is not None
         # We sent it away ourselves: it is expected back.
-        said = f"{under_way.rung} under way: {under_way.cause}"
+        said = f"{under_way.rung} under way" + ("" if under_way.cause == reason else f": {under_way.cause}")
         left_s = under_way.began_s + RETURN_S[under_way.rung] - now
         return pause(rest(state, life, f"{reason}; {said}" if reason else said, hint), max(1.0, left_s))
     cut = replace(state, climb=state.climb.end(Outcome.CUT, "its link was lost", now))

@@ -115,7 +115,7 @@ class RecoveryLog:
         """A device's first state with what is remembered of it."""
         row = self._kept.get(serial)
         kept = None
-        if row is not None:
+        if row is not None and state.adopted:
             kept = Quarantine(row.reason, row.hint, Ailment(row.ailment), ReleaseRule(row.rule), row.evidence)
         climb = Climb(spent=tuple(self._spent.get(serial, ())))
         return replace(state, climb=climb, quarantine=kept, proven=self._proven.get(serial, ""))

@@ -151,6 +151,7 @@ def test_an_offline_link_is_reconnected_and_only_then_power_cycled() -> None:
         assert isinstance(story.tell(m.RungDone(story.number))[0], m.Pause)
     assert taken == [m.Reconnect, m.Reconnect, m.PowerCycle]
     assert story.tell(m.Paused(story.number)) == ()
+    assert story.state.reason == "its adb transport does not answer; the power-cycle did not help"
     assert (story.state.life, story.state.hint) == (Life.OFFLINE, "replug it")
 
 
@@ -238,6 +239,16 @@ def test_a_released_phone_that_is_away_is_free_when_it_returns() -> None:
     story.tell(m.Released())
     story.tell(USABLE)
     back_to_ready(story)
+
+
+def test_a_stranger_is_not_kept_in_a_quarantine_that_nobody_could_end() -> None:
+    story = Story()
+    story.tell(USABLE)
+    story.tell(m.BugFound("a bug in farm", "report it"))
+    story.tell(m.Unlisted())
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=False))
+    assert (story.state.life, story.state.quarantine) == (Life.NEW, None)
 
 
 def test_an_ordered_reboot_waits_for_the_return_and_leaves_a_quarantine_alone() -> None:

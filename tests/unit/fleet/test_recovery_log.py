@@ -96,7 +96,7 @@ async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Calla
     second.at = START + timedelta(hours=2)
     second.tell(m.Released())
     await second.log.close()
-    assert desk().log.remembered("S1", DeviceState()).quarantine is None
+    assert desk().log.remembered("S1", DeviceState(adopted=True)).quarantine is None
     (row,) = second.log.taken("S1")
     assert (row.rung, row.outcome, row.took_s) == ("quarantine", "mended", 7200.0)
 
@@ -107,7 +107,7 @@ async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable
     first.tell(m.ProvisionFailed(2, "no bundle for arm64-v8a", "farm bundle add", person=True))
     await first.log.close()
     assert first.life.state.life is Life.QUARANTINED
-    assert desk().log.remembered("S1", DeviceState()).quarantine is None
+    assert desk().log.remembered("S1", DeviceState(adopted=True)).quarantine is None
 
 
 async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(desk: Callable[[], Desk]) -> None:
@@ -118,6 +118,6 @@ async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_ph
     first.log.moved("S1", "10.0.0.7:5555")
     await first.log.close()
     second = desk()
-    moved = second.log.remembered("10.0.0.7:5555", DeviceState())
+    moved = second.log.remembered("10.0.0.7:5555", DeviceState(adopted=True))
     assert (moved.proven, moved.quarantine is None) == ("b2", False)
     assert second.log.remembered("S1", DeviceState()) == DeviceState()
