@@ -14,7 +14,7 @@ from farm.core.health import Battery, Dropped
 from farm.fleet.probe.readings import MAX_BATTERY_C, celsius, first_of, integer
 
 DUMPSYS, SUPPLY = "battery", "power_supply"
-STOPPED = "UPDATES STOPPED"  # after `dumpsys battery set` or `unplug`: what follows was made up by somebody
+_STOPPED = "UPDATES STOPPED"  # after `dumpsys battery set` or `unplug`: what follows was made up by somebody
 
 # BatteryManager.BATTERY_HEALTH_* and BATTERY_STATUS_*, by number and as the kernel spells them.
 _HEALTH = {2: "good", 3: "overheat", 4: "dead", 5: "over-voltage", 6: "failure", 7: "cold"}
@@ -44,8 +44,8 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
     for line in text.splitlines():
         if found := _FIELD.fullmatch(line):
             fields.setdefault(found[1], found[2])
-    if STOPPED in text:
-        return Battery(), [Dropped(DUMPSYS, "battery", STOPPED, "somebody set the values by hand")]
+    if _STOPPED in text:
+        return Battery(), [Dropped(DUMPSYS, "battery", _STOPPED, "somebody set the values by hand")]
     powered = tuple(
         name.lower() for name in ("AC", "USB", "Wireless", "Dock") if fields.get(f"{name} powered") == "true"
     )
@@ -71,15 +71,14 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
     return replace(battery, cycles=cycles if 0 < cycles <= _MAX_CYCLES else None), dropped
 
 
-def add_supply(battery: Battery, text: str, *, believed: bool = True) -> tuple[Battery, list[Dropped]]:
+def add_supply(battery: Battery, text: str) -> tuple[Battery, list[Dropped]]:
     """The same battery with what its gauge says: `SUPPLY/NAME=VALUE` lines, those of `uevent` and of single files.
 
-    Args:
-        battery: what `dumpsys battery` says; where both say something, it counts.
-        text: the section.
-        believed: whether `dumpsys battery` was believed: else the gauge tells nothing but wear.
+    Where `dumpsys battery` says something too, it counts; nobody can set the gauge's figures by hand.
     """
     values = _supply_values(text)
+    if values.get("PRESENT", "").strip() == "0":
+        return battery, [Dropped(SUPPLY, "battery", "PRESENT=0", "there is no battery")]
     dropped: list[Dropped] = []
     full = _capacity(values, "CHARGE_FULL", dropped)
     design = _capacity(values, "CHARGE_FULL_DESIGN", dropped)
@@ -90,20 +89,20 @@ def add_supply(battery: Battery, text: str, *, believed: bool = True) -> tuple[B
     if cycles is not None and not 0 < cycles <= _MAX_CYCLES:
         dropped.append(Dropped(SUPPLY, "CYCLE_COUNT", str(cycles), "a gauge that does not count says 0 or 65535"))
         cycles = None
-    worn = replace(battery, cycles=cycles or battery.cycles, full_uah=full, design_uah=design)
-    if not believed:
-        return worn, dropped
     status = battery.status or _KERNEL_STATUS.get(values.get("STATUS", "").strip().lower(), "")
     percent = integer(values.get("CAPACITY"))
     voltage, current = battery.voltage_mv, battery.current_ma
     return replace(
-        worn,
+        battery,
         percent=percent if battery.percent is None and percent is not None and 0 <= percent <= 100 else battery.percent,
         celsius=battery.celsius if battery.celsius is not None else _temperature(values.get("TEMP"), SUPPLY, dropped),
         voltage_mv=voltage if voltage is not None else _voltage(values.get("VOLTAGE_NOW"), SUPPLY, dropped),
         current_ma=current if current is not None else _current(values.get("CURRENT_NOW"), status, dropped),
         health=battery.health or _KERNEL_HEALTH.get(values.get("HEALTH", "").strip().lower(), ""),
         status=status,
+        cycles=cycles or battery.cycles,
+        full_uah=full,
+        design_uah=design,
     ), dropped
 
 

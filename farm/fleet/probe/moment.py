@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farm.core.health import ClusterReading, Health
+from farm.core.health import Battery, ClusterReading, Health
 from farm.fleet.probe.read import Shells, probe
 
 READ_TIMEOUT_S = 10.0
@@ -36,11 +36,17 @@ def moment_of(health: Health) -> dict[str, Any]:
         "temperature_c": battery.celsius,
         "throttle_status": int(health.throttle) if health.throttle is not None else None,
         "battery_percent": battery.percent,
-        "charging": bool(battery.powered_by) if battery.percent is not None else None,
+        "charging": _charging(battery),
         "clock_hz": 1000.0 * max(clocks) if clocks else None,
         "gpu_clock_hz": float(health.gpu.max_hz) if health.gpu.max_hz else None,
         "governors": ", ".join(governors) or None,
     }
+
+
+def _charging(battery: Battery) -> bool | None:
+    if battery.powered_by or battery.status == "charging":
+        return True
+    return False if battery.status in ("discharging", "not-charging") else None
 
 
 def _allowed_khz(cluster: ClusterReading) -> int | None:

@@ -84,9 +84,8 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
 
 
 def _battery(parts: Sections) -> tuple[Battery, list[Dropped]]:
-    text = parts.get("battery")
-    battery, dropped = batteries.parse_dumpsys(text)
-    battery, more = batteries.add_supply(battery, parts.get("supply"), believed=batteries.STOPPED not in text)
+    battery, dropped = batteries.parse_dumpsys(parts.get("battery"))
+    battery, more = batteries.add_supply(battery, parts.get("supply"))
     return battery, dropped + more
 
 

@@ -51,3 +51,4 @@ def test_the_clock_is_what_the_fastest_cluster_is_allowed() -> None:
 def test_what_is_not_there_is_unknown() -> None:
     assert moment() == UNKNOWN
     assert moment(battery=capture("dumpsys_battery/updates-stopped-short"))["charging"] is None
+    assert moment(battery=capture("dumpsys_battery/honor-alt-nx1-magicos"))["charging"] is False

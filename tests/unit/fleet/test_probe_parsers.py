@@ -89,6 +89,17 @@ def test_the_gauge_says_what_dumpsys_does_not() -> None:
     assert {each.sensor for each in dropped} == {"CYCLE_COUNT", "CURRENT_NOW"}  # 0 cycles; -6510 of what?
 
 
+def test_the_gauge_counts_where_somebody_set_the_services_values() -> None:
+    stopped, dropped = parse_dumpsys(text("dumpsys_battery/updates-stopped-short"))
+    assert [each.raw for each in dropped] == ["UPDATES STOPPED"]
+    assert add_supply(stopped, supply("moto-xt1072-uevent"))[0].percent == 100
+
+
+def test_a_gauge_without_a_battery_tells_nothing() -> None:
+    battery, dropped = add_supply(Battery(), "battery/POWER_SUPPLY_PRESENT=0\nbattery/POWER_SUPPLY_CAPACITY=50\n")
+    assert (battery, [each.raw for each in dropped]) == (Battery(), ["PRESENT=0"])
+
+
 def test_an_uncalibrated_gauge_tells_nothing_but_its_design() -> None:
     battery, dropped = add_supply(Battery(), supply("bq27000-uncalibrated"))
     assert battery == Battery(status="full", design_uah=11_652_480)
