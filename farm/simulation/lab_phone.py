@@ -212,7 +212,9 @@ class LabPhone:
             self._start_later(down_s)
 
     async def set_port_power(self, *, on: bool) -> None:
-        """Switch the USB port that the cable is in."""
+        """Switch the USB port that the cable is in. A link that hung is made anew with the port's power."""
+        if on and not self.port_power and self.config.mode != "normal":
+            await self.configure(mode="normal")
         self.port_power = on
         if not on:
             await self.drop_links()
@@ -357,12 +359,17 @@ class LabPhone:
         state = replace(before, **changes)
         if state != before:
             # The state last: who waits for it finds all else changed.
-            apply_state(self.spec.directory, self._profile, state, self.captured)
+            self._show(state)
             write_state(self.spec.directory, state)
 
     def refresh(self) -> None:
         """Let every file say what the state says."""
-        apply_state(self.spec.directory, self._profile, self.state(), self.captured)
+        self._show(self.state())
+
+    def _show(self, state: PhoneState) -> None:
+        leave = self.userland.unheard()
+        apply_state(self.spec.directory, self._profile, state, self.captured, leave)
+        self.userland.shown(state, leave)
 
     @property
     def has_own_data(self) -> bool:

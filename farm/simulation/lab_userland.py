@@ -11,6 +11,8 @@ from farm.simulation.profiles import load_profile
 from farm.simulation.state import PhoneState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from farm.simulation.inotify import Watcher
     from farm.simulation.lab_phone import LabPhone
 
@@ -28,6 +30,8 @@ class Userland:
         self._watcher = watcher
         self._watches: list[int] = []
         self._radios = {"airplane": "0", "wifi": "1"}
+        self._shown: dict[str, str] = {}  # what the files said last that root may write
+        self._hearing = ""  # path of the one that is being heard
 
     @property
     def cut_off(self) -> bool:
@@ -39,6 +43,7 @@ class Userland:
         folder = self._phone.spec.directory / RUN
         folder.mkdir(parents=True, exist_ok=True)
         self.screen_on = True
+        self._shown.clear()
         for name, value in {**self._radios, "screen": AWAKE}.items():
             (folder / name).write_text(f"{value}\n", "utf-8")
             (folder / name).chmod(0o644)
@@ -55,6 +60,28 @@ class Userland:
         """Switch `airplane` or `wifi` by hand."""
         (self._phone.spec.directory / RUN / name).write_text(f"{value}\n", "utf-8")
         self._on_said(name)
+
+    def unheard(self) -> frozenset[str]:
+        """Files below the phone's directory that root wrote and we have not heard of: to be left until we have."""
+        return frozenset(
+            path.removeprefix("/")
+            for path, text in self._shown.items()
+            if path != self._hearing and self._text(path) != text.strip()
+        )
+
+    def shown(self, state: PhoneState, left: Collection[str]) -> None:
+        """All files say this state now, but those that were left."""
+        if not self._phone.spec.rooted:
+            return
+        files = clock_files(load_profile(self._phone.spec.profile).sysfs, state)
+        said = {path: text for path, text in files if is_settable(path) and path[1:] not in self._phone.captured}
+        self._shown = {path: self._shown[path] if path[1:] in left else text for path, text in said.items()}
+
+    def _text(self, path: str) -> str:
+        try:
+            return (self._phone.spec.directory / path.removeprefix("/")).read_text("utf-8", "replace").strip()
+        except OSError:
+            return ""
 
     def _watch(self) -> None:
         directory = self._phone.spec.directory
@@ -85,7 +112,8 @@ class Userland:
 
     def _on_set(self, path: str) -> None:
         """Root wrote a file below /sys: the kernel takes it, or the file says again what it said."""
-        text = (self._phone.spec.directory / path.removeprefix("/")).read_text("utf-8", "replace").strip()
+        text = self._text(path)
+        self._hearing = path
         changes: dict[str, object] = {}
         if path in _SWITCHES and text in {"0", "1"}:
             changes[_SWITCHES[path]] = text == "1"
@@ -93,3 +121,4 @@ class Userland:
             changes["knobs"] = {**self._phone.state().knobs, path: text}
         self._phone.set_state(**changes)
         self._phone.refresh()  # when nothing changed, too
+        self._hearing = ""

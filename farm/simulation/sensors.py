@@ -15,7 +15,7 @@ from farm.simulation import clocks
 from farm.simulation.battery import battery_text, power_supply_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from farm.simulation.profiles import Profile, ThermalZone
@@ -69,16 +69,21 @@ def write_links(phone_directory: Path, profile: Profile) -> None:
 
 
 def apply_state(
-    phone_directory: Path, profile: Profile, state: PhoneState, captured: Mapping[str, str] | None = None
+    phone_directory: Path,
+    profile: Profile,
+    state: PhoneState,
+    captured: Mapping[str, str] | None = None,
+    leave: Collection[str] = (),
 ) -> None:
     """Write what changed with the state; a reader on the phone sees each file whole, old or new.
 
-    `captured` files, by their path under the phone's directory, say what they say instead.
+    `captured` files, by their path under the phone's directory, say what they say instead; those to `leave` stay.
 
     Raises:
         OSError: the phone's directory cannot be written.
     """
-    write_files(phone_directory, render(profile, state) | dict(captured or {}))
+    files = render(profile, state) | dict(captured or {})
+    write_files(phone_directory, {name: text for name, text in files.items() if name not in leave})
 
 
 def write_files(phone_directory: Path, files: Mapping[str, str]) -> None:
