@@ -10,6 +10,7 @@ import psutil
 from benchmarks.harness import Context, Figure
 from benchmarks.whole_farm import PROFILES, Journal
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+from farm.core.device import LIFE_EVENTS
 
 SIZES = (30, 100)
 IDLE_S = 20.0  # two rounds of probes, which are spread evenly
@@ -88,7 +89,7 @@ def all_ready(farm: VirtualFarm, seq: int, size: int) -> float:
     """When the last of `size` phones became ready, Unix seconds."""
     ready: set[str] = set()
     for event in Journal(farm).after(seq, READY_LIMIT_S):
-        if event.kind.startswith("device.") and event.kind != "device.pushing":
+        if event.kind in LIFE_EVENTS:
             (ready.add if event.kind == "device.ready" else ready.discard)(event.subject)
         if len(ready) == size:
             return event.at

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from farm.cli.virtual_farm import VirtualFarm
+from farm.core.device import LIFE_EVENTS
 from farm.core.errors import HostError
 
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
@@ -82,7 +83,7 @@ class Journal:
             for event in events:
                 if event.device != device:
                     continue
-                if event.kind.startswith("device.") and event.kind != "device.pushing":
+                if event.kind in LIFE_EVENTS:
                     ready = event.kind == "device.ready"
                 elif event.kind in ("lease.granted", "lease.released"):
                     held = event.kind == "lease.granted"

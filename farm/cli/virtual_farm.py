@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.cli.context import step_of
 from farm.control.client import ControlClient
+from farm.core.device import LIFE_EVENTS
 from farm.core.errors import HostError, UserError
 from farm.core.events import EPOCH_SHIFT
 
@@ -143,6 +144,7 @@ class VirtualFarm:
             for event in self.events(began):
                 if event["kind"].startswith("device."):
                     tell(f"  {event['subject']}: {step_of(event)}")
+                if event["kind"] in LIFE_EVENTS:
                     (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
                 if len(ready) >= count:
                     return

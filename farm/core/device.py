@@ -30,6 +30,9 @@ class Life(StrEnum):
     GONE = "gone"
 
 
+LIFE_EVENTS = frozenset(f"device.{life}" for life in Life)  # other events of a device move it nowhere
+
+
 class Service(StrEnum):
     """What operators decided."""
 
