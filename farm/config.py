@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from farm.core.attribution import parse_place
+from farm.core.battery_care import BatteryConfig
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.health import ThrottleStatus
@@ -163,6 +164,7 @@ class FarmConfig:
     gates: GatesConfig = GatesConfig()
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
+    battery: BatteryConfig = field(default_factory=BatteryConfig)
     quiesce: QuiesceConfig = field(default_factory=QuiesceConfig)
     power: PowerConfig = field(default_factory=PowerConfig)
     usb: UsbConfig = field(default_factory=UsbConfig)
@@ -336,6 +338,8 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
         raise ConfigError(f"{origin}: recovery: budgets count from 0")
     _check_heat(config.heat, origin)
     _check_health(config.health, origin)
+    if not 0 <= config.battery.low_percent < config.battery.high_percent <= 100:
+        raise ConfigError(f"{origin}: battery: low_percent must be below high_percent", hint="0 to 100")
     _check_usb(config, origin)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli.battery import print_battery
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, tell, write_file
 from farm.cli.status import print_devices
 from farm.control.client import ControlClient
@@ -50,7 +51,7 @@ def show(name: Name, json: JsonFlag = False) -> None:
 
 def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What a person wants to know of a device, with where each fact of its hardware comes from."""
-    for name in ("name", "serial", "state", "reason", "pool", "holder", "bundle", "since"):
+    for name in ("name", "serial", "state", "reason", "pool", "usb", "holder", "bundle", "since"):
         if device[name]:
             yield name, str(device[name])
     if device["temperature_c"] is not None:
@@ -238,6 +239,16 @@ def install(name: Name, package: Annotated[Path, typer.Argument(help="An .apk fi
     with connect() as client:
         client.call("device.install", device=name, package=client.put_artifact(package), name=package.name)
     tell(f"installed {package.name} on {name}")
+
+
+@app.command()
+def battery(name: Name, json: JsonFlag = False) -> None:
+    """A phone's battery now and day by day: charge, temperature, wear."""
+    answer = call("device.battery", device=name)
+    if json:
+        print_json(answer)
+    else:
+        print_battery(answer)
 
 
 @app.command("adb")

@@ -59,6 +59,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "gpu": identity.gpu.model if identity else "",
         "temperature_c": view.temperature_c,
         "battery_percent": view.battery_percent,
+        "usb": view.place.path if view.place else "",
         "holder": holder,
         "aliases": list(view.aliases),
         "bundle": view.bundle,

@@ -10,6 +10,7 @@ from farm import __version__
 from farm.adb.tools import PhoneTools
 from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig
+from farm.control.battery_verbs import BatteryVerbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.care_verbs import CareVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
@@ -75,7 +76,7 @@ async def open_job_door(
     host = Host(
         workers.artifacts, store, database, config.store.max_mb * MB, run_as.name, config.state_dir, run_as.blocked
     )
-    DoctorVerbs(host).register(control)
+    DoctorVerbs(host, phones.look_at_usb).register(control)
     streams = JobStreams(store, memory.events, memory.history, memory.logs, sharing.dispatcher.lives)
     jobs = JobVerbs(sharing.dispatcher, store, streams, leasing)
     jobs.register(control)
@@ -94,6 +95,7 @@ async def open_job_door(
     PersonalLeaseVerbs(sharing.personal).register(control)
     RecordsVerbs(store.record_sets, workers.artifacts).register(control)
     HistoryVerbs(store.measurements).register(control)
+    BatteryVerbs(fleet).register(control)
     StoreVerbs(store, memory.where, memory.retention).register(control)
     TunnelVerbs(fleet, phones.tunnels).register(control)
     tools = PhoneTools(config.adb_socket)

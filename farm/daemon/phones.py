@@ -15,9 +15,12 @@ from farm.adb.server import AdbServer
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher
 from farm.config import AdbConfig, FarmConfig
+from farm.control.doctor_verbs import Finding
 from farm.control.runtime_folder import group_to_let_in
+from farm.control.usb_doctor import usb_findings
 from farm.core.adoption import rules_of
 from farm.core.health_rules import DISTURBING
+from farm.core.power_policy import PowerConfig
 from farm.daemon.memory import Memory
 from farm.daemon.problems import Problems
 from farm.fleet.aliases import Aliases
@@ -42,6 +45,8 @@ class Phones:
     aliases: Aliases
     tunnels: TunnelKeeper
     gates: Gates
+    power: PowerConfig
+    switches: Switchboard
 
     async def look(self, serial: str) -> dict[str, Any]:
         """A phone's condition (fields of farm.measure.conditions.Moment): its own, its hub's, what probes found wrong.
@@ -53,6 +58,10 @@ class Phones:
         moment, view = await read_conditions(self.client, serial), self.fleet.view(serial)
         disturbed = "; ".join(each.what for each in view.findings if each.kind in DISTURBING)
         return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}
+
+    async def look_at_usb(self) -> list[Finding]:
+        """What `farm doctor` should say of hubs, places and permissions."""
+        return await usb_findings(self.power, self.switches, self.fleet.views(), self.watcher.devices or ())
 
 
 async def open_phones(
@@ -81,19 +90,33 @@ async def open_phones(
         own_version=binary.version if binary else 0,
         on_news=problems.of_adb(memory.events),
     )
-    gates = Gates(config.heat)
-    store, care = memory.store, CareConfig(config.recovery.per_day(), Switchboard(config.power))
+    gates, switches = Gates(config.heat), Switchboard(config.power)
+    store, care = memory.store, CareConfig(config.recovery.per_day(), switches)
     topology = Topology(config.usb.places, Path(config.usb.sysfs))
     rules = FleetConfig(
-        rules_of(config.adopt), config.probe, gates=gates, health=config.health, care=care, topology=topology
+        rules_of(config.adopt),
+        config.probe,
+        gates=gates,
+        health=config.health,
+        battery=config.battery,
+        care=care,
+        topology=topology,
     )
     fleet = Fleet(
-        client, watcher, toolchains, checker, store.devices, memory.events, rules, recoveries=store.recoveries
+        client,
+        watcher,
+        toolchains,
+        checker,
+        store.devices,
+        memory.events,
+        rules,
+        recoveries=store.recoveries,
+        batteries=store.batteries,
     )
     problems.sources.append(fleet.usb_faults.problems)
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
-    return Phones(client, watcher, fleet, aliases, tunnels, gates)
+    return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches)
 
 
 async def _adb_of(config: AdbConfig) -> AdbBinary | None:

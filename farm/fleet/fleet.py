@@ -16,6 +16,7 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
+from farm.core.battery_care import BatteryConfig
 from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import NoSuchDeviceError
 from farm.core.events import EventLog
@@ -26,6 +27,7 @@ from farm.core.selector import Selector
 from farm.core.sensors import ProbeConfig
 from farm.fleet.agent import Agent
 from farm.fleet.agents import find_agent, log_failure, part, require_adopted, require_reachable
+from farm.fleet.battery_care import BatteryBook, BatteryCare, BatteryLook
 from farm.fleet.board import Board
 from farm.fleet.care import Care, CareConfig
 from farm.fleet.checker import Checker
@@ -58,6 +60,7 @@ class FleetConfig:
     care: CareConfig = field(default_factory=CareConfig)
     topology: Topology = field(default_factory=Topology)
     health: HealthConfig = field(default_factory=HealthConfig)
+    battery: BatteryConfig = field(default_factory=BatteryConfig)
 
 
 class Fleet:
@@ -74,6 +77,7 @@ class Fleet:
         config: FleetConfig,
         *,
         recoveries: RecoveryBook | None = None,
+        batteries: BatteryBook | None = None,
     ) -> None:
         self._client = client
         self._watcher = watcher
@@ -89,7 +93,8 @@ class Fleet:
             policies=config.probe.model,
             held=lambda name: config.gates.holds(name),  # noqa: PLW0108 (it is set later)
         )
-        self.findings = Findings(config.health, events)
+        self.batteries = BatteryCare(client, events, config.battery, config.health, config.probe.every_s, batteries)
+        self.findings = Findings(config.health, events, self.batteries.findings)
         self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
         self.quiet = Quieting(client, self._find)
         self._means = Means(
@@ -119,6 +124,7 @@ class Fleet:
                 group.create_task(self.probes.run(), name="fleet probes")
                 group.create_task(self._board.run(), name="fleet gates")
                 group.create_task(self._sanity.run(), name="fleet checks")
+                group.create_task(self.batteries.run(self._agents.values), name="fleet batteries")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()
@@ -159,6 +165,14 @@ class Fleet:
             NoSuchDeviceError: there is none; the hint names the nearest.
         """
         return self._board.view(self._find(name).serial)
+
+    def battery(self, name: str) -> BatteryLook:
+        """What is known of one device's battery.
+
+        Raises:
+            NoSuchDeviceError: there is none; the hint names the nearest.
+        """
+        return self.batteries.look(self._find(name))
 
     def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
         """Bundle hash -> names of the devices that have or get it. May be called from any thread."""
@@ -284,6 +298,7 @@ class Fleet:
     async def _give_back(self, agent: Agent, *, clean: bool) -> None:
         if clean:
             require_reachable(agent)
+        await self.batteries.allow(agent)
         agent.tell(m.Unadopted(clean))
         agent.server = None
         try:
@@ -386,6 +401,7 @@ class Fleet:
             del self._agents[old.serial]
             self._board.move_away(old.serial)
             self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
+            self._spawn(self.batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
             self.care.log.moved(old.serial, agent.serial)
             agent.inherit(former, old.name)
             agent.tell(m.ServiceChanged(Service(old.service)))

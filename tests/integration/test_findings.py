@@ -10,6 +10,8 @@ PHONE = "virtual-1"  # its name in the lab
 CONFIG = """
 [probe]
 every_s = 0.2
+[battery]
+window = "phone"
 """
 
 
@@ -69,6 +71,23 @@ def test_a_hot_battery_comes_back_when_it_has_cooled(farm, name):
     assert "battery is too hot" in row(farm)["reason"]
     farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="good")
     story.until("device.ready", subject=name)
+
+
+def test_charging_stops_at_the_top_of_the_window_and_goes_on_at_its_bottom(farm, name):
+    story = Story(farm)
+    farm.lab.fault(PHONE, "battery", level=30, charging=True)
+    until(lambda: row(farm)["battery_percent"] == 30)
+    story.read()
+    farm.lab.fault(PHONE, "battery", level=81, charging=True)
+    held = story.until("battery.held", subject=name)
+    assert held["data"] == {"percent": 81, "node": "/sys/class/power_supply/battery/charging_enabled"}
+    answer = farm.client.call("device.battery", device=name)
+    assert answer["battery"]["status"] in {"not-charging", "charging"}
+    assert answer["days"][-1]["percent_max"] >= 81
+    assert "held back by" in farm.farm("device", "battery", name).stdout
+    farm.lab.fault(PHONE, "battery", level=40, charging=True)
+    story.until("battery.charges", subject=name)
+    assert farm.client.call("device.battery", device=name)["held"] == ""
 
 
 def test_a_trace_is_recorded_shown_and_played(farm, name, tmp_path):
