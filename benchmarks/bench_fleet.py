@@ -106,7 +106,7 @@ def measure_idle(farm: VirtualFarm) -> Idle:
     begun = time.monotonic()
     time.sleep(IDLE_S)
     seconds = time.monotonic() - begun
-    used = [cpu_s(process) - cpu_s for process, cpu_s in zip((daemon, *adb), before, strict=True)]
+    used = [cpu_s(process) - spent for process, spent in zip((daemon, *adb), before, strict=True)]
     return Idle(
         100 * used[0] / seconds,
         daemon.memory_info().rss / 1e6,
