@@ -52,11 +52,12 @@ _RELEASE = "farm device release NAME, once it is understood"
 def mend(state: DeviceState, ailment: Ailment | None, reason: str, hint: str, now: float, around: Around) -> Decision:
     """Something is wrong: take the next rung against it; without one, wait and try again.
 
-    `ailment` None: it is not the phone's fault, or adb's list will tell; waiting is all there is to do.
+    `ailment` None: it is not the phone's fault, or adb's list will tell; waiting is all there is to do. So it is with a
+    stranger's phone.
     """
     climb = state.climb.end(Outcome.FAILED, reason, now)
     failed = replace(state, failures=state.failures + 1, trouble=reason, hint=hint, climb=climb)
-    if ailment is None or (ailment is Ailment.MUTE and failed.failures < MUTE_TRIES):
+    if ailment is None or not state.adopted or (ailment is Ailment.MUTE and failed.failures < MUTE_TRIES):
         return back_off(failed, reason, hint)
     choice = next_rung(climb, ailment, now, around, proven=_proven(state))
     if choice.rung is Rung.QUARANTINE:
@@ -75,13 +76,13 @@ def _take(state: DeviceState, rung: Rung, ailment: Ailment) -> Decision:
     provisioned = taken.life in SERVING and taken.identified and bool(taken.bundle)
     at_once = provisioned and (taken.failures <= IMMEDIATE_RESTARTS or ailment is Ailment.WRONG)
     match rung:
-        case Rung.REAP:
+        case Rung.REAP if provisioned:
             return reap(taken)
         case Rung.RESTART if at_once:
             return work(taken, Life.STARTING)
         case Rung.REPUSH if at_once and ailment is Ailment.WRONG:
             return work(taken, Life.PROVISIONING)
-        case Rung.RESTART | Rung.REPUSH:
+        case Rung.REAP | Rung.RESTART | Rung.REPUSH:
             return back_off(taken, taken.trouble, taken.hint)
         case Rung.RECONNECT:
             return work(replace(taken, follow=0), Life.RECOVERING, Reconnect)
@@ -182,6 +183,8 @@ def _waited(state: DeviceState, now: float, around: Around) -> Decision:
         trouble = f"{cause}; {late}"
     if state.life is Life.GONE:
         return rest(state, Life.GONE, trouble, "look at the phone: is it on, and its cable in?"), ()
+    if not state.adopted or state.quarantine is not None:  # since the wait began
+        return rest(state, state.life, trouble, state.hint or _BY_HAND), ()
     ailment = Ailment.UNAUTHORIZED if state.life is Life.UNAUTHORIZED else Ailment.OFFLINE
     choice = next_rung(state.climb, ailment, now, around)
     skipped = replace(state, climb=replace(state.climb, skipped=choice.skipped))

@@ -197,6 +197,11 @@ class RandomLife(RuleBasedStateMachine):
             assert state.climb.under_way is None
 
     @invariant()
+    def strangers_are_left_alone(self) -> None:
+        state = self.machine.state
+        assert state.adopted or state.climb.under_way is None
+
+    @invariant()
     def no_budget_is_exceeded(self) -> None:
         for rung, budget in PER_DAY.items():
             assert sum(taken is rung and at > self.now - DAY_S for taken, at in self.taken) <= budget

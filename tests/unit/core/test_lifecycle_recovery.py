@@ -173,6 +173,15 @@ def test_strangers_and_bootloaders_are_left_alone(mendable: bool) -> None:
     assert story.tell(m.Listed(m.Link.OFFLINE, "why", "do", mendable=mendable)) == ()
 
 
+def test_a_strangers_silence_is_waited_out() -> None:
+    story = Story()
+    story.tell(USABLE)
+    for _ in range(5):
+        told = story.tell(m.IdentifyFailed(story.number, "it did not answer", ailment=Ailment.MUTE))
+        assert isinstance(told[0], m.BackOff)
+        story.tell(m.BackedOff(story.number))
+
+
 def test_an_unplugged_phone_costs_no_rung() -> None:
     story = Story().until_ready()
     for _ in range(50):
@@ -183,7 +192,8 @@ def test_an_unplugged_phone_costs_no_rung() -> None:
 
 
 def test_a_mute_phone_is_reconnected_after_a_second_silence() -> None:
-    story = Story()
+    story = Story().until_ready()
+    story.tell(m.Unlisted())
     story.tell(USABLE)
     silence = "it did not answer"
     assert isinstance(story.tell(m.IdentifyFailed(story.number, silence, ailment=Ailment.MUTE))[0], m.BackOff)
