@@ -23,9 +23,8 @@ from farm.core.attribution import parse_place
 from farm.core.battery_care import BatteryConfig
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
-from farm.core.health import ThrottleStatus
 from farm.core.health_rules import HealthConfig
-from farm.core.heat_policy import HeatConfig, HeatLimits
+from farm.core.heat_policy import HeatConfig, mistake
 from farm.core.limits import MAX_PRIORITY
 from farm.core.power_policy import PowerConfig, UsbConfig
 from farm.core.quiesce import QuiesceConfig
@@ -37,7 +36,6 @@ ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.
 ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET"})
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
-LEAST_LIMIT_C, MOST_LIMIT_C = 10.0, 200.0  # below, a phone in a room is always closed; above, nothing works any more
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 
 
@@ -336,7 +334,8 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
     if min(config.recovery.per_day().values()) < 0:
         raise ConfigError(f"{origin}: recovery: budgets count from 0")
-    _check_heat(config.heat, origin)
+    if (wrong := mistake(config.heat)) is not None:
+        raise ConfigError(f"{origin}: {wrong[0]}", hint=wrong[1])
     _check_health(config.health, origin)
     if not 0 <= config.battery.low_percent < config.battery.high_percent <= 100:
         raise ConfigError(f"{origin}: battery: low_percent must be below high_percent", hint="0 to 100")
@@ -368,29 +367,6 @@ def _check_health(health: HealthConfig, origin: str) -> None:
             raise ConfigError(f"{origin}: health.{each.name}: {amount} is no amount", hint="0 or more")
     if health.clock_share > 1:
         raise ConfigError(f"{origin}: health.clock_share: {health.clock_share} is no share", hint="0 to 1")
-
-
-def _check_heat(heat: HeatConfig, origin: str) -> None:
-    waits = {each: getattr(heat, each) for each in ("margin_c", "core_margin_c", "cool_for_s", "stale_s")}
-    for name, amount in waits.items():
-        if not 0 <= amount < math.inf:
-            raise ConfigError(f"{origin}: heat.{name}: {amount} is no amount", hint="0 or more")
-    tables = {"heat": heat} | {f'heat.model."{name}"': each for name, each in heat.model.items()}
-    for where, table in tables.items():
-        for name in ("hard", "interactive", "bench", "tune"):
-            limits: HeatLimits = getattr(table, name)
-            for key in ("skin_c", "cpu_c", "gpu_c", "battery_c"):
-                limit = getattr(limits, key)
-                if limit is not None and not LEAST_LIMIT_C <= limit <= MOST_LIMIT_C:
-                    raise ConfigError(
-                        f"{origin}: {where}.{name}.{key}: {limit} °C is no limit for a phone",
-                        hint=f"{LEAST_LIMIT_C:g} to {MOST_LIMIT_C:g}; the highest means no limit",
-                    )
-            if limits.throttle is not None and not 0 <= limits.throttle <= max(ThrottleStatus):
-                raise ConfigError(
-                    f"{origin}: {where}.{name}.throttle: {limits.throttle} is no thermal status",
-                    hint="the highest that is let in: 0 none, 1 light, 2 moderate, 3 severe ... 6 shutdown",
-                )
 
 
 def _check_selectors(config: FarmConfig, origin: str) -> None:
