@@ -6,7 +6,7 @@ import asyncio
 import os
 import pwd
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,8 +56,9 @@ class Host:
 class DoctorVerbs:
     """The one verb."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, look_at_usb: Callable[[], Awaitable[Sequence[Finding]]] | None = None) -> None:
         self._host = host
+        self._look_at_usb = look_at_usb
 
     def register(self, server: ControlServer) -> None:
         """Add the verb to the door."""
@@ -66,7 +67,10 @@ class DoctorVerbs:
     async def doctor(self, call: ControlCall) -> Mapping[str, Any]:
         """Look at everything."""
         read_fields(call, Nothing)
-        return {"findings": [asdict(finding) for finding in await asyncio.to_thread(look, self._host)]}
+        findings = [*await asyncio.to_thread(look, self._host)]
+        if self._look_at_usb is not None:
+            findings += await self._look_at_usb()
+        return {"findings": [asdict(finding) for finding in findings]}
 
 
 def look(host: Host) -> Sequence[Finding]:
