@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from farm.adb.client import AdbClient
@@ -26,7 +26,7 @@ from farm.core.lifecycle import DeviceState
 from farm.core.selector import Selector
 from farm.core.sensors import ProbeConfig
 from farm.fleet.agent import Agent
-from farm.fleet.agents import find_agent, log_failure, part, require_adopted, require_reachable
+from farm.fleet.agents import find_agent, log_failure
 from farm.fleet.battery_care import BatteryBook, BatteryCare, BatteryLook
 from farm.fleet.board import Board
 from farm.fleet.care import Care, CareConfig
@@ -34,8 +34,9 @@ from farm.fleet.checker import Checker
 from farm.fleet.findings import Findings
 from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
-from farm.fleet.links import Watcher, alone, listed, part_from_network
+from farm.fleet.links import Watcher, alone, listed
 from farm.fleet.means import BundleSource, Means
+from farm.fleet.orders import Orders
 from farm.fleet.probe.read import READ_TIMEOUT_S
 from farm.fleet.probe_round import ProbeRound
 from farm.fleet.quiesce import Quieting
@@ -45,8 +46,6 @@ from farm.fleet.sanity import Sanity
 from farm.fleet.traces import note
 from farm.fleet.usb import Topology
 from farm.fleet.usb_faults import UsbFaults
-from farm.store.changes import to_its_end
-from farm.store.records import DeviceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class FleetConfig:
     battery: BatteryConfig = field(default_factory=BatteryConfig)
 
 
-class Fleet:
+class Fleet(Orders):
     """Every device adb lists or the farm remembers."""
 
     def __init__(
@@ -231,84 +230,6 @@ class Fleet:
         for agent in tuple(self._agents.values()):
             agent.tell(m.BundlesChanged())
 
-    # -- orders --
-
-    @to_its_end
-    async def adopt(self, name: str, *, pool: str = "", rename: str = "") -> DeviceView:
-        """Take a device into the farm; its provisioning begins.
-
-        Raises:
-            NoSuchDeviceError, UserError: there is none, or the new name is taken or no name.
-        """
-        async with self._order(name) as agent:
-            record = replace(self._record_of(agent), name=agent.name, adopted=True)
-            taken = self._board.taken(agent.serial)
-            await self._keep(agent, self._registry.edited(record, taken, rename or None, pool or None))
-            agent.tell(m.Adopted())
-            return self._board.view(agent.serial)
-
-    @to_its_end
-    async def change(
-        self, name: str, *, rename: str | None = None, pool: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> DeviceView:
-        """Change a device's name, pool or hand-set labels (an empty value removes a label).
-
-        Raises:
-            NoSuchDeviceError, UserError: there is none, the new name is taken or no name, or a label is not for people.
-        """
-        async with self._order(name) as agent:
-            record, taken = self._record_of(agent), self._board.taken(agent.serial)
-            await self._keep(agent, self._registry.edited(record, taken, rename, pool, labels or {}))
-            return self._board.view(agent.serial)
-
-    @to_its_end
-    async def set_service(self, name: str, service: Service) -> DeviceView:
-        """Drain, maintain or put back into service; the last also releases a quarantined device.
-
-        Raises:
-            NoSuchDeviceError, UserError: there is none, or it is not adopted.
-        """
-        async with self._order(name) as agent:
-            require_adopted(agent)
-            await self._keep(agent, replace(self._record_of(agent), service=service.value))
-            agent.tell(m.ServiceChanged(service))
-            if service is Service.IN:
-                agent.tell(m.Released())
-            return self._board.view(agent.serial)
-
-    @to_its_end
-    async def add_network(self, address: str) -> str:
-        """Keep a network phone connected for ever; returns the serial it will be listed under."""
-        serial = self._watcher.add_network(address)
-        if serial not in self._agents:
-            self._new_agent(serial)
-        async with self._order(serial) as agent:
-            await self._keep(agent, replace(self._record_of(agent), address=serial))
-        return serial
-
-    async def forget(self, name: str, *, clean: bool = False) -> None:
-        """Give a device back: its server ends, with `clean` everything of ours goes, and its record too.
-
-        Raises:
-            PhoneError: it cannot be cleaned now (not connected, or the phone refused); it is still adopted.
-        """
-        async with self._order(name) as agent:
-            await self._give_back(agent, clean=clean)
-
-    async def _give_back(self, agent: Agent, *, clean: bool) -> None:
-        if clean:
-            require_reachable(agent)
-        await self.batteries.allow(agent)
-        agent.tell(m.Unadopted(clean))
-        agent.server = None
-        try:
-            await part(agent, clean=clean)
-            await self._let_go(agent)
-        finally:
-            record = self._registry.get(agent.serial)
-            if record is not None and record.adopted:  # it did not work: what farm does must agree with its record
-                agent.tell(m.Adopted())
-
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
         """Replace the keys set by hand (farm.fleet.aliases)."""
         self._registry.set_aliases(aliases)
@@ -409,44 +330,6 @@ class Fleet:
 
     def _find(self, name: str) -> Agent:
         return find_agent(self._agents, name)
-
-    def _record_of(self, agent: Agent) -> DeviceRecord:
-        hardware_serial = agent.identity.hardware_serial if agent.identity else ""
-        return self._registry.get(agent.serial) or DeviceRecord(agent.serial, agent.name, hardware_serial)
-
-    @asynccontextmanager
-    async def _order(self, name: str) -> AsyncIterator[Agent]:
-        """The device of an order, when the order before is done: what is read of it holds until this one is kept."""
-        agent = self._find(name)
-        async with agent.orders:
-            if self._agents.get(agent.serial) is not agent:
-                raise NoSuchDeviceError(f"{agent.name} was forgotten meanwhile", hint="see `farm device list`")
-            yield agent
-
-    async def _keep(self, agent: Agent, record: DeviceRecord) -> None:
-        """Everybody believes the record before it is written: nobody else takes its name meanwhile."""
-        former = agent.name
-
-        def believe() -> None:
-            known = self._registry.get(agent.serial)
-            agent.name = known.name if known else former
-            if agent.name != former:
-                agent.tell(m.BundleWanted(""))  # nobody who borrowed it knows it by its new name
-            self.changed(agent)
-
-        await self._registry.save(record, believe)
-
-    @to_its_end
-    async def _let_go(self, agent: Agent) -> None:
-        """Forget an agent's record, and the agent itself when adb does not list it."""
-        if (record := self._registry.get(agent.serial)) is not None:
-            await self._registry.forget(agent.serial)
-            if record.address:
-                await part_from_network(self._client, self._watcher, record.address)
-        if agent.state.life is Life.GONE:
-            await self._drop(agent)
-        else:
-            self.changed(agent)
 
     def _spawn(self, what: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(what, name=name)
