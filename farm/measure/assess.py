@@ -196,7 +196,8 @@ def _reference(found: Assessment) -> Iterator[Reason]:
 
 
 def _offset(offset: float) -> Iterator[Reason]:
-    times = max(1 + offset, 1 / (1 + offset))
+    share = max(1 + offset, 1e-9)  # an offset of -1 is a clock that says nothing took any time
+    times = max(share, 1 / share)
     if times > 1 + MOST_OFFSET:
         far = times > 1 + REJECTED_OFFSET
         said = (
