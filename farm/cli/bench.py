@@ -59,6 +59,7 @@ def bench(
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also time each operator by itself.")] = False,
     quiet_hub: work.QuietHub = False,
+    quiesce: work.Quiesce = None,
     require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = Require.ANY,
     target: m.Target = "cpu",
     precision: m.PrecisionOption = m.Precision.FLOAT32,
@@ -86,7 +87,7 @@ def bench(
     options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
     options |= m.model_options(target, precision, shape, dtype, records)
     measuring = {"half_width": half_width, "measure_s": measure_s, "remeasure": remeasure, "profile": profile}
-    options["quiet_hub"] = quiet_hub
+    options |= {"quiet_hub": quiet_hub, "quiesce": quiesce}
     work.checked(model)
     given.phones_only(on, "bench")
     if profile and given.is_package(model):

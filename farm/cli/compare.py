@@ -38,6 +38,7 @@ def compare(
     min_effect: Annotated[float, typer.Option(min=0, max=0.5, help="Smaller differences are none.")] = MIN_EFFECT,
     measure_s: Annotated[float, typer.Option("--measure", min=0.1, max=3600, help="At most so long, seconds.")] = 60.0,
     quiet_hub: work.QuietHub = False,
+    quiesce: work.Quiesce = None,
     target: m.Target = "cpu",
     precision: m.PrecisionOption = m.Precision.FLOAT32,
     records: m.Records = None,
@@ -80,7 +81,7 @@ def compare(
         options |= m.model_options(target, precision, shape, dtype, records)
         options |= {"target_b": target_b, "precision_b": precision_b and precision_b.value, "records_b": records_b}
         options |= {"min_effect": min_effect, "measure_s": measure_s, "bundle": bundle, "bundle_b": bundle_b}
-        options["quiet_hub"] = quiet_hub
+        options |= {"quiet_hub": quiet_hub, "quiesce": quiesce}
         spec = farm.compare_spec(a, b or a, inputs=inputs, **options)
         submitted = work.carried_out(farm, spec, detach=detach or hold, json=json)
         outcomes = farm.wait(submitted)

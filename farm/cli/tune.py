@@ -66,6 +66,7 @@ def tune(
         Path | None, typer.Option("--output", "-o", help="Write the tuned package, PACKAGE.farm.tar.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the tuning curve into this .svg.")] = None,
+    quiesce: work.Quiesce = None,
     priority: work.Priority = work.PRIORITY,
     deadline: work.Deadline = None,
     max_attempts: work.Attempts = work.MAX_TRIES,
@@ -103,10 +104,11 @@ def tune(
     if on == HOST:
         from farm.cli.tune_host import tune_here
 
-        given.nothing_is_queued({**options, "detach": detach, "timeout_s": None})  # a search ends by its time here, too
-
+        # A search ends by its time here, too.
+        given.nothing_is_queued({**options, "detach": detach, "timeout_s": None, "quiesce": quiesce})
         tune_here(model, chosen, options, prior, output=output, plot=plot, json=json)
         return
+    options["quiesce"] = quiesce
     with work.client() as farm:
         spec = farm.tune_spec(model, prior=prior, **options, **chosen)
         live = Live(tty=sys.stderr.isatty())

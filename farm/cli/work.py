@@ -37,6 +37,12 @@ Deadline = Annotated[str | None, typer.Option(help="Give up unless it has ended 
 Attempts = Annotated[int, typer.Option("--max-attempts", min=1, max=MAX_ATTEMPTS, help="Tries at most.")]
 After = Annotated[list[str] | None, typer.Option(help="A job or array that must be done first. Repeatable.")]
 Hold = Annotated[bool, typer.Option("--hold", help="Wait for `farm job resume`; implies --detach.")]
+Quiesce = Annotated[
+    str | None,
+    typer.Option(
+        "--quiesce", metavar="LEVEL", help="How quiet the phone is made: off, gentle, full.", show_default=False
+    ),
+]
 QuietHub = Annotated[bool, typer.Option("--quiet-hub", help="Wait while another phone on the same hub is leased.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Print the jobs' ids and do not wait.")]
 

@@ -60,6 +60,7 @@ class BenchOptions(ModelOptions, total=False):
     remeasure: int
     profile: bool
     quiet_hub: bool
+    quiesce: Literal["off", "gentle", "full"] | None
 
 
 class CompareOptions(ModelOptions, total=False):
@@ -71,6 +72,7 @@ class CompareOptions(ModelOptions, total=False):
     min_effect: float
     measure_s: float
     quiet_hub: bool
+    quiesce: Literal["off", "gentle", "full"] | None
 
 
 class TuneOptions(ModelOptions, total=False):
@@ -80,6 +82,7 @@ class TuneOptions(ModelOptions, total=False):
     cost_model: Literal["xgb", "random"]
     seed: int
     candidate_timeout_s: float
+    quiesce: Literal["off", "gentle", "full"] | None
 
 
 class RunOptions(ModelOptions, total=False):

@@ -110,16 +110,8 @@ async def measured(
         await host.quiet.end()
     phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
     tvm = report["versions"].get("apache-tvm", "")
-    certificate = {
-        **report["certificate"],
-        **phone,
-        "tvm": tvm,
-        "epoch": epoch_of(running.view),
-        "quiesce": host.quiet.to_wire(),
-    }
-    if pinned := certificate["quiesce"]["pinned"]:
-        said = f"clocks pinned at their highest ({', '.join(pinned)}); heat still lowers them"
-        certificate["notes"] = [*certificate.get("notes", ()), said]
+    certificate = {**report["certificate"], **phone, "tvm": tvm, "epoch": epoch_of(running.view)}
+    certificate |= {"quiesce": host.quiet.to_wire(), "notes": [*certificate.get("notes", ()), *host.quiet.notes()]}
     return {**report, "certificate": certificate}
 
 

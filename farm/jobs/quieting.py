@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from farm.core.errors import FarmError
-from farm.core.quiesce import Level, QuiesceConfig, Quiet, not_quiet
+from farm.core.quiesce import Level, QuiesceConfig, Quiet, describe, not_quiet
 from farm.fleet.quiesce import Restored
 from farm.jobs.executor import Running
 
@@ -89,5 +89,12 @@ class QuietLease:
             leases.changed_phone(self._lease, changed=False)
 
     def to_wire(self) -> Mapping[str, Any]:
-        """What was in force, for the certificate; `asked`: the job's own option said so."""
-        return {**self._told, "asked": self._asked}
+        """What was in force, for the certificate."""
+        return self._told
+
+    def notes(self) -> list[str]:
+        """What people should read beside the number: all of it, if the job asked for a level; pinned clocks anyway."""
+        told = [describe(self._told)] if self._asked else []
+        if pinned := self._told["pinned"]:
+            told.append(f"clocks pinned at their highest: {', '.join(pinned)}; heat still lowers them")
+        return told
