@@ -89,24 +89,18 @@ class ModelHealth:
 class HealthConfig:
     """`[health]`: from which figures on something is wrong, and how often a phone's arithmetic is checked."""
 
-    check_every_h: float = (
-        6.0  # golden kernels on an idle phone; 0: never. They take 0.1 s, a GPU fails silently for days
-    )
+    check_every_h: float = 6.0  # golden kernels on an idle phone, 0.1 s each time; 0: never
     data_full_mb: int = 200  # quarantine: a runtime is 100 MB, a model with its inputs as much again
-    data_low_mb: int = 1000  # warning: Android itself warns at 500 MB and then refuses updates
-    memory_low_mb: int = 250  # available; Android's low-memory killer ends cached apps there, then whatever it finds
-    battery_hot_c: float = 55.0  # quarantine: cells are specified to 60 °C while discharged; leases end at [heat] hard
+    data_low_mb: int = 1000  # warning: Android itself warns at 500 MB
+    memory_low_mb: int = 250  # available; Android's low-memory killer ends cached apps there, then what it finds
+    battery_hot_c: float = 55.0  # quarantine: cells are made for up to 60 °C; leases end at [heat] hard
     battery_cold_c: float = 0.0  # charging below 0 °C plates lithium
-    battery_margin_c: float = 8.0  # so far below `battery_hot_c` it must fall again: warm enough to swell is no cure
-    battery_high_mv: int = 4550  # one cell; the highest charging voltage of phones on sale is 4.53 V
-    worn_percent: int = (
-        65  # of the design capacity: makers call 80 % the end of a battery's life, a lab can wait a little
-    )
+    battery_margin_c: float = 8.0  # so far below `battery_hot_c` it must fall again
+    worn_percent: int = 65  # of the design capacity: makers call 80 % the end, a lab can wait a little
     worn_cycles: int = 1200  # makers promise 80 % after 500 to 1600
-    clock_share: float = 0.7  # of its highest: a cluster allowed less than that is not the phone that was bought
-    load: float = (
-        1.5  # runnable processes (1 min average) from which a foreign one disturbs: an idle Android has 0.2 to 1
-    )
+    clock_share: float = 0.7  # of its highest: a cluster allowed less is not the phone that was bought
+    load: float = 1.5  # 1 min average from which a foreign process disturbs: an idle Android has 0.2 to 1
+    foreign_percent: float = 20.0  # of a core, over its whole life (ps tells no other share): services stay below
     model: Mapping[str, ModelHealth] = field(default_factory=dict)  # by ro.product.model
 
     def ignored(self, model: str) -> frozenset[FindingKind]:
@@ -346,7 +340,14 @@ def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation
         return
     ours = {each.pid for each in now.server}
     then = {each.pid for each in before.busiest if each.state == "R"}
-    running = [each for each in now.busiest if each.state == "R" and each.pid not in ours and each.pid in then]
+    running = [
+        each
+        for each in now.busiest
+        if each.state == "R"
+        and each.pid not in ours
+        and each.pid in then
+        and (each.cpu_percent or 0.0) >= policy.foreign_percent
+    ]
     if running:
         worst = max(running, key=lambda each: each.cpu_percent or 0.0)
         yield Finding(

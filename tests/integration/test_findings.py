@@ -37,6 +37,19 @@ def kinds(farm):
     return {each["kind"] for each in row(farm)["findings"]}
 
 
+def test_a_full_phone_is_kept_away_until_it_has_room(farm, name):
+    story = Story(farm)
+    farm.lab.fault(PHONE, "full_disk", free_bytes=50_000_000)
+    told = story.until("device.finding", subject=name, finding="data-full")
+    assert "/data has 50 MB left" in told["data"]["what"]
+    story.until("device.quarantined", subject=name)
+    assert "data-full" in kinds(farm)
+    assert "finding" in farm.farm("device", "show", name).stdout
+    farm.lab.fault(PHONE, "free_disk")
+    story.until("device.finding_over", subject=name, finding="data-full")
+    story.until("device.ready", subject=name)
+
+
 def test_a_gpu_fault_is_news_once_and_leads_to_a_check(farm, name):
     until(lambda: row(farm)["temperature_c"] is not None)
     story = Story(farm)

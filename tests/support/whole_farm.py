@@ -19,6 +19,7 @@ from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
 END_LIMIT_S = 10.0  # for processes that were told to end
+BESIDE = frozenset({"device.pushing", "device.finding", "device.finding_over"})  # they move no phone anywhere
 POLL_S = 0.02  # for the few things that no event tells
 
 Event = dict[str, Any]
@@ -85,13 +86,13 @@ class Story:
                 return
 
     def kinds(self, device: str = "", *, rooms: str = "") -> list[str]:
-        """Kinds of the events read, of one device and of the rooms named ("lease session") if given."""
+        """Kinds of the events read but `BESIDE`, of one device and of the rooms named ("lease session") if given."""
         return [
             event["kind"]
             for event in self.events
             if (not device or device in (event["subject"], event["data"].get("device")))
             and (not rooms or event["kind"].partition(".")[0] in rooms.split())
-            and event["kind"] != "device.pushing"
+            and event["kind"] not in BESIDE
         ]
 
     def order(self, *kinds: str, device: str = "") -> None:

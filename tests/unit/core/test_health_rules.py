@@ -267,6 +267,8 @@ def test_a_foreign_process_that_runs_all_the_time_is_named():
     assert found(game, game, in_hands=True) == {}
     assert found(game, WELL) == {}
     assert found(replace(game, load_1min=1.4), game) == {}
+    service = replace(game, busiest=(process(901, "system_server", share=9.0),))
+    assert found(service, service) == {}
     assert found(replace(game, busiest=(replace(process(900), state="S"),)), game) == {}
 
 
