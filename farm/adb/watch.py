@@ -134,7 +134,7 @@ class DeviceWatcher:
 
     async def _down(self, error: FarmError, *, up_s: float) -> None:
         """The server went, or never came: say so once, show no phones, wait, and get rid of a hanging one of ours."""
-        if up_s > self._policy.settled_s:
+        if up_s > self._policy.settled_s and not self._lost_told:
             self._outage = Outage()
         self._outage, news = self._outage.failed(error.code)
         if news:

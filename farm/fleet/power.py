@@ -116,7 +116,7 @@ class Uhubctl:
                         raise _not_permitted(f"hub {place.hub}", complaint)
                     raise PowerError(
                         f"hub {place.hub} took the order, but its port {place.port} is not {action}",
-                        hint="its electronics may not switch at all: docs/health.md; or set [power.hub] switch = none",
+                        hint="many hubs claim to switch and do not (docs/facts.md): [power.hub] switch = 'none'",
                         evidence=said[-_EVIDENCE_CHARS:],
                     )
                 await asyncio.sleep(_LOOK_S)
