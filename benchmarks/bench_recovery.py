@@ -31,6 +31,8 @@ SILENCE_S = GateLimits().answer_s
 SPIN_CPU_S = 0.2  # of a kernel that spins: nothing else in a session takes that long
 SPIN_LIMIT_S = 20.0
 WAITING_LIMIT_S = 10.0
+STUCK_S = 300.0  # how long it would stay, were the phone not rebooted
+REBOOT_PATIENCE_S = 8.0  # 3 s in which SIGKILL may work, and a virtual phone's reboot
 GOAL_S = 2.0  # beyond patience that is meant
 
 
@@ -96,6 +98,15 @@ class Scene:
                     return True
         return False
 
+    @staticmethod
+    def stuck() -> bool:
+        """Whether a process that outlives SIGKILL is there."""
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == "stuck_driver":
+                    return True
+        return False
+
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self.farm.client.call("lease.list")["waiting"])
@@ -142,6 +153,20 @@ def kicked(scene: Scene) -> Iterator[Cause]:
 def sigterm_ignored(scene: Scene) -> Iterator[Cause]:
     with scene.spinning(SESSION_TIMEOUT_S) as (_, opened_at):
         yield Cause(opened_at + SESSION_TIMEOUT_S, about(scene.device, "session.ended"))
+
+
+@contextlib.contextmanager
+def survives_sigkill(scene: Scene) -> Iterator[Cause]:
+    seq = scene.journal.mark()
+    with scene.client() as client:
+        scene.lab.fault(PHONE, "unkillable", seconds=STUCK_S)
+        try:
+            client.must("open", key=scene.device, timeout_s=SESSION_TIMEOUT_S)
+            client.tell("run")
+            until(scene.stuck, SPIN_LIMIT_S, "no process got stuck")
+        finally:
+            scene.lab.good_kernels(PHONE)
+        yield Cause(scene.opened(seq) + SESSION_TIMEOUT_S, about(scene.device, "session.ended"))
 
 
 @contextlib.contextmanager
@@ -211,6 +236,7 @@ CAUSES: dict[str, tuple[Callable[[Scene], contextlib.AbstractContextManager[Caus
     "session past its timeout": (past_timeout, 0.0),
     "hung session cut by an operator": (kicked, 0.0),
     "kernel ignores SIGTERM, session past its timeout": (sigterm_ignored, 0.0),
+    f"process survives SIGKILL: rebooted, {REBOOT_PATIENCE_S:g} s meant": (survives_sigkill, REBOOT_PATIENCE_S),
     "client killed in the middle of a kernel": (client_killed, 0.0),
     "kernel segfaults": (segfault, 0.0),
     "server crashes": (server_crash, 0.0),
