@@ -200,7 +200,7 @@ plan_full() {
     for each in wifi_scan_always_enabled ble_scan_always_enabled heads_up_notifications_enabled; do
         plan background global "$each" 0
     done
-    plan cpu mode set-fixed-performance-mode-enabled true    # of Android 11 and vendors who have it; no root needed
+    plan fixed-performance mode set-fixed-performance-mode-enabled true    # of vendors who have it (Android 11); no root needed
     plan_cpu
     plan_gpu
 }

@@ -37,7 +37,7 @@ class QuiesceConfig:
 class Step:
     """One thing that was to be changed."""
 
-    name: str  # screen animations awake airplane background cpu gpu
+    name: str  # screen animations awake airplane background fixed-performance cpu gpu
     detail: str  # what was set, or why it was refused
     took: bool
 
@@ -65,7 +65,7 @@ class Quiet:
             "level": str(self.level),
             "took": _told(self.steps, took=True),
             "refused": _told(self.steps, took=False),
-            "pinned": sorted(self.took & {"cpu", "gpu"}),
+            "pinned": sorted((self.took - self.refused) & {"cpu", "fixed-performance", "gpu"}),
         }
 
 

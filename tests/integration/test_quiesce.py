@@ -29,6 +29,7 @@ def farm():
         for phone in phones(farm):
             phone.shell("settings put global window_animation_scale 1.0")
         yield farm
+        farm.client.close()  # that of the second daemon
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,15 @@ def test_clocks_are_pinned_while_it_measures_where_root_allows(farm, rooted, mod
     farm.farm("job", "cancel", job)
     assert quiet_again(rooted) == AS_IT_WAS
     assert rooted.shell(GOVERNORS).split() == before
+
+
+def test_pinned_clocks_are_told_beside_the_number(farm, rooted, model):
+    done = farm.farm("bench", model, "--on", rooted.name, "--repeat", "3", "--quiesce", "full")
+    assert "quiesce full; in force: " in done.stdout + done.stderr
+    assert (
+        "clocks pinned at their highest: cpu, fixed-performance, gpu; heat still lowers them"
+        in done.stdout + done.stderr
+    )
 
 
 def test_a_killed_worker_leaves_nothing_changed(farm, rooted, model):
