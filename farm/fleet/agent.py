@@ -22,7 +22,7 @@ from farm.core.errors import FarmError, Fault, HostError, PhoneError
 from farm.core.health import Health
 from farm.core.health_rules import Finding
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import SERVED, DeviceState, Lifecycle
+from farm.core.lifecycle import LINK_DOWN, SERVED, DeviceState, Lifecycle
 from farm.core.recovery import Ailment, Rung
 from farm.fleet import quiesce, rungs, traces
 from farm.fleet.back_off import back_off_s
@@ -131,10 +131,11 @@ class Agent:
         Raises:
             AdbError: it did not.
         """
+        if self.state.life in LINK_DOWN:
+            said = f"{self.name} cannot be rebooted: it is {self.state.life}"
+            raise PhoneError(said, hint=self.state.hint or "connect it, or restart it by hand")
         self._reboot_asked = asked = asyncio.get_running_loop().create_future()
         self.tell(m.Ordered(Rung.REBOOT, reason))
-        if self.state.climb.under_way is None:
-            raise PhoneError(f"{self.name} cannot be rebooted: it is {self.state.life}")
         await asked
 
     def inherit(self, former: Agent, name: str) -> None:

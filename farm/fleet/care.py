@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import DeviceView
-from farm.core.errors import HostError, NoSuchDeviceError, UserError
+from farm.core.errors import HostError, PhoneError, UserError
 from farm.core.health_rules import Finding
 from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around, Rung
@@ -87,13 +86,6 @@ class Care:
         agent = self._find(name)
         return Seen(agent.state, self.around(agent), agent.story, agent.findings, agent.health_at)
 
-    # -- findings --
-
-    def found(self, name: str, event: m.Ailing | m.Well) -> None:
-        """A probe found something that recovery should mend, or finds it no longer."""
-        with suppress(NoSuchDeviceError):
-            self._find(name).tell(event)
-
     # -- orders --
 
     async def reboot(self, name: str, by: str) -> None:
@@ -104,8 +96,12 @@ class Care:
             PhoneError: it cannot be talked to, or did not take the request.
         """
         agent = require_adopted(self._find(name))
-        async with agent.orders, asyncio.timeout(REBOOT_ASKED_S):
-            await agent.reboot(f"{by or 'an operator'} wants it rebooted")
+        try:
+            async with agent.orders, asyncio.timeout(REBOOT_ASKED_S):
+                await agent.reboot(f"{by or 'an operator'} wants it rebooted")
+        except TimeoutError:
+            said = f"{agent.name} did not take the request in {REBOOT_ASKED_S:g} s"
+            raise PhoneError(said, hint="restart it by hand, or: farm device power-cycle NAME") from None
 
     async def power_cycle(self, name: str, by: str, *, force: bool) -> tuple[str, ...]:
         """Cut the power of its USB port for a moment; returns what else is on that hub.

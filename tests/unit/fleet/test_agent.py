@@ -151,6 +151,25 @@ async def test_a_farewell_to_a_phone_that_is_let_go_fails_as_an_error() -> None:
             await waiting
 
 
+async def test_a_phone_that_is_away_is_not_rebooted() -> None:
+    async with agent_of(for_ever, DeviceState(adopted=True)) as (agent, watcher):
+        with pytest.raises(PhoneError, match="cannot be rebooted: it is gone"):
+            await agent.reboot("ann wants it rebooted")
+        assert watcher.climbs == []
+
+
+async def test_whoever_orders_a_reboot_hears_that_the_phone_did_not_answer() -> None:
+    async def silent(*_: object, **__: object) -> None:
+        raise AdbTimeout("no answer")
+
+    ready = DeviceState(Life.READY, adopted=True, identified=True, generation=5)
+    async with agent_of(silent, ready) as (agent, watcher):
+        with pytest.raises(AdbTimeout, match="no answer"):
+            await agent.reboot("ann wants it rebooted")
+        await watcher.until(Life.RECOVERING)
+        assert [each.climb.under_way is None for each in watcher.climbs] == [True, False]
+
+
 async def test_what_watchers_get_wrong_quarantines_the_phone_and_reaches_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
