@@ -90,7 +90,8 @@ async def open_phones(
         own_version=binary.version if binary else 0,
         on_news=problems.of_adb(memory.events),
     )
-    gates, switches = Gates(config.heat), Switchboard(config.power)
+    gates, switches = Gates(config.heat), Switchboard(config.power, config.state_dir / "dark-ports")
+    await switches.relight()
     store, care = memory.store, CareConfig(config.recovery.per_day(), switches)
     topology = Topology(config.usb.places, Path(config.usb.sysfs))
     rules = FleetConfig(

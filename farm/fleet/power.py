@@ -7,6 +7,7 @@ has no `state` is believed by its exit code.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shutil
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from farm.core.attribution import UsbPlace, hubs_above
+from farm.core.attribution import UsbPlace, hubs_above, parse_place
 from farm.core.errors import HostError
 from farm.core.power_policy import TIMEOUT_S, PowerConfig, PowerRule
 from farm.fleet.uhubctl import HubStatus, knows_no_hub, lacks_permission, parse_status, powered
@@ -36,6 +37,9 @@ UDEV_RULES = (
         ' chmod -f 660 $sys$devpath/*port*/disable || true\\""'
     ),
 )
+
+
+log = logging.getLogger(__name__)
 
 
 class PowerError(HostError):
@@ -197,10 +201,16 @@ class CommandSwitch:
 
 
 class Switchboard:
-    """The switch of each port, as configured."""
+    """The switch of each port, as configured.
 
-    def __init__(self, config: PowerConfig | None = None) -> None:
+    Args:
+        config: `[power]`.
+        dark: a folder that remembers which ports farm has switched off, for a daemon after one that was killed.
+    """
+
+    def __init__(self, config: PowerConfig | None = None, dark: Path | None = None) -> None:
         self._config = config or PowerConfig()
+        self._dark = dark
         self.uhubctl = Uhubctl(self._config.uhubctl, self._config.timeout_s)
         self._refused: dict[str, str] = {}  # what a hub's switch said last, by hub
 
@@ -229,6 +239,9 @@ class Switchboard:
 
     async def off(self, place: UsbPlace) -> None:
         """See `PowerSwitch`."""
+        if self._dark is not None:
+            self._dark.mkdir(parents=True, exist_ok=True)
+            (self._dark / place.path).touch()
         try:
             await self._switch_of(place).off(place)
         except PowerError as error:
@@ -239,6 +252,18 @@ class Switchboard:
     async def on(self, place: UsbPlace) -> None:
         """See `PowerSwitch`."""
         await self._switch_of(place).on(place)
+        if self._dark is not None:
+            (self._dark / place.path).unlink(missing_ok=True)
+
+    async def relight(self) -> None:
+        """Give power back to ports that a daemon before this one switched off and did not live to switch on."""
+        left = sorted(self._dark.iterdir()) if self._dark is not None and self._dark.exists() else []
+        for place in filter(None, (parse_place(path.name) for path in left)):
+            try:
+                await self.on(place)
+                log.warning("port %s was left without power: it has it again", place.path)
+            except PowerError as error:
+                log.warning("port %s was left without power: %s (%s)", place.path, error.message, error.hint)
 
     def _switch_of(self, place: UsbPlace) -> PowerSwitch:
         rule = self._config.rule_for(place)

@@ -231,6 +231,26 @@ def test_whom_a_cut_hurts() -> None:
     assert Switchboard(outlet).hurt(PLACE, where) == ("a", "c")
 
 
+async def test_a_port_that_a_killed_daemon_left_dark_gets_its_power_back(tmp_path: Path) -> None:
+    config, dark = PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "dark"
+    await Switchboard(config, dark).off(PLACE)
+    (dark / "no place").touch()
+    after = Switchboard(config, dark)
+    await after.relight()
+    assert not (tmp_path / "off").exists()
+    assert [path.name for path in dark.iterdir()] == ["no place"]
+    calls = (tmp_path / "calls").read_text()
+    await after.relight()
+    assert (tmp_path / "calls").read_text() == calls
+
+
+async def test_a_dark_port_that_stays_dark_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "dark").mkdir()
+    (tmp_path / "dark" / PLACE.path).touch()
+    await Switchboard(PowerConfig(uhubctl=str(tmp_path / "none")), tmp_path / "dark").relight()
+    assert (tmp_path / "dark" / PLACE.path).exists()
+
+
 class Switch:
     """Remembers what was done; cutting fails when it is told to."""
 
