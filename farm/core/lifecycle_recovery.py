@@ -40,6 +40,7 @@ from farm.core.recovery import (
 )
 
 IMMEDIATE_RESTARTS = 1  # consecutive failures answered at once; later ones back off
+WAITING_ATTEMPT = 3  # whose pause (2 s) is that between two looks whether a holder is gone
 MUTE_TRIES = 2  # commands that a usable phone does not answer before its transport is blamed; a busy phone is slow once
 # Before each rung for a dead link: adb and the phone often find each other again, and a power cycle hurts most.
 LINK_PAUSES_S = (5.0, 30.0, 60.0)
@@ -64,8 +65,10 @@ def mend(state: DeviceState, ailment: Ailment | None, reason: str, hint: str, no
         return quarantine(replace(failed, climb=replace(climb, skipped=choice.skipped)), ailment, reason, hint)
     failed = replace(failed, climb=replace(climb, skipped=choice.skipped))
     if choice.rung is None:
-        said = f"{reason}; {choice.waits}" if choice.waits else reason
-        return back_off(failed, said, hint or ("" if choice.waits else _BY_HAND))
+        if choice.waits:
+            soon = replace(failed, failures=min(failed.failures, WAITING_ATTEMPT))
+            return back_off(soon, f"{reason}; {choice.waits}", hint)
+        return back_off(failed, reason, hint or _BY_HAND)
     return _take(replace(failed, climb=failed.climb.begin(choice.rung, ailment, reason, now)), choice.rung, ailment)
 
 

@@ -194,6 +194,7 @@ class Around:
     """What a decision needs to know of the world around the phone, as it is now."""
 
     holder: str = ""  # who has the phone; "" nobody
+    in_hands: bool = False  # whether that is a person, who may be at its shell although its server is not well
     no_power: str = "no power switch is configured"  # why its port's power cannot be cut; "" it can
     neighbours: str = ""  # leases on phones that would lose their power with it, for a sentence
     elsewhere: str = ""  # why the fault is not this phone's (its hub, the host); "" nothing says so
@@ -332,7 +333,7 @@ def _refusal(step: Step, climb: Climb, ailment: Ailment, now_s: float, around: A
 
 def _waits(step: Step, ailment: Ailment, around: Around) -> str:
     """For whom a rung waits; "" for nobody."""
-    if step.rung in (Rung.REBOOT, Rung.POWER_CYCLE) and around.holder and ailment in _STILL_OF_USE:
+    if step.rung in (Rung.REBOOT, Rung.POWER_CYCLE) and around.in_hands and ailment in _STILL_OF_USE:
         return f"{around.holder} has the phone"
     if step.radius is Radius.HUB and around.neighbours:
         return f"it would hurt {around.neighbours}"

@@ -48,10 +48,13 @@ class Care:
         views: Callable[[], Sequence[DeviceView]],
         log: RecoveryLog,
         config: CareConfig,
+        in_hands: Callable[[Agent], bool],
     ) -> None:
+        """`in_hands`: whether a person has it now."""
         self._find = find
         self._views = views
         self._config = config
+        self._in_hands = in_hands
         self.log = log
         self.holder: Callable[[str], str] = lambda _: ""  # who has the device of that name; "" nobody
 
@@ -59,6 +62,7 @@ class Care:
         """What its recovery must know of the world around it."""
         return Around(
             holder=self.holder(agent.name),
+            in_hands=self._in_hands(agent),
             no_power=self._no_power(agent),
             neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in self._hurt(agent)),
             elsewhere=agent.elsewhere,

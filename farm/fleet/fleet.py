@@ -94,7 +94,7 @@ class Fleet(Orders):
         )
         self.batteries = BatteryCare(client, events, config.battery, config.health, config.probe.every_s, batteries)
         self.findings = Findings(config.health, events, self.batteries.findings)
-        self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care)
+        self.care = Care(self._find, self._board.views, RecoveryLog(events, recoveries), config.care, self.in_hands)
         self.quiet = Quieting(client, self._find)
         self._means = Means(
             client, bundles, checker, self, self._board, self.care, quiet=self.quiet.owners, power=config.care.power

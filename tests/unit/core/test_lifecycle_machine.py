@@ -60,7 +60,7 @@ class RandomLife(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from(["", "ann"]), no_power=st.sampled_from(["", "no switch"]), hurt=st.booleans())
     def the_world_changes(self, holder: str, no_power: str, hurt: bool) -> None:
-        self.around = Around(holder, no_power, "bob's lease" if hurt else "", per_day=PER_DAY)
+        self.around = Around(holder, bool(holder) and hurt, no_power, "bob's lease" if hurt else "", per_day=PER_DAY)
 
     @rule(ailment=st.sampled_from(Ailment), reason=reasons)
     def probe_finds(self, ailment: Ailment, reason: str) -> None:

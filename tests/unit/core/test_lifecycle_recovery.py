@@ -111,7 +111,7 @@ def test_after_a_stable_time_the_ladder_begins_at_its_foot() -> None:
 
 def test_a_holder_is_not_rebooted_under_while_the_phone_is_of_use() -> None:
     story = Story().until_ready()
-    story.around = Around(holder="ann")
+    story.around = Around(holder="ann", in_hands=True)
     assert isinstance(stuck(story)[0], m.BackOff)
     assert "reboot waits: ann has the phone" in story.state.reason
     assert under_way(story) is None

@@ -94,9 +94,10 @@ def test_what_a_person_ordered_costs_no_budget() -> None:
 
 
 def test_a_reboot_waits_for_the_holder_while_the_phone_is_of_use() -> None:
-    held = Around(holder="ann")
+    held = Around(holder="ann", in_hands=True)
     choice = next_rung(Climb(), Ailment.STUCK, 0.0, held)
     assert (choice.rung, choice.waits) == (None, "reboot waits: ann has the phone")
+    assert next_rung(Climb(), Ailment.STUCK, 0.0, Around(holder="a job")).rung is Rung.REBOOT
     dead = Climb(tried=((Rung.REPUSH, Ailment.START),) * 3)
     assert next_rung(dead, Ailment.START, 0.0, held).rung is Rung.REBOOT
 
