@@ -166,7 +166,7 @@ class FarmConfig:
     quiesce: QuiesceConfig = field(default_factory=QuiesceConfig)
     power: PowerConfig = field(default_factory=PowerConfig)
     usb: UsbConfig = field(default_factory=UsbConfig)
-    recovery: RecoveryConfig = RecoveryConfig()
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
 
     @property
     def control_socket(self) -> Path:
