@@ -367,9 +367,8 @@ class LabPhone:
         self._show(self.state())
 
     def _show(self, state: PhoneState) -> None:
-        leave = self.userland.unheard()
-        apply_state(self.spec.directory, self._profile, state, self.captured, leave)
-        self.userland.shown(state, leave)
+        left = apply_state(self.spec.directory, self._profile, state, self.captured, self.userland.is_unheard)
+        self.userland.shown(state, left)
 
     @property
     def has_own_data(self) -> bool:

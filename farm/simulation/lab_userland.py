@@ -61,13 +61,10 @@ class Userland:
         (self._phone.spec.directory / RUN / name).write_text(f"{value}\n", "utf-8")
         self._on_said(name)
 
-    def unheard(self) -> frozenset[str]:
-        """Files below the phone's directory that root wrote and we have not heard of: to be left until we have."""
-        return frozenset(
-            path.removeprefix("/")
-            for path, text in self._shown.items()
-            if path != self._hearing and self._text(path) != text.strip()
-        )
+    def is_unheard(self, name: str, text: str) -> bool:
+        """Whether root wrote a file below the phone's directory and we have not heard: it is left until we have."""
+        path = f"/{name}"
+        return path in self._shown and path != self._hearing and text != self._shown[path]
 
     def shown(self, state: PhoneState, left: Collection[str]) -> None:
         """All files say this state now, but those that were left."""

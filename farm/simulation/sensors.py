@@ -15,7 +15,7 @@ from farm.simulation import clocks
 from farm.simulation.battery import battery_text, power_supply_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from farm.simulation.profiles import Profile, ThermalZone
@@ -73,29 +73,36 @@ def apply_state(
     profile: Profile,
     state: PhoneState,
     captured: Mapping[str, str] | None = None,
-    leave: Collection[str] = (),
-) -> None:
+    leave: Callable[[str, str], bool] | None = None,
+) -> frozenset[str]:
     """Write what changed with the state; a reader on the phone sees each file whole, old or new.
 
-    `captured` files, by their path under the phone's directory, say what they say instead; those to `leave` stay.
+    `captured` files, by their path under the phone's directory, say what they say instead.
+    `leave(name, text)`: whether a file that says this now stays as it is; returns which did.
 
     Raises:
         OSError: the phone's directory cannot be written.
     """
-    files = render(profile, state) | dict(captured or {})
-    write_files(phone_directory, {name: text for name, text in files.items() if name not in leave})
+    return write_files(phone_directory, render(profile, state) | dict(captured or {}), leave)
 
 
-def write_files(phone_directory: Path, files: Mapping[str, str]) -> None:
-    """Write rendered files, leaving alone those that already say the same.
+def write_files(
+    phone_directory: Path, files: Mapping[str, str], leave: Callable[[str, str], bool] | None = None
+) -> frozenset[str]:
+    """Write rendered files, leaving alone those that already say the same; returns those to `leave`.
 
     Files under proc/ are mounted one by one, so they keep their inode; all others are replaced by rename.
     """
+    left = set()
     for name, text in files.items():
         target = phone_directory / name
         data = text.encode("utf-8", "surrogateescape")
         try:
-            if target.read_bytes() == data:
+            now = target.read_bytes()
+            if now == data:
+                continue
+            if leave is not None and leave(name, now.decode("utf-8", "replace")):
+                left.add(name)
                 continue
         except FileNotFoundError:
             # Nobody reads a file that was not there before; not renaming halves the time of a first boot.
@@ -108,6 +115,7 @@ def write_files(phone_directory: Path, files: Mapping[str, str]) -> None:
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         temporary.write_bytes(data)
         temporary.replace(target)
+    return frozenset(left)
 
 
 def thermalservice_text(template: str, state: PhoneState) -> str:
