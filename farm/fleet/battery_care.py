@@ -76,7 +76,7 @@ class _Device:
     saved: BatteryDay | None = None
     saved_at_s: float = float("-inf")
     node: str = ""  # of the charger's switch while charging is held back
-    held_at_s: float = 0.0
+    asked_at_s: float = float("-inf")  # when it was last asked to hold its charging back
     refused: str = ""  # why the phone does not let us
 
 
@@ -176,12 +176,14 @@ class BatteryCare:
         if self._config.window is Window.OFF or agent.state.life is not Life.READY or agent.health is None:
             return
         wanted = charges(agent.health.battery, self._config, held_back=bool(known.node))
+        due = self._monotonic() - known.asked_at_s >= RENEW_S
         if wanted:
             await self.allow(agent)
-        elif wanted is False or (known.node and self._monotonic() - known.held_at_s >= RENEW_S):
+        elif (wanted is False or known.node) and (due or not (known.node or known.refused)):
+            known.asked_at_s = self._monotonic()
             said, _, node = (await self._ask(agent, f"hold {HELD_S:.0f}")).partition(" ")
-            known.held_at_s = self._monotonic()
             if said == "held":
+                known.refused = ""
                 self._tell(agent, known, node)
             elif said != known.refused:
                 known.refused = said

@@ -207,6 +207,11 @@ def test_every_life_has_a_meaning_and_a_way_out() -> None:
         assert all("\n" not in MEANING[each] for each in following)
 
 
+def test_no_phone_becomes_ready_but_by_a_check() -> None:
+    """After a crash, a timeout, a reboot, a replug, an order: whatever it was."""
+    assert [life for life, following in TRANSITIONS.items() if Life.READY in following] == [Life.CHECKING]
+
+
 def test_deciding_changes_nothing_it_was_given() -> None:
     state = DeviceState()
     after, _ = decide(state, USABLE, 0.0)

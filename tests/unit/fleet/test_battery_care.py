@@ -1,0 +1,147 @@
+"""Charging is held back and allowed again on every way out; days are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from farm.adb.errors import AdbLinkLost
+from farm.core.battery_care import BatteryConfig, BatteryDay, Window
+from farm.core.device import Life
+from farm.core.events import EventLog
+from farm.core.health import Battery, Health
+from farm.core.health_rules import HealthConfig
+from farm.core.lifecycle import DeviceState
+from farm.fleet.battery_care import HELD_S, RENEW_S, SAVE_EVERY_S, BatteryCare
+from tests.support.waiting import until
+
+FULL = Health(battery=Battery(percent=90, celsius=30.0, status="charging", powered_by=("usb",)))
+NODE = "/sys/class/power_supply/battery/charging_enabled"
+
+
+class Said:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Book:
+    def __init__(self) -> None:
+        self.kept: list[BatteryDay] = []
+
+    def days(self, serial: str) -> tuple[BatteryDay, ...]:
+        return (BatteryDay("2026-11-20", 10, 20),)
+
+    async def keep(self, serial: str, day: BatteryDay) -> None:
+        self.kept.append(day)
+
+    async def moved(self, serial: str, to: str) -> None:
+        return
+
+
+class Bench:
+    def __init__(self, window: Window = Window.PHONE) -> None:
+        self.events, self.book, self.commands = EventLog(), Book(), list[str]()
+        self.answer: str | Exception = f"held {NODE}"
+        self.now_s, self.wall = 0.0, datetime(2026, 11, 21, 12, tzinfo=UTC)
+        self.care = BatteryCare(
+            cast(Any, self), self.events, BatteryConfig(window), HealthConfig(), 0.01, self.book,
+            monotonic=lambda: self.now_s, wall=lambda: self.wall,
+        )  # fmt: skip
+        self.agent: Any = type("Agent", (), {})()
+        self.agent.name, self.agent.serial = "pixel", "S"
+        self.agent.state = DeviceState(life=Life.READY, adopted=True)
+
+    async def shell(self, serial: str, command: str, *, timeout_s: float) -> Said:
+        self.commands.append(command.partition("charge.sh ")[2])
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Said(f"{self.answer}\n")
+
+    async def probe(self, percent: int) -> None:
+        self.agent.health = replace(FULL, battery=replace(FULL.battery, percent=percent))
+        assert list(self.care.findings(self.agent, self.agent.health)) == []
+        await self.care.tend(self.agent)
+
+    @property
+    def told(self) -> list[str]:
+        return [event.kind for event in self.events.since()]
+
+
+HOLD = f"hold {HELD_S:.0f}"
+
+
+async def test_charging_is_held_renewed_and_allowed() -> None:
+    bench = Bench()
+    await bench.probe(79)
+    assert bench.commands == []
+    await bench.probe(81)
+    assert bench.commands == [HOLD]
+    assert bench.care.look(bench.agent).held == NODE
+    bench.now_s = RENEW_S - 1
+    await bench.probe(75)
+    assert bench.commands == [HOLD]
+    bench.now_s = RENEW_S
+    await bench.probe(70)
+    assert bench.commands == [HOLD, HOLD]
+    await bench.probe(40)
+    assert bench.commands == [HOLD, HOLD, "allow"]
+    assert bench.told == ["battery.held", "battery.charges"]
+
+
+@pytest.mark.parametrize("said", ["no-root", "no-switch"])
+async def test_a_phone_that_does_not_let_us_is_told_of_once(said: str) -> None:
+    bench = Bench()
+    bench.answer = said
+    await bench.probe(90)
+    await bench.probe(91)
+    assert bench.commands == [HOLD]
+    bench.now_s = RENEW_S
+    await bench.probe(92)
+    assert bench.commands == [HOLD, HOLD]
+    assert bench.told == ["battery.refused"]
+    assert bench.care.look(bench.agent).held == ""
+
+
+async def test_nothing_is_written_unless_it_was_asked_for() -> None:
+    bench = Bench(Window.OFF)
+    await bench.probe(100)
+    assert bench.commands == []
+
+
+async def test_who_is_forgotten_charges_even_if_it_cannot_be_told() -> None:
+    bench = Bench()
+    await bench.probe(90)
+    bench.answer = AdbLinkLost("gone")
+    await bench.care.allow(bench.agent)
+    assert bench.commands == [HOLD, "allow"]
+    assert bench.care.look(bench.agent).held == ""
+    await bench.care.allow(bench.agent)
+    assert bench.commands == [HOLD, "allow"]
+
+
+async def test_a_daemon_that_stops_lets_everybody_charge() -> None:
+    bench = Bench()
+    await bench.probe(90)
+    running = asyncio.create_task(bench.care.run(lambda: (bench.agent,)))
+    await asyncio.sleep(0)
+    running.cancel()
+    await until(running.done)
+    assert bench.commands[-1] == "allow"
+
+
+async def test_days_go_on_and_are_kept_now_and_then() -> None:
+    bench = Bench(Window.OFF)
+    await bench.probe(60)
+    await bench.probe(61)
+    assert [day.percent_max for day in bench.book.kept] == [60]
+    bench.now_s = SAVE_EVERY_S
+    await bench.probe(62)
+    bench.wall += timedelta(days=1)
+    bench.now_s *= 2
+    await bench.probe(63)
+    assert [(day.day, day.percent_max) for day in bench.book.kept[1:]] == [("2026-11-21", 62), ("2026-11-22", 63)]
+    assert [day.day for day in bench.care.look(bench.agent).days] == ["2026-11-20", "2026-11-21", "2026-11-22"]
