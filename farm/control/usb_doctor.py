@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from farm.adb.devices import AdbDevice, DeviceState
@@ -9,7 +10,7 @@ from farm.control.doctor_verbs import OK, WARN, Finding
 from farm.core.device import DeviceView
 from farm.core.power_policy import PowerConfig
 from farm.fleet.power import PowerError, Switchboard
-from farm.fleet.uhubctl import HubStatus
+from farm.fleet.uhubctl import PortStatus
 from farm.fleet.usb import unplaced
 
 CHECK = "usb power"
@@ -27,37 +28,37 @@ async def usb_findings(
         views: every device.
         listed: adb's list.
     """
-    hubs: tuple[HubStatus, ...] = ()
+    ports: tuple[PortStatus, ...] = ()
     error: PowerError | None = None
     placed = [view for view in views if view.place is not None]
     by_uhubctl = [view for view in placed if view.place and config.rule_for(view.place).switch == "uhubctl"]
     if board.uhubctl.installed or by_uhubctl:
         try:
-            hubs = await board.uhubctl.hubs()
+            ports = await board.uhubctl.ports()
         except PowerError as failed:
             error = failed
     return [
-        *_uhubctl(hubs, error, by_uhubctl),
+        *_uhubctl(ports, error, by_uhubctl),
         *_places(listed, views),
         *_permissions(listed),
     ]
 
 
-def _uhubctl(hubs: Sequence[HubStatus], error: PowerError | None, views: Sequence[DeviceView]) -> Iterator[Finding]:
+def _uhubctl(ports: Sequence[PortStatus], error: PowerError | None, views: Sequence[DeviceView]) -> Iterator[Finding]:
     """What it can switch, and whom it cannot."""
     if error is not None:
         names = f"; {_names(views)} cannot be power-cycled" if views else ""
         yield Finding(CHECK, WARN if views else OK, f"{error.message}{names}", error.hint if views else "")
         return
-    if not hubs:
+    if not ports:
         return
-    yield Finding(CHECK, OK, f"uhubctl switches {', '.join(f'{hub.hub} ({len(hub.ports)} ports)' for hub in hubs)}")
-    smart = {hub.hub for hub in hubs}
+    smart = Counter(port.hub for port in ports)
+    yield Finding(CHECK, OK, f"uhubctl switches {', '.join(f'{hub} ({count} ports)' for hub, count in smart.items())}")
     beyond = [view for view in views if view.place and view.place.hub.removeprefix("usb") not in smart]
     if beyond:
         fix = "move them to a hub that uhubctl lists, or name their switch: [power.hub] in docs/configuration.md"
         yield Finding(CHECK, WARN, f"{_names(beyond)}: their hub cannot switch its ports one by one", fix)
-    dark = {(port.hub, port.port) for hub in hubs for port in hub.ports if not port.powered}
+    dark = {(port.hub, port.port) for port in ports if not port.powered}
     for view in views:
         if view.place and (view.place.hub.removeprefix("usb"), view.place.port) in dark:
             where = f"-l {view.place.hub.removeprefix('usb')} -p {view.place.port}"

@@ -18,7 +18,7 @@ from typing import Protocol
 from farm.core.attribution import UsbPlace, hubs_above, parse_place
 from farm.core.errors import HostError
 from farm.core.power_policy import TIMEOUT_S, PowerConfig, PowerRule
-from farm.fleet.uhubctl import HubStatus, knows_no_hub, lacks_permission, parse_status, powered
+from farm.fleet.uhubctl import PortStatus, knows_no_hub, lacks_permission, parse_status, powered
 
 PROGRAM = "uhubctl"
 VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may switch it on again within a second
@@ -95,8 +95,8 @@ class Uhubctl:
         """See `PowerSwitch`."""
         await self._switch(place, on=True)
 
-    async def hubs(self) -> tuple[HubStatus, ...]:
-        """Every hub that it can switch.
+    async def ports(self) -> tuple[PortStatus, ...]:
+        """Every port that it can switch.
 
         Raises:
             PowerError: it is not installed, may not open the hubs, or there are none.

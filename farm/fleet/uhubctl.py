@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_HUB = re.compile(r"(Current|New) status for hub (\S+) \[(.*)\]")
-_PORT = re.compile(r"  Port (\d+): ([0-9a-f]{4})((?: [^\[]\S*)*)(?: \[.*\])?")
+_HUB = re.compile(r"(Current|New) status for hub (\S+) \[.*\]")
+_PORT = re.compile(r"  Port (\d+): [0-9a-f]{4}((?: [^\[]\S*)*)(?: \[.*\])?")
 # Words of its complaints. It ends with 0 even when a hub refused to switch: only the status afterwards tells.
 _NO_HUB = "No compatible devices detected"
 _NO_PERMISSION = ("permission problems", "Permission denied", "LIBUSB_ERROR_ACCESS", "Operation not permitted")
@@ -19,45 +19,24 @@ class PortStatus:
     hub: str  # uhubctl's location: "1-4", a root hub is "1"
     port: int
     powered: bool
-    connected: bool
     after: bool  # told after the action (`New status`), not before it
 
 
-@dataclass(frozen=True, slots=True)
-class HubStatus:
-    """One hub that can switch its ports."""
-
-    hub: str
-    description: str
-    ports: tuple[PortStatus, ...]
-
-
-def parse_status(text: str) -> tuple[HubStatus, ...]:
-    """Every hub told of, in order: a USB 3 hub is two, and an action tells each before and after. Never raises."""
-    hubs: list[HubStatus] = []
+def parse_status(text: str) -> tuple[PortStatus, ...]:
+    """Every port told of, in order: a USB 3 hub is two, and an action tells each before and after. Never raises."""
     ports: list[PortStatus] = []
-    named: tuple[str, str, str] | None = None
-
-    def close() -> None:
-        if named is not None:
-            hubs.append(HubStatus(named[1], named[2], tuple(ports)))
-
+    when, hub = "", ""
     for line in text.splitlines():
         if match := _HUB.fullmatch(line):
-            close()
-            named, ports = (match[1], match[2], match[3]), []
-        elif named is not None and (match := _PORT.fullmatch(line)):
-            words = match[3].split()
-            ports.append(PortStatus(named[1], int(match[1]), "off" not in words, "connect" in words, named[0] == "New"))
-    close()
-    return tuple(hubs)
+            when, hub = match[1], match[2]
+        elif hub and (match := _PORT.fullmatch(line)):
+            ports.append(PortStatus(hub, int(match[1]), "off" not in match[2].split(), when == "New"))
+    return tuple(ports)
 
 
 def powered(text: str, port: int, *, after: bool = False) -> bool | None:
     """Whether a port has power on any half of its hub (USB 2 and USB 3 share it); None: nothing was told of it."""
-    told = [each.powered for hub in parse_status(text) for each in hub.ports if each.port == port]
-    if after:
-        told = [each.powered for hub in parse_status(text) for each in hub.ports if each.port == port and each.after]
+    told = [each.powered for each in parse_status(text) if each.port == port and (each.after or not after)]
     return any(told) if told else None
 
 

@@ -11,21 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm.core.attribution import UsbPlace, hubs_above, parse_place
+from farm.core.attribution import UsbPlace, parse_place
 
 DEVICES = "bus/usb/devices"
-_HUB_CLASS = "09"  # bDeviceClass, USB 2.0 table 9-8 and the class list of usb.org
 _NETWORK = re.compile(r".*:\d+|.*\._adb[\w-]*\._tcp\.?.*")  # HOST:PORT, or an mDNS name
-
-
-@dataclass(frozen=True, slots=True)
-class UsbDevice:
-    """One device that the kernel sees."""
-
-    place: UsbPlace
-    serial: str
-    product: str
-    hub: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +46,17 @@ class Topology:
         if _NETWORK.fullmatch(serial):
             return None  # its cable, if it has one, charges it: what hangs on the hub says nothing of its link
         wanted = {serial, hardware_serial} - {""}
-        found = [device.place for device in self.devices() if device.serial in wanted]
+        found = [place for place, its_serial in self.devices() if its_serial in wanted]
         return found[0] if len(found) == 1 else None  # two with one serial: guessing would cut the wrong one's power
 
-    def devices(self) -> tuple[UsbDevice, ...]:
-        """Everything that is plugged in, hubs too (root hubs not), by path. One that leaves meanwhile is skipped."""
+    def devices(self) -> tuple[tuple[UsbPlace, str], ...]:
+        """Every device with a serial that is plugged in, by path. One that leaves meanwhile is skipped."""
         try:
             folders = sorted((self.sysfs / DEVICES).iterdir())
         except OSError:
             return ()
-        found: list[UsbDevice] = []
-        for folder in folders:
-            place = parse_place(folder.name)  # interfaces (`1-4:1.0`) and root hubs (`usb1`) are none
-            if place is not None:
-                is_hub = _read(folder / "bDeviceClass") == _HUB_CLASS
-                found.append(UsbDevice(place, _read(folder / "serial"), _read(folder / "product"), is_hub))
-        return tuple(found)
-
-    def below(self, place: UsbPlace) -> tuple[UsbDevice, ...]:
-        """What loses its power with that port besides the device in it: whatever hangs on it, if it is a hub."""
-        return tuple(device for device in self.devices() if place.path in hubs_above(device.place))
+        placed = ((parse_place(folder.name), folder) for folder in folders)  # interfaces (`1-4:1.0`) have no place
+        return tuple((place, serial) for place, folder in placed if place and (serial := _read(folder / "serial")))
 
 
 def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ New status for hub 1-1.4 [2109:2813 VIA Labs, Inc. USB2.0 Hub, USB 2.10, 4 ports
 
 
 def test_a_usb3_hub_is_told_twice_before_and_after() -> None:
-    assert [hub.hub for hub in parse_status(SUPER_SPEED)] == ["2-1.4", "1-1.4", "2-1.4", "1-1.4"]
+    assert [each.hub for each in parse_status(SUPER_SPEED)] == ["2-1.4", "1-1.4", "2-1.4", "1-1.4"]
     assert powered(SUPER_SPEED, 2) is True
     assert powered(SUPER_SPEED, 2, after=True) is False
     assert powered(SUPER_SPEED, 3) is None
@@ -130,7 +130,7 @@ async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     switch = Uhubctl(str(tmp_path / "uhubctl"))
     assert not switch.installed
     with pytest.raises(PowerError, match="uhubctl is not installed") as caught:
-        await switch.hubs()
+        await switch.ports()
     assert "apt-get install uhubctl" in caught.value.hint
 
 

@@ -76,14 +76,6 @@ def test_a_phone_reached_over_the_network_is_not_where_it_is_charged(tree: Path)
     assert topology.place_of("adb-R58M-bReb3a._adb-tls-connect._tcp", hardware_serial="R58M") is None
 
 
-def test_what_hangs_below_a_port(tree: Path) -> None:
-    topology = Topology(sysfs=tree)
-    port = parse_place("1-4.3")
-    assert port is not None
-    assert [device.place.path for device in topology.below(port)] == ["1-4.3.1"]
-    assert [device.place.path for device in topology.devices() if device.hub] == ["1-4", "1-4.3"]
-
-
 def test_no_sysfs_at_all(tmp_path: Path) -> None:
     assert Topology(sysfs=tmp_path / "none").devices() == ()
 
