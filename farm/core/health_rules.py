@@ -1,7 +1,7 @@
 """What is wrong with a phone, told from its probes: which of it recovery should mend, and what people should know.
 
 Pure. One probe alone may catch a phone in an odd moment, so whatever is not written down for good (a line in a log)
-must be found by two in a row before it counts: `advance` keeps that account.
+must be found by two in a row before it counts: `farm.core.health_account` counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from farm.core.labels import normalise
 from farm.core.recovery import Ailment
 
 SERVER_NAME = "tvm_rpc"
-MISSES = 3  # probes in a row without a finding, then it is over: one that comes and goes is one piece of news
+_BY_TIME = "btime-"  # how device_scripts/probe.sh names a boot where boot_id cannot be read
 _HALF_FULL_MV = 3700  # a lithium cell at rest at 3.7 V is about half full
 _NO_BATTERY, _SET_BY_HAND = "present: false", "UPDATES STOPPED"  # raw texts of farm.fleet.probe.battery
 _KERNEL_TIME = re.compile(r"\[\s*[0-9]{1,10}\.[0-9]{1,9}\]")
@@ -44,13 +44,6 @@ class FindingKind(StrEnum):
     FOREIGN_LOAD = "foreign-load"  # something that is not farm's keeps the phone busy
 
 
-# Found in two probes already, or written down for good: they count at once.
-_SURE = frozenset(
-    {
-        FindingKind.STUCK_PROCESS, FindingKind.ORPHAN, FindingKind.ZOMBIE, FindingKind.GPU_FAULT, FindingKind.REBOOTED,
-        FindingKind.SERVER_GONE, FindingKind.CLOCK_HELD, FindingKind.FOREIGN_LOAD,
-    }
-)  # fmt: skip
 # What makes numbers measured meanwhile doubtful.
 DISTURBING = frozenset(
     {
@@ -241,8 +234,15 @@ def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
 
 
 def same_boot(now: Health, before: Health) -> bool:
-    """Whether the phone has not started anew in between, as far as it tells."""
-    return not now.boot_id or not before.boot_id or now.boot_id == before.boot_id
+    """Whether the phone has not started anew in between, as far as it tells.
+
+    A boot named by its time is called otherwise whenever the phone's clock is set: there its uptime decides.
+    """
+    if not now.boot_id or not before.boot_id or now.boot_id == before.boot_id:
+        return True
+    if not now.boot_id.startswith(_BY_TIME) or now.uptime_s is None or before.uptime_s is None:
+        return False
+    return now.uptime_s >= before.uptime_s
 
 
 def _boot(now: Health, before: Health | None) -> Iterable[Finding]:
@@ -315,7 +315,7 @@ def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterabl
             )
             return
     gpu = now.gpu
-    if gpu.throttled is False and gpu.max_hz and gpu.hardware_max_hz:
+    if gpu.throttled is False and gpu.max_hz and gpu.hardware_max_hz and gpu.min_hz != gpu.max_hz:
         was = before.gpu
         if max(gpu.max_hz, was.max_hz or gpu.hardware_max_hz) < policy.clock_share * gpu.hardware_max_hz:
             yield Finding(
@@ -369,57 +369,3 @@ def _cores(cluster: ClusterReading) -> str:
 
 def _ghz(khz: int | None) -> str:
     return "?" if khz is None else f"{khz / 1e6:.2f}"
-
-
-# --- the account of one phone -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What the last probes found on one phone."""
-
-    first: Mapping[FindingKind, Finding] = field(default_factory=dict)  # found once: the next probe decides
-    held: Mapping[FindingKind, Finding] = field(default_factory=dict)  # true now, in its latest words
-    missed: Mapping[FindingKind, int] = field(default_factory=dict)  # probes in a row that did not find a held one
-
-    @property
-    def known(self) -> frozenset[FindingKind]:
-        """Kinds that hold now."""
-        return frozenset(self.held)
-
-    @property
-    def ailments(self) -> frozenset[Ailment]:
-        """What recovery should mend now."""
-        return frozenset(each.ailment for each in self.held.values() if each.ailment is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """What one more probe made of an account."""
-
-    account: Account
-    news: tuple[Finding, ...] = ()
-    over: tuple[Finding, ...] = ()
-    fresh: tuple[Finding, ...] = ()  # that hold and were found by this very probe: recovery acts on these only
-
-
-def advance(account: Account, found: Iterable[Finding]) -> Advance:
-    """Take what one more probe found."""
-    now = {each.kind: each for each in found}
-    held: dict[FindingKind, Finding] = {}
-    missed: dict[FindingKind, int] = {}
-    over = []
-    for kind, finding in account.held.items():
-        if kind in now:
-            held[kind] = now[kind]
-        elif (misses := account.missed.get(kind, 0) + 1) < MISSES:
-            held[kind], missed[kind] = finding, misses
-        else:
-            over.append(finding)
-    sure = {
-        kind: finding for kind, finding in now.items() if kind not in held and (kind in _SURE or kind in account.first)
-    }
-    first = {kind: finding for kind, finding in now.items() if kind not in held and kind not in sure}
-    after = Account(first, {**held, **sure}, missed)
-    fresh = tuple(finding for kind, finding in after.held.items() if kind in now)
-    return Advance(after, tuple(sure.values()), tuple(over), fresh)

@@ -10,7 +10,8 @@ from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.events import EventLog
 from farm.core.health import Health
-from farm.core.health_rules import Account, Finding, HealthConfig, Situation, advance, findings, kinds_of, tells
+from farm.core.health_account import Account, advance
+from farm.core.health_rules import Finding, HealthConfig, Situation, findings, kinds_of, tells
 from farm.core.recovery import ReleaseRule
 from farm.fleet.agent import Agent
 

@@ -32,6 +32,8 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
             found = run_golden(session.raw, golden)
         if found.ok and KIND_OPENCL in payload["kinds"]:
             found = _with_opencl(found, session, golden, daemon)
+        elif found.ok:
+            found = replace(found, detail=f"{found.detail}; its bundle has none for OpenCL")
     return {"ok": found.ok, "detail": found.detail, "max_abs_error": min(found.max_abs_error, 1e300)}
 
 

@@ -125,6 +125,7 @@ def test_a_phone_that_idles_is_checked_now_and_then_and_wrong_numbers_are_kept_a
         story.until("device.ready")
         shown = farm.client.call("device.show", device=row(farm)["name"])
         assert "golden kernels right on cpu" in shown["checked"]
+        assert shown["checked"].endswith("; its bundle has none for OpenCL")
         farm.lab.fault(PHONE, "wrong_numbers")
         quarantined = story.until("device.quarantined")
         assert "expected, got" in quarantined["data"]["reason"]

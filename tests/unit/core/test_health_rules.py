@@ -15,14 +15,12 @@ from farm.core.health import (
     ProcessReading,
     ThrottleStatus,
 )
+from farm.core.health_account import MISSES, Account, advance
 from farm.core.health_rules import (
-    MISSES,
-    Account,
     FindingKind,
     HealthConfig,
     ModelHealth,
     Situation,
-    advance,
     findings,
     tells,
 )
@@ -183,6 +181,10 @@ def test_a_reboot_behind_our_back():
     anew = replace(WELL, boot_id="boot-2", uptime_s=40.0)
     assert found(anew)[K.REBOOTED].what == "it started anew 40 s ago, and adb did not notice"
     assert found(anew, None) == {}
+    by_time = replace(WELL, boot_id="btime-1790000000")
+    clock_set = replace(by_time, boot_id="btime-1790000007", uptime_s=5010.0)
+    assert found(clock_set, by_time) == {}
+    assert K.REBOOTED in found(replace(clock_set, uptime_s=40.0), by_time)
     assert found(replace(WELL, boot_id="")) == {}
 
 
@@ -253,10 +255,11 @@ def test_a_clock_that_heat_or_a_person_holds_is_none():
 
 
 def test_a_gpu_that_is_held_down():
-    held = replace(WELL, gpu=replace(WELL.gpu, max_hz=300_000_000))
+    held = replace(WELL, gpu=replace(WELL.gpu, min_hz=200_000_000, max_hz=300_000_000))
     assert "300 of 700 MHz" in found(held, held)[K.CLOCK_HELD].what
-    hot = replace(held, gpu=replace(held.gpu, throttled=True))
-    assert found(hot, hot) == {}
+    for no_wonder in ({"throttled": True}, {"min_hz": 300_000_000}):
+        other = replace(held, gpu=replace(WELL.gpu, max_hz=300_000_000, **{"min_hz": 200_000_000, **no_wonder}))
+        assert found(other, other) == {}
 
 
 def test_a_foreign_process_that_runs_all_the_time_is_named():
