@@ -19,8 +19,8 @@ REAP = f"{BIN}/reap.sh"
 LEASE = f"{BIN}/lease.sh"
 QUIESCE = f"{BIN}/quiesce.sh"
 CHARGE = f"{BIN}/charge.sh"
-QUIET = f"{ROOT}/quiesce"
-LEDGER = f"{QUIET}/ledger"  # there while values on the phone are others than they were before a measurement
+QUIESCE_LOCK = f"{ROOT}/quiesce.lock"  # there since the first measurement
+LEDGER = f"{ROOT}/quiesce/ledger"  # there while values on the phone are others than they were before a measurement
 NOTE = f"{ROOT}/lease/boot"  # there from `lease.sh begin` to the end of `lease.sh clean`
 
 _SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh", "quiesce.sh", "charge.sh")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from farm.adb.client import AdbClient
 from farm.core.errors import FarmError, PhoneError
 from farm.core.quiesce import Level, Quiet, Step, over_network
-from farm.fleet.phone_paths import QUIESCE, QUIET
+from farm.fleet.phone_paths import QUIESCE, QUIESCE_LOCK
 from farm.fleet.rpc_server import ScriptError
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
         ScriptError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
-    command = f"if [ -d {QUIET} ]; then sh {QUIESCE} end {quote(owner) if owner else ''}; else echo ended; fi"
+    # The script waits for a begin that still runs there, though nobody listens to it any more.
+    command = f"if [ -e {QUIESCE_LOCK} ]; then sh {QUIESCE} end {quote(owner) if owner else ''}; else echo ended; fi"
     result = await client.shell(serial, command, timeout_s=END_TIMEOUT_S)
     said = result.text + result.stderr.decode("utf-8", "replace")
     restored = parse_restored(said)

@@ -57,6 +57,7 @@ class QuietLease:
         self._asked = asked is not None
         self._level = parts.config.of(running.spec.kind, asked)
         self._begun = False
+        self._cut = False  # cancelled while it was begun: the phone may hear of it after an end
         self._told = not_quiet("")
 
     async def begin(self) -> None:
@@ -65,7 +66,7 @@ class QuietLease:
             return
         if not self._parts.leases.changed_phone(self._lease, changed=True):
             return
-        self._begun = True
+        self._begun = self._cut = True
         try:
             quiet = await self._parts.phones.begin(
                 self._device, self._level, self._lease, self._parts.config.restore_after_s
@@ -75,11 +76,12 @@ class QuietLease:
             self._told = not_quiet(error.message)
         else:
             self._told = quiet.to_wire()
+        self._cut = False
 
     async def end(self) -> None:
         """Change the phone back, if this lease still has it."""
         leases, begun, self._begun = self._parts.leases, self._begun, False
-        if not begun or not leases.changed_phone(self._lease, changed=True):
+        if not begun or self._cut or not leases.changed_phone(self._lease, changed=True):
             return
         try:
             await self._parts.phones.end(self._device, self._lease)

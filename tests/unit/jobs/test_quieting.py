@@ -1,5 +1,6 @@
 """A lease's phone: quiet once, changed back once, and left to the life cycle whenever that is not certain."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,16 @@ from farm.jobs.quieting import QuietLease, QuietParts
 
 class Phones(list):
     failing = ""
+    wait = None
+
+    def __init__(self):
+        self.begun = asyncio.Event()
 
     async def begin(self, name, level, owner, restore_after_s):
         self.append(("begin", name, level, owner, restore_after_s))
+        self.begun.set()
+        if self.wait is not None:
+            await self.wait.wait()
         if self.failing == "begin":
             raise PhoneError("its settings do not answer")
         return Quiet(level, (Step("screen", "display=Awake", True),))
@@ -112,6 +120,19 @@ async def test_a_lease_that_has_ended_is_the_life_cycles(make, phones, leases):
     leases.changed.clear()  # taken away: the phone may be another's by now
     await quiet.end()
     assert [each[0] for each in phones] == ["begin"]
+
+
+async def test_a_begin_that_was_cut_leaves_the_phone_to_be_cleaned(make, phones, leases):
+    phones.wait = asyncio.Event()
+    quiet = make()
+    beginning = asyncio.create_task(quiet.begin())
+    await phones.begun.wait()
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    await quiet.end()
+    assert [each[0] for each in phones] == ["begin"]
+    assert leases.changed["lease-1"]
 
 
 async def test_no_phone_is_changed_under_a_lease_that_is_over(make, phones, leases):
