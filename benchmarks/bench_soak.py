@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Context, Figure
-from benchmarks.storm import FarmStorm, PhoneStorm, Tally, User, Weather
+from benchmarks.storm import COOLS_AT_ONCE, FarmStorm, PhoneStorm, Tally, User, Weather
 from benchmarks.whole_farm import PROFILES
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.core.errors import HostError, UserError
@@ -52,7 +52,7 @@ def run(context: Context) -> list[Figure]:
     minutes, seed = _number("SOAK_MINUTES", DEFAULT_MINUTES), int(_number("SOAK_SEED", DEFAULT_SEED))
     weather, tally = Weather(), Tally()
     phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(PHONES)}
-    with virtual_farm(phones, tell=context.say) as farm:
+    with virtual_farm(phones, config=COOLS_AT_ONCE, tell=context.say) as farm:
         farm.wait_ready(PHONES)
         (golden,) = (farm.folder / "state" / "bundles" / "objects").glob("*/golden")
         threads: list[PhoneStorm | FarmStorm | User] = [

@@ -27,6 +27,13 @@ KEY_LIMIT_S = 10.0
 BOOT_LIMIT_S = 10.0
 SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
 FARM_ROOT = "/data/local/tmp/farm"
+# A phone that is cooled is open again within a second, not after two probes and 20 s.
+COOLS_AT_ONCE = """
+[probe]
+every_s = 1.0
+[heat]
+cool_for_s = 0.5
+"""
 
 
 class Weather:

@@ -169,7 +169,7 @@ def test_an_empty_pool_waits_and_says_so(farm, run):
 
 def test_records_and_poison_are_kept(farm, run):
     run.sees(*run.pair)
-    run.tell(f"keep {'a' * 64}")
+    run.tell(f"keep {farm.client.put_artifact(b'records')}")
     assert run.step("kept")["version"] == 1
     run.tell(f"poison {'b' * 64}")
     assert run.step("told")["poisoned"] == ["b" * 64]

@@ -54,7 +54,7 @@ def main(payload, daemon):
                     phones.abort_session(next(phone.lease for phone in state.phones if phone.device == rest), "test")
                 case "keep":
                     version = daemon.keep_records(
-                        model="k", name="net", target=task.target, artifact=rest, records=1, best={"a": 1}
+                        model=rest, name="net", target=task.target, artifact=rest, records=1, best={"a": 1}
                     )
                     daemon.progress("kept", version=version)
                 case "poison":
