@@ -21,7 +21,8 @@ SYS=/sys
 WAKE_LOCK=farm_quiesce
 DIM=10                  # of 255; 0 is black on some panels, and off on others
 
-# ask COMMAND...: bounded where the phone has `timeout`; system_server may be stuck while the shell is not.
+# ask COMMAND...: bounded where the phone has `timeout`; system_server may be stuck while the shell is not. What it says
+# counts, never its status: toybox 0.8.9's `timeout` ends with 127 after half of all quick commands.
 ask() {
     if command -v timeout >/dev/null; then timeout 4 "$@"; else "$@"; fi 2>/dev/null </dev/null
 }
@@ -82,7 +83,9 @@ put() {
         # Android 11 has a command; before, the setting takes effect only with a broadcast that is root's.
         word=disable state=false
         [ "$3" != 1 ] || { word=enable state=true; }
-        ask cmd connectivity airplane-mode "$word" || [ -z "$root" ] || as_root \
+        ask cmd connectivity airplane-mode "$word"
+        get airplane radios
+        [ "$value" = "$3" ] || as_root \
             "settings put global airplane_mode_on $3; am broadcast -a android.intent.action.AIRPLANE_MODE --ez state $state"
         ;;
     file) write_file "$2" "$3" ;;
@@ -97,7 +100,7 @@ put() {
         write_file "$file" "$WAKE_LOCK"
         ;;
     mode)
-        case $(ask cmd power "$2" "$3" || echo Failed) in *Failed* | *Unknown* | *xception*) ;; *) mode=$3 ;; esac
+        case $(ask sh -c "cmd power $2 $3 && echo taken") in *Failed*) ;; *taken*) mode=$3 ;; esac
         ;;
     esac >/dev/null 2>&1
 }
