@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+AS_IT_WAS = "(it was so)"  # ends the detail of what needed no change
+
 
 class Level(StrEnum):
     """How much of a phone is changed while it measures (device_scripts/quiesce.sh)."""
@@ -58,6 +60,11 @@ class Quiet:
     def refused(self) -> frozenset[str]:
         """Names of steps of which something did not."""
         return frozenset(step.name for step in self.steps if not step.took)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is otherwise than it was."""
+        return any(step.took and not step.detail.endswith(AS_IT_WAS) for step in self.steps)
 
     def to_wire(self) -> dict[str, Any]:
         """As a certificate has it."""

@@ -76,7 +76,8 @@ class Quieting:
         command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {round(min(TRIAL_S, restore_after_s))}"
         result = await self._client.shell(agent.serial, command, timeout_s=BEGIN_TIMEOUT_S)
         quiet = parse_begun(result.text + result.stderr.decode("utf-8", "replace"))
-        await self._renew(name, restore_after_s)
+        if not await self._renew(name, restore_after_s):
+            raise PhoneError(f"{name} was quiet and changed itself back before farm could say that it hears it")
         self._renewing[name] = asyncio.create_task(self._keep(name, restore_after_s), name=f"quiet {name}")
         return quiet
 
@@ -102,11 +103,14 @@ class Quieting:
         while True:
             await asyncio.sleep(restore_after_s / RENEWALS)
             with suppress(FarmError):  # a lost phone is noticed by others; it changes itself back
-                await self._renew(name, restore_after_s)
+                if not await self._renew(name, restore_after_s):
+                    log.warning("%s has changed itself back while it measures", name)
+                    return
 
-    async def _renew(self, name: str, restore_after_s: float) -> None:
+    async def _renew(self, name: str, restore_after_s: float) -> bool:
         command = f"sh {QUIESCE} renew {max(1, round(restore_after_s))}"
-        await self._client.shell(self._find(name).serial, command, timeout_s=RENEW_TIMEOUT_S)
+        result = await self._client.shell(self._find(name).serial, command, timeout_s=RENEW_TIMEOUT_S)
+        return result.text.startswith("renewed")
 
 
 async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:

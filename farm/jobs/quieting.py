@@ -59,6 +59,7 @@ class QuietLease:
         self._begun = False
         self._cut = False  # cancelled while it was begun: the phone may hear of it after an end
         self._told = not_quiet("")
+        self._changed = False
 
     async def begin(self) -> None:
         """Make the phone quiet, if it is not yet. What a phone refuses is told, and measured without."""
@@ -75,7 +76,7 @@ class QuietLease:
             self._running.log(f"{self._device} is measured as it is: {error.message}", "warning")
             self._told = not_quiet(error.message)
         else:
-            self._told = quiet.to_wire()
+            self._told, self._changed = quiet.to_wire(), quiet.changed
         self._cut = False
 
     async def end(self) -> None:
@@ -84,11 +85,13 @@ class QuietLease:
         if not begun or self._cut or not leases.changed_phone(self._lease, changed=True):
             return
         try:
-            await self._parts.phones.end(self._device, self._lease)
+            restored = await self._parts.phones.end(self._device, self._lease)
         except FarmError as error:
             self._running.log(f"{self._device} is cleaned and checked: {error.message}", "warning")
         else:
             leases.changed_phone(self._lease, changed=False)
+            if self._changed and not restored.restored and not restored.left:
+                self._told = not_quiet("it changed itself back, or was rebooted, while it measured")
 
     def to_wire(self) -> Mapping[str, Any]:
         """What was in force, for the certificate."""

@@ -169,6 +169,22 @@ def test_the_next_daemon_changes_back_what_the_killed_one_left(farm, plain, mode
     assert quiet_again(plain) == AS_IT_WAS
 
 
+def test_a_phone_that_cut_itself_off_comes_back_by_itself(model):
+    """Farm takes an emulator's link for one that airplane mode does not cut. Here it does."""
+    with running_farm("galaxy-a55", config="[quiesce]\nrestore_after_s = 5.0\n") as farm:
+        (phone,) = phones(farm)
+        phone.shell("settings put global window_animation_scale 1.0")
+        farm.lab.fault(phone.nickname, "network", on=True)
+        story = Story(farm)
+        options = ("--on", phone.name, "--quiesce", "full", "--max-attempts", "1")
+        (job,) = answer(farm.farm("bench", model, *options, "--detach", "--json"))["jobs"]
+        story.until("lease.granted", job=job["id"])
+        story.until("device.gone")
+        story.until("job.failed", subject=job["id"])
+        story.until("device.ready")
+        assert quiet_again(phone) == AS_IT_WAS
+
+
 def test_a_phone_that_farm_reaches_by_its_radio_keeps_them(farm, plain, model):
     farm.lab.fault(plain.nickname, "network", on=True)
     try:

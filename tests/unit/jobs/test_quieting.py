@@ -7,12 +7,14 @@ import pytest
 
 from farm.core.errors import PhoneError
 from farm.core.quiesce import Level, QuiesceConfig, Quiet, Step
+from farm.fleet.quiesce import Restored
 from farm.jobs.quieting import QuietLease, QuietParts
 
 
 class Phones(list):
     failing = ""
     wait = None
+    restored = ("display=Asleep",)
 
     def __init__(self):
         self.begun = asyncio.Event()
@@ -30,6 +32,7 @@ class Phones(list):
         self.append(("end", name, owner))
         if self.failing == "end":
             raise PhoneError("the phone does not take back screen_brightness")
+        return Restored(self.restored, complete=True)
 
 
 class Leases:
@@ -140,6 +143,15 @@ async def test_no_phone_is_changed_under_a_lease_that_is_over(make, phones, leas
     quiet = make()
     await quiet.begin()
     assert phones == []
+
+
+async def test_a_phone_that_gave_up_meanwhile_was_not_quiet(make, phones):
+    quiet = make()
+    await quiet.begin()
+    phones.restored = ()
+    await quiet.end()
+    assert quiet.to_wire()["level"] == "off"
+    assert "changed itself back" in quiet.to_wire()["refused"]["all"][0]
 
 
 async def test_whoever_asks_for_a_level_reads_what_came_of_it(make):
