@@ -3,12 +3,15 @@
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from farm.core.errors import HostError, ProtocolError, UserError
+from farm.core.quiesce import Level, QuiesceConfig, Quiet
 from farm.jobs.executor import YieldedError
 from farm.jobs.pool import NotInPoolError
+from farm.jobs.quieting import QuietParts
 from farm.jobs.specs import TuneSpec
 from farm.jobs.tune import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.leasing import NoSuchLeaseError
@@ -25,6 +28,7 @@ class Pool:
     def check(self, lease):
         if lease not in ("L1", "L2"):
             raise NotInPoolError
+        return "pixel"
 
     def give_back(self, lease):
         self.check(lease)
@@ -85,6 +89,28 @@ async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
             await host.open_session(gone)
     await host.abort_session("stuck", "L1")
     assert host.keys.aborted == ("L1", "stuck")
+
+
+async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left_to_be_cleaned(host):
+    class Phones:
+        begun: ClassVar = []
+
+        async def begin(self, name, level, owner, restore_after_s):
+            self.begun.append((name, level, owner))
+            return Quiet(level)
+
+    class Leases:
+        changed: ClassVar = []
+
+        def changed_phone(self, lease_id, *, changed):
+            self.changed.append((lease_id, changed))
+            return True
+
+    host = replace(host, quieting=QuietParts(Phones(), Leases(), QuiesceConfig(tune=Level.GENTLE)))
+    await host.open_session("L1")
+    await host.open_session("L1")
+    assert Phones.begun == [("pixel", Level.GENTLE, "L1")]
+    assert Leases.changed == [("L1", True)]
 
 
 async def test_the_pool_is_told_and_takes_orders(host):
