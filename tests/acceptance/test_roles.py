@@ -1,6 +1,5 @@
 """Who may do what: the kernel says who asks, and a stranger may look at most."""
 
-import os
 import subprocess
 import sys
 
@@ -8,11 +7,12 @@ import pytest
 
 from farm.core.errors import ExitCode
 from tests.support.tvm import environment
+from tests.support.users import needs_another_user
 from tests.support.whole_farm import Story, phones, refused, running_farm
 
 NOBODY = 65534
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+pytestmark = needs_another_user
 
 
 @pytest.fixture(scope="module")
