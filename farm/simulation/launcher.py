@@ -247,7 +247,9 @@ def _run_session(options: Options, connection: socket.socket, peer: str, log: Lo
     tvm_ffi.register_global_func("tvm.rpc.server.workpath", path_of, override=True)
     tvm_ffi.register_global_func("tvm.rpc.server.load_module", load_module, override=True)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        for folder in (cache.parent, cache):  # as TVM's: not those above, which somebody may have removed
+            with contextlib.suppress(OSError):
+                folder.mkdir(exist_ok=True)
         tvm_ffi.get_global_func("rpc.ServerLoop")(connection.detach())
     except Exception as error:  # noqa: BLE001 - a session's end, whatever it was, is told in the log
         log.always(f"Session with {peer} failed: {error}")

@@ -283,7 +283,12 @@ class WorkDir {
       cache_ = std::filesystem::current_path() / "rpc";
     }
   }
-  void Create() const { std::filesystem::create_directories(cache_); }
+  // Like TVM's: these two folders, not those above them. Where somebody removed the rest, nothing comes back.
+  void Create() const {
+    std::error_code ignored;
+    std::filesystem::create_directory(cache_.parent_path(), ignored);
+    std::filesystem::create_directory(cache_, ignored);
+  }
   void Remove() const {
     std::error_code failed;
     std::filesystem::remove_all(cache_, failed);
