@@ -1,8 +1,8 @@
-"""A long storm over six phones: nothing may grow, nobody may get wrong numbers, and every phone must be back.
+"""A long storm over many phones: nothing may grow, nobody may get wrong numbers, every phone must be back.
 
-`python -m benchmarks soak` takes ten minutes; SOAK_MINUTES and SOAK_SEED change that. The storm pauses every minute:
-when all phones are ready and nobody holds one, the farm must look as it did the minute before. Left out is what needs a
-person by design: wrong numbers quarantine a phone.
+`make soak` takes an hour with 20 phones; SOAK_MINUTES, SOAK_PHONES and SOAK_SEED change that. The storm pauses every
+minute: when all phones are ready and nobody holds one, the farm must look as it did the minute before. No phone may be
+quarantined without a fault that explains it. Left out is what needs a person by design, as wrong numbers do.
 """
 
 from __future__ import annotations
@@ -11,35 +11,60 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from benchmarks.fault_scene import Recorder
 from benchmarks.harness import Context, Figure
 from benchmarks.storm import COOLS_AT_ONCE, FarmStorm, PhoneStorm, Tally, User, Weather
-from benchmarks.whole_farm import PROFILES
+from benchmarks.whole_farm import PROFILES, Event
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.core.errors import HostError, UserError
 
-PHONES = 6
+DEFAULT_PHONES = 20
 USERS = 3
-DEFAULT_MINUTES = 10.0
+DEFAULT_MINUTES = 60.0
+PAUSE_S = 1.0  # for each phone: two cores carry so many faults a second
+ON_A_HUB = 5  # phones
 DEFAULT_SEED = 20_260_801
 STORM_S = 45.0
 REST_LIMIT_S = 200.0  # a client may wait for a phone as long as phones take to come back
 READY_LIMIT_S = 180.0  # a phone that failed many times in a row is tried once a minute
+WELL_S = 45.0  # a quarantine that ends by itself has ended by then: four probes
 SETTLE_LIMIT_S = 20.0  # for processes of sessions that just ended
 # 20,000 events of the log are kept, 10 MB, and fill up in the first minutes; the allocator keeps as much again.
 GOAL_GROWTH_MB = 20.0
 GOAL_DESCRIPTORS = 3  # adb connections that happen to be open when we look
+TELL_EVERY_S = 300.0
+# A storm does in an hour what a phone goes through in months, so its days are longer than the ladder's.
+CONFIG = """
+[recovery]
+restarts_per_day = 100000
+pushes_per_day = 100000
+reconnects_per_day = 100000
+reboots_per_day = 100000
+power_cycles_per_day = 100000
+"""
+EXPLAINS_S = 120.0  # a fault so long ago explains a quarantine
+_OF_THE_SERVER = frozenset({"server", "start", "check", "stuck"})
+# Faults that may end in quarantine when they fall on one phone again and again, by what is wrong with it then.
+EXPLAINED = {
+    **dict.fromkeys(("full", "wiped"), frozenset({"storage", *_OF_THE_SERVER})),
+    **dict.fromkeys(("server_crash", "server_hang", "segfault", "endless", "stuck"), _OF_THE_SERVER),
+    **dict.fromkeys(("supervisor_killed", "corrupted", "slow", "slow_shell", "boot_loop"), _OF_THE_SERVER),
+    **dict.fromkeys(("hot", "hot_battery"), frozenset({"hot"})),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """The daemon in a moment of calm."""
 
+    at: float  # monotonic seconds
     rss_mb: float
     descriptors: int
     threads: int
@@ -51,41 +76,86 @@ def run(context: Context) -> list[Figure]:
     """Growth between the first calm and the last, and what was promised about users and phones."""
     minutes, seed = _number("SOAK_MINUTES", DEFAULT_MINUTES), int(_number("SOAK_SEED", DEFAULT_SEED))
     weather, tally = Weather(), Tally()
-    phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(PHONES)}
-    with virtual_farm(phones, config=COOLS_AT_ONCE, tell=context.say) as farm:
-        farm.wait_ready(PHONES)
+    count = int(_number("SOAK_PHONES", DEFAULT_PHONES))
+    phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(count)}
+    places = {phone: f"1-{1 + number // ON_A_HUB}.{1 + number % ON_A_HUB}" for number, phone in enumerate(phones)}
+    hubs = sorted({place.partition(".")[0] for place in places.values()})
+    with virtual_farm(phones, config=CONFIG + COOLS_AT_ONCE, places=places, tell=context.say) as farm:
+        farm.wait_ready(count)
+        names = {row["serial"]: row["name"] for row in farm.status()["devices"]}
+        devices = {names[farm.lab.phone(phone).serial]: phone for phone in phones}
+        recorder = Recorder(farm)
         (golden,) = (farm.folder / "state" / "bundles" / "objects").glob("*/golden")
         threads: list[PhoneStorm | FarmStorm | User] = [
-            *(PhoneStorm(weather, tally, farm.lab.directory, phone, farm, seed) for phone in phones),
-            FarmStorm(weather, tally, farm, seed),
+            *(PhoneStorm(weather, tally, farm.lab.directory, phone, farm, seed, PAUSE_S * count) for phone in phones),
+            FarmStorm(weather, tally, farm, seed, hubs),
             *(User(weather, tally, farm.tracker(), golden, f"{seed} user {number}") for number in range(USERS)),
         ]
         for thread in threads:
             thread.start()
-        context.say(f"{minutes:g} minutes, seed {seed}")
-        looks: list[Look] = []
+        began = told = time.monotonic()
+        looks: list[Look] = [look(farm, count)]
+        context.say(f"{minutes:g} minutes, {count} phones, seed {seed}; at the start {looks[0]}")
         ends_at = time.monotonic() + 60 * minutes
         try:
-            while len(looks) < 2 or time.monotonic() < ends_at:
+            while len(looks) < 3 or time.monotonic() < ends_at:
                 weather.storm()
                 time.sleep(STORM_S)
                 weather.calm(REST_LIMIT_S)
                 for thread in threads:
                     if thread.failure is not None:
                         raise thread.failure
-                looks.append(look(farm))
-                context.say(f"calm {len(looks)}: {looks[-1]}")
+                looks.append(look(farm, count))
+                if time.monotonic() - told > TELL_EVERY_S:
+                    told = time.monotonic()
+                    context.say(
+                        f"after {(told - began) / 60:.0f} min: {looks[-1]}; {tally.done.total()} blows and sessions"
+                    )
         finally:
             weather.end()
+            recorder.close()
             kept = _keep(farm.daemon.log, seed)
             context.say(f"{dict(tally.done)}; the daemon's log: {kept}")
         tracebacks = kept.read_text(errors="replace").count("Traceback")
         status = farm.status()
-    return _figures(looks, tally, tracebacks, sum(row["pending"] for row in status["keys"]))
+    quarantines = [
+        each for each in recorder.events if each.kind == "recovery.rung" and each.data["rung"] == "quarantine"
+    ]
+    false = [each for each in quarantines if not _explained(each, devices.get(each.subject, ""), tally)]
+    for each in false:
+        context.say(f"quarantined for nothing: {each.subject}: {each.data}")
+    rungs = Counter(str(each.data["rung"]) for each in recorder.events if each.kind == "recovery.rung")
+    context.say(f"rungs: {dict(rungs)}")
+    hours = (time.monotonic() - began) / 3600
+    return [
+        *_figures(looks, tally, tracebacks, sum(row["pending"] for row in status["keys"])),
+        Figure("quarantines, all explained by a fault on that phone", len(quarantines) - len(false), ""),
+        Figure("quarantines of healthy phones", len(false), "", None, "none", not false),
+        Figure("quarantines of healthy phones, rate", len(false) / (hours * count), "per phone and hour"),
+    ]
+
+
+def _explained(quarantine: Event, phone: str, tally: Tally) -> bool:
+    """Whether a fault that fell on the phone lately explains it."""
+    return any(
+        hurt == phone
+        and 0 <= quarantine.at - at <= EXPLAINS_S
+        and quarantine.data["ailment"] in EXPLAINED.get(fault, ())
+        for at, hurt, fault in tally.blows
+    )
+
+
+def _slope(values: Sequence[tuple[float, float]]) -> float:
+    """Growth per hour by least squares over the second half: the first fills what is bounded. Pairs of (s, value)."""
+    half = values[len(values) // 2 :]
+    middle_s, middle = (sum(column) / len(half) for column in zip(*half, strict=True))
+    spread = sum((at - middle_s) ** 2 for at, _ in half)
+    return 3600 * sum((at - middle_s) * (value - middle) for at, value in half) / spread if spread else 0.0
 
 
 def _figures(looks: Sequence[Look], tally: Tally, tracebacks: int, pending: int) -> list[Figure]:
-    first, last = looks[0], looks[-1]
+    # The first look is before the storm: the first calm after it has what every farm at work has.
+    start, first, last = looks[0], looks[1], looks[-1]
     growth_mb, descriptors = last.rss_mb - first.rss_mb, last.descriptors - first.descriptors
     sessions = {kind: count for kind, count in tally.done.items() if kind.startswith("session")}
     served = sessions.get("session served", 0)
@@ -94,9 +164,13 @@ def _figures(looks: Sequence[Look], tally: Tally, tracebacks: int, pending: int)
         return Figure(name, count, "", None, "none", count == 0)
 
     return [
-        Figure("moments of calm", len(looks), "", None, "every phone ready in each"),
-        Figure("until every phone was ready, the worst", max(each.ready_s for each in looks), "s"),
+        Figure("moments of calm", len(looks) - 1, "", None, "every phone ready in each"),
+        Figure("until every phone was ready, the worst", max(each.ready_s for each in looks[1:]), "s"),
+        Figure("memory of the daemon at the start", start.rss_mb, "MB"),
         Figure("memory of the daemon", last.rss_mb, "MB"),
+        Figure("memory, slope of the second half", _slope([(each.at, each.rss_mb) for each in looks]), "MB/h"),
+        Figure("descriptors at the start", start.descriptors, ""),
+        Figure("descriptors, slope of the second half", _slope([(each.at, each.descriptors) for each in looks]), "/h"),
         Figure(
             "memory, last calm beside the first", growth_mb, "MB", None, f"under {GOAL_GROWTH_MB:g}",
             growth_mb < GOAL_GROWTH_MB,
@@ -117,17 +191,22 @@ def _figures(looks: Sequence[Look], tally: Tally, tracebacks: int, pending: int)
     ]  # fmt: skip
 
 
-def look(farm: VirtualFarm) -> Look:
+def look(farm: VirtualFarm, count: int) -> Look:
     """Wait until the farm is whole again, and look at it.
 
     Raises:
         HostError: a phone does not become ready, or a lease does not end; says which.
     """
     begun = time.monotonic()
+    released: set[str] = set()
     while True:
         devices = farm.status()["devices"]
         leases = farm.client.call("lease.list")
         late = [row for row in devices if row["state"] != "ready"]
+        for row in late:
+            if row["life"] == "quarantined" and row["name"] not in released and time.monotonic() - begun > WELL_S:
+                released.add(row["name"])  # a person looks: whether it was explained is judged in the end
+                farm.farm("device", "release", row["name"])
         if not late and not leases["leases"] and not leases["waiting"]:
             break
         if time.monotonic() - begun > READY_LIMIT_S:
@@ -136,10 +215,12 @@ def look(farm: VirtualFarm) -> Look:
         time.sleep(0.05)
     ready_s = time.monotonic() - begun
     deadline = time.monotonic() + SETTLE_LIMIT_S
-    while (strays := _servers() - PHONES) > 0 and time.monotonic() < deadline:
+    while (strays := _servers() - count) > 0 and time.monotonic() < deadline:
         time.sleep(0.1)
     daemon = psutil.Process(farm.status()["pid"])
-    return Look(daemon.memory_info().rss / 1e6, daemon.num_fds(), daemon.num_threads(), strays, ready_s)
+    return Look(
+        time.monotonic(), daemon.memory_info().rss / 1e6, daemon.num_fds(), daemon.num_threads(), strays, ready_s
+    )
 
 
 def _servers() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from benchmarks.fault_scene import Bystander, Recorder, Scene, words
+from benchmarks.fault_scene import LIMIT_S, SLOW_LIMIT_S, Bystander, Recorder, Scene, words
 from benchmarks.fault_table import FAULTS, READY, Fault, Stage
 from benchmarks.whole_farm import Event
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
@@ -52,7 +52,6 @@ class Outcome:
     rungs: tuple[str, ...] = ()  # taken, repeated ones once
     back_s: float | None = None  # until it was ready: since the fault, or since what ended it
     spared: bool = True  # the bystander's session lived and went on
-    restarts: tuple[str, ...] = ()  # other phones that left service meanwhile
 
 
 @contextlib.contextmanager
@@ -172,13 +171,14 @@ def _clean_slate(scene: Scene) -> None:
 
 
 def _played(scene: Scene, fault: Fault) -> Outcome:
+    limit_s = SLOW_LIMIT_S if fault.slow else LIMIT_S
     scene.since = began = time.time()
     for step in fault.do:
         step(scene)
     last = 0
     first: Event | None = None
     for wanted in fault.seen:
-        told = scene.recorder.wait(scene.device, began, wanted, last)
+        told = scene.recorder.wait(scene.device, began, wanted, last, limit_s)
         first, last = first or told, told.seq
     since = began
     if fault.undo:
@@ -188,7 +188,7 @@ def _played(scene: Scene, fault: Fault) -> Outcome:
         for step in fault.undo:
             step(scene)
     for wanted in fault.then:
-        last = scene.recorder.wait(scene.device, since, wanted, last).seq
+        last = scene.recorder.wait(scene.device, since, wanted, last, limit_s).seq
     scene.until(scene.is_free, "it is ready again")
     history = scene.recorder.of(scene.device, began)
     for step in fault.check:

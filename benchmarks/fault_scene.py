@@ -25,7 +25,8 @@ from farm.control.client import ControlClient
 from farm.core.errors import FarmError, HostError
 from farm.simulation.control import LabClient
 
-LIMIT_S = 25.0  # for anything that must happen at all; what a phone may wait for by design is shorter
+LIMIT_S = 60.0  # for anything that must happen at all; what a phone may wait for by design is shorter
+SLOW_LIMIT_S = 180.0  # for what has patience by design: 30 s beside leases, pauses before a power cycle
 POLL_S = 0.02
 AWAY = ("adb.", "hub.", "host.", "network.", "daemon.")  # rooms whose events are about more than one phone
 RUN = "/data/local/tmp/farm/run"

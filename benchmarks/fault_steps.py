@@ -17,6 +17,8 @@ from benchmarks.fault_scene import Scene, foreign_adb
 Step = Callable[[Scene], object]
 BUNDLES = "/data/local/tmp/farm/bundles"
 RUN = "/data/local/tmp/farm/run/state"
+BUSY = "/data/local/tmp/busy"  # process ids of what keeps a phone busy
+KEEP_BUSY = f"for n in 1 2 3; do setsid sh -c 'while :; do :; done' </dev/null >/dev/null 2>&1 & echo $!; done >{BUSY}"
 SESSION_TIMEOUT_S = 1.5  # as a client gives it
 
 
@@ -184,6 +186,11 @@ def other_serial(scene: Scene) -> None:
     assert scene.row()["serial"] == scene.serial != before
 
 
+def is_on(scene: Scene) -> None:
+    """It is on, whether adb sees it or not."""
+    scene.lab.wait(scene.phone, "on")
+
+
 def accepted(scene: Scene) -> None:
     """The person at the phone accepts the farm's key."""
     scene.lab.wait(scene.phone, "key_shown")
@@ -203,7 +210,7 @@ def note_servers(scene: Scene) -> None:
 
 def same_servers(scene: Scene) -> None:
     """Servers on phones were adopted, not restarted, on every phone; and all of those are ready."""
-    scene.until(lambda: all(row["state"] in ("ready", "leased") for row in scene.farm.status()["devices"]), "all ready")
+    scene.until(lambda: all(row["state"] in ("ready", "busy") for row in scene.farm.status()["devices"]), "all ready")
     now = scene.servers()
     assert now == scene.notes["servers"], (now, scene.notes["servers"])
 

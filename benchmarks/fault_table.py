@@ -238,7 +238,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "boot hangs", (lab("boot_hang", boots=1), lab("reboot")), ("device.gone",), _LIST, meanwhile="gone",
-        undo=(lab("reboot"),), undone_by="a person restarts it", then=("device.ready",),
+        undo=(do.is_on, lab("reboot")), undone_by="a person restarts it", then=("device.ready",),
     ),
     Fault(
         "power cut", (lab("power_cut"),), ("device.gone",), _LIST, meanwhile="gone", undo=(lab("boot"),),
@@ -299,6 +299,13 @@ FAULTS: tuple[Fault, ...] = (
         ("device.finding ~ rebooted", "recovery.rung ~ restart-server", "device.ready"), _PROBE,
         rungs=("restart-server",), slow=True,
     ),
+    Fault(
+        "something else keeps the phone busy",
+        (shell(do.KEEP_BUSY),),
+        ("device.finding ~ foreign-load",), _PROBE, stage=Stage.FARM, slow=True, meanwhile=READY,
+        undo=(shell(f"kill -9 $(cat {do.BUSY}); rm {do.BUSY}"),),
+        undone_by="a person ends it", then=("device.finding_over ~ foreign-load",),
+    ),
     # -- the host --
     Fault(
         "adb server killed", (do.adb_killed,), ("adb.lost", "device.gone", "adb.back", "device.ready"), _WATCHER,
@@ -310,7 +317,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "adb server hangs for good beside leases", (do.adb_stopped,),
-        ("adb.hangs ~ lose their sessions", "adb.lost", "device.gone", "device.ready"), _WATCHER, stage=Stage.FARM,
+        ("adb.hangs", "adb.lost", "device.gone", "device.ready"), _WATCHER, stage=Stage.FARM,
         before=(do.note_servers,), check=(do.same_servers,), spares=False, slow=True,
     ),
     Fault(

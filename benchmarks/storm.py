@@ -10,8 +10,9 @@ import contextlib
 import random
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from farm.core.errors import FarmError, HostError
 from farm.simulation.control import LabClient
 
 KEY_LIMIT_S = 10.0
-BOOT_LIMIT_S = 10.0
+BOOT_LIMIT_S = 30.0
 SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
 FARM_ROOT = "/data/local/tmp/farm"
 # A phone that is cooled is open again within a second, not after two probes and 20 s.
@@ -93,6 +94,7 @@ class Tally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.done: Counter[str] = Counter()
+        self.blows: list[tuple[float, str, str]] = []  # Unix seconds, phone ("" all), fault
         self.wrong: list[str] = []  # sessions that told wrong numbers
         self.hung = 0  # clients that did not come back
 
@@ -100,17 +102,27 @@ class Tally:
         with self._lock:
             self.done[what] += 1
 
+    def blow(self, phone: str, fault: str) -> None:
+        """A fault begins, on one phone or on what they all hang on (no name)."""
+        with self._lock:
+            self.blows.append((time.time(), phone, fault))
+        self.add(fault)
+
 
 class PhoneStorm(threading.Thread):
     """What one phone goes through."""
 
-    def __init__(self, weather: Weather, tally: Tally, lab: Path, phone: str, farm: VirtualFarm, seed: int) -> None:
+    def __init__(
+        self, weather: Weather, tally: Tally, lab: Path, phone: str, farm: VirtualFarm, seed: int, pause_s: float
+    ) -> None:
+        """`pause_s`: at most so long between two faults."""
         super().__init__(name=f"storm {phone}", daemon=True)
+        self._pause_s = pause_s
         self._weather = weather
         self._tally = tally
         self._lab = LabClient(lab)
         self._phone = phone
-        self._farm = farm
+        self._farm = VirtualFarm(farm.daemon, ControlClient(farm.socket), self._lab, farm.adb_path)  # of this thread
         self._random = random.Random(f"{seed} {phone}")
         self.failure: FarmError | None = None
 
@@ -118,22 +130,28 @@ class PhoneStorm(threading.Thread):
         faults: list[Callable[[], AbstractContextManager[None]]] = [
             self.unplugged, self.unplugged, self.offline, self.unauthorized, self.slow, self.wiped, self.full,
             self.server_crash, self.server_hang, self.segfault, self.endless, self.reboot, self.dark, self.hot,
-            self.low_battery,
+            self.low_battery, self.hot_battery, self.stuck, self.supervisor_killed, self.corrupted, self.boot_loop,
+            self.port_off, self.mute_services, self.slow_shell, self.held_clock,
         ]  # fmt: skip
+        if self._lab.phone(self._phone).isolation != "full":
+            faults.remove(self.stuck)
         try:
             while True:
-                self._weather.pause(self._random.uniform(0.0, 6.0))
+                self._weather.pause(self._random.uniform(0.0, self._pause_s))
                 with self._weather.turn() as goes_on:
                     if not goes_on:
                         return
                     fault = self._random.choice(faults)
                     self._lab.wait(self._phone, "on", timeout_s=BOOT_LIMIT_S)  # the last one may have been a reboot
+                    self._tally.blow(self._phone, fault.__name__)
                     with fault():
-                        self._tally.add(fault.__name__)
                         self._weather.pause(self._random.uniform(0.0, 3.0))
         except FarmError as error:
             self.failure = error
+        except Exception as error:  # noqa: BLE001 - whoever waits for the storm must hear of it
+            self.failure = HostError(f"{self.name}: {error!r}")
         finally:
+            self._farm.client.close()
             self._lab.close()
 
     @contextlib.contextmanager
@@ -222,6 +240,62 @@ class PhoneStorm(threading.Thread):
         yield
         self._lab.battery(self._phone, 100, charging=True)
 
+    @contextlib.contextmanager
+    def hot_battery(self) -> Iterator[None]:
+        self._lab.fault(self._phone, "wear", cycles=10, full_share=1.0, health="overheat")
+        yield
+        self._lab.fault(self._phone, "wear", cycles=10, full_share=1.0, health="good")
+
+    @contextlib.contextmanager
+    def stuck(self) -> Iterator[None]:
+        """A kernel hangs in a driver: SIGKILL waits for the driver."""
+        self._lab.fault(self._phone, "unkillable", seconds=self._random.uniform(1.0, 10.0))
+        yield
+        self._lab.good_kernels(self._phone)
+
+    @contextlib.contextmanager
+    def supervisor_killed(self) -> Iterator[None]:
+        pid = f"$(sed -n s/^pid=//p {FARM_ROOT}/run/state)"
+        self._farm_adb("shell", f"kill -9 $(sed -n s/^PPid://p /proc/{pid}/status)")
+        yield
+
+    @contextlib.contextmanager
+    def corrupted(self) -> Iterator[None]:
+        """A library loses its first pages, and is read again."""
+        damage = "dd if=/dev/zero of=$f bs=4096 count=8 conv=notrunc"
+        self._farm_adb("shell", f"for f in {FARM_ROOT}/bundles/*/libtvm_runtime.so; do {damage}; done")
+        self._lab.server_crash(self._phone)
+        yield
+
+    @contextlib.contextmanager
+    def boot_loop(self) -> Iterator[None]:
+        self._lab.fault(self._phone, "boot_loop", boots=2, up_s=0.5)
+        yield
+
+    @contextlib.contextmanager
+    def port_off(self) -> Iterator[None]:
+        self._lab.fault(self._phone, "port_off")
+        yield
+        self._lab.fault(self._phone, "port_on")
+
+    @contextlib.contextmanager
+    def mute_services(self) -> Iterator[None]:
+        self._lab.fault(self._phone, "dumpsys_hangs")
+        yield
+        self._lab.fault(self._phone, "dumpsys_hangs", on=False)
+
+    @contextlib.contextmanager
+    def slow_shell(self) -> Iterator[None]:
+        self._lab.fault(self._phone, "slow_shell", delay_s=self._random.uniform(0.1, 1.0))
+        yield
+        self._lab.fault(self._phone, "slow_shell", delay_s=0.0)
+
+    @contextlib.contextmanager
+    def held_clock(self) -> Iterator[None]:
+        self._lab.fault(self._phone, "clock_stuck", share=0.5)
+        yield
+        self._lab.fault(self._phone, "clock_stuck", share=1.0)
+
     def _farm_adb(self, *arguments: str) -> None:
         self._farm.adb("-s", self._lab.phone(self._phone).serial, *arguments)
 
@@ -229,17 +303,22 @@ class PhoneStorm(threading.Thread):
 class FarmStorm(threading.Thread):
     """What the farm as a whole goes through."""
 
-    def __init__(self, weather: Weather, tally: Tally, farm: VirtualFarm, seed: int) -> None:
+    def __init__(self, weather: Weather, tally: Tally, farm: VirtualFarm, seed: int, hubs: Sequence[str]) -> None:
         super().__init__(name="storm farm", daemon=True)
         self._weather = weather
         self._tally = tally
-        self._farm = farm
         self._client = ControlClient(farm.socket)
+        self._lab = LabClient(farm.lab.directory)
+        self._farm = VirtualFarm(farm.daemon, self._client, self._lab, farm.adb_path)  # of this thread
+        self._hubs = hubs
         self._random = random.Random(f"{seed} farm")
         self.failure: FarmError | None = None
 
     def run(self) -> None:
-        faults = [self.adb_killed, self.toolchain_killed, self.kicked, self.kicked]
+        faults = [
+            self.adb_killed, self.adb_stops, self.toolchain_killed, self.hub_lost, self.hub_lost, self.kicked,
+            self.kicked,
+        ]  # fmt: skip
         try:
             while True:
                 self._weather.pause(self._random.uniform(5.0, 20.0))
@@ -247,15 +326,34 @@ class FarmStorm(threading.Thread):
                     if not goes_on:
                         return
                     fault = self._random.choice(faults)
+                    self._tally.blow("", fault.__name__)
                     fault()
-                    self._tally.add(fault.__name__)
         except FarmError as error:
             self.failure = error
+        except Exception as error:  # noqa: BLE001 - whoever waits for the storm must hear of it
+            self.failure = HostError(f"{self.name}: {error!r}")
         finally:
+            self._lab.close()
             self._client.close()
 
     def adb_killed(self) -> None:
         self._farm.adb("kill-server")
+
+    def adb_stops(self) -> None:
+        """It hangs for a moment: no reason to replace it."""
+        daemon = psutil.Process(self._client.call("status")["pid"])
+        for child in daemon.children():
+            if child.name() == "adb":
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.suspend()
+                    self._weather.pause(self._random.uniform(0.5, 2.0))
+                    child.resume()
+
+    def hub_lost(self) -> None:
+        hub = self._random.choice(self._hubs)
+        self._lab.unplug_hub(hub)
+        self._weather.pause(self._random.uniform(0.5, 3.0))
+        self._lab.plug_hub(hub)
 
     def toolchain_killed(self) -> None:
         """The zygote dies; checks wait until the next one has imported TVM."""
