@@ -4,14 +4,16 @@ Rules, and where they are kept:
 
 - In which order requests are served, and why none starves: `farm.core.waiting_lines`. A line (one user's requests of
   one priority for the same devices) goes without a phone for at most `AllocatorPolicy.starved_s`, plus the time until
-  each line that starves for longer has been given one phone. While no device is open to its class, it can only wait.
+  each line that starves for longer has been given one phone. When heat closes its devices to it, it has one of them
+  kept cool: `farm.core.allocator_cooling`.
 - Work is conserved: no leasable device is free while a waiting request could have it, given quotas, worker places,
   reservations and the gates (`DeviceView.closed`: a device too warm for benchmarks may serve other classes). An event
   therefore concerns only the devices and requests that it touches.
 - When several devices can be given away at once, as many requests as possible are served, the foremost among them; and
   of the devices that would do, those are given that others need least (`farm.core.matching`, applied from both sides).
-- A request that needs a quiet hub is served while no other device on the hub is leased. It has no claim on a hub: who
-  comes first to one of its devices gets it, and nobody is asked to yield so that a hub falls quiet.
+- A request that needs a quiet hub is served while no other device on the hub is leased, and while it has its device
+  the others there are its user's alone. It has no claim on a hub before: who comes first to one of its devices gets it,
+  and nobody is asked to yield so that a hub falls quiet.
 - Use counts in decaying device-seconds over the user's weight: `farm.core.shares`.
 - Windows in which devices belong to some users only: `farm.core.reservations`.
 - Tune leases are asked to yield: `farm.core.allocator_yields`. Why a request waits: `farm.core.allocator_explain`.
@@ -23,6 +25,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from farm.core import allocator_explain
+from farm.core.allocator_cooling import Cooling
 from farm.core.allocator_events import (
     AllocatorEvent,
     AllocatorPolicy,
@@ -64,6 +67,7 @@ class Allocator:
     def __init__(self, policy: AllocatorPolicy | None = None) -> None:
         self._state = State(policy or AllocatorPolicy())
         self._yields = Yields(self._state)
+        self._cooling = Cooling(self._state)
 
     @property
     def devices(self) -> Mapping[str, DeviceView]:
@@ -96,14 +100,19 @@ class Allocator:
         if state.paused:
             return NOTHING
         windows = state.reservations.changed_between(before_s, state.now_s)
+        unclaimed = self._cooling.decide()
         if everything:
             devices = state.free
-        elif windows:
-            devices |= windows & state.free
-        if isinstance(event, RequestCame) and not windows:
+        elif windows or unclaimed:
+            devices |= (windows | unclaimed) & state.free
+        if isinstance(event, RequestCame) and not windows and not unclaimed:
             grants = self._serve(devices, {state.lines.waiting[event.id].line.group})
         else:
             grants = self._serve(devices, state.waiting_groups(devices))
+        while (
+            unclaimed := self._cooling.decide() & state.free
+        ):  # what was granted may have ended claims to other devices
+            grants += self._serve(unclaimed, state.waiting_groups(unclaimed))
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
         reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
         changed = event.view.name if isinstance(event, DeviceChanged) else ""
@@ -116,7 +125,11 @@ class Allocator:
         state = self._state
         if state.paused:
             return None
-        looks = (state.reservations.next_change_s(state.now_s), self._yields.next_look_s())
+        looks = (
+            state.reservations.next_change_s(state.now_s),
+            self._yields.next_look_s(),
+            self._cooling.next_look_s(),
+        )
         return min((at_s for at_s in looks if at_s is not None), default=None)
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -193,10 +206,10 @@ class Allocator:
                 return set(), places_full
             case DeviceChanged(view):
                 state.device_changed(view)
-                return {view.name} & state.free, bool(state.index.quiet_waiting)
+                return {view.name} & state.free, state.quiet_matters
             case DeviceForgotten(name):
                 state.device_forgotten(name)
-                return set(), bool(state.index.quiet_waiting)
+                return set(), state.quiet_matters
             case SharesChanged(default, by_user):
                 state.ledger.set_shares(default, by_user)
                 return set(), True
@@ -220,11 +233,12 @@ class Allocator:
         holding = state.held.get(device)
         if holding is None:
             return set(), False
+        quiet_matters = state.quiet_matters
         had_enough = not state.ledger.may_hold_more(holding.request.user)
         state.end(device)
         self._yields.ended(device)
         # With a place, a quota or a quiet hub, devices that were free before come into reach of others.
-        others = had_enough or (places_full and holding.request.worker) or bool(state.index.quiet_waiting)
+        others = had_enough or (places_full and holding.request.worker) or quiet_matters
         return {device} & state.free, others
 
     # --- who gets what --------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class AllocatorPolicy:
     usage_half_life_s: float = 6 * 3600.0  # a morning's use weighs half by the afternoon, next to nothing next week
     held_counts_s: float = 60.0  # what a lease counts in advance, so that one moment's phones go to several users
     min_slice_s: float = 60.0  # a tune lease has its phone at least so long: warming up costs some 10 s
+    # A phone that tuned (at most 43 °C) is down to 36 °C, and open to benchmarks, in 5 to 15 min at room temperature.
+    cooling_hold_s: float = 1800.0  # so long a phone is kept cool for a line that starves, at most
     reservation_guard_s: float = 600.0  # before a window only leases of known length are granted to others
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from farm.core.allocator_events import DeviceReason, Holding
 from farm.core.allocator_index import Group, Meaning
-from farm.core.allocator_state import State
+from farm.core.allocator_state import KeptCool, State
 from farm.core.allocator_yields import goes_before
 from farm.core.device import DeviceView, Heat, Service
 from farm.core.requests import LeaseClass, LeaseRequest
@@ -218,6 +219,14 @@ def _facts(
         facts.append(str(closed))
     if request.quiet_hub and (beside := state.leased_beside(view.name)):
         facts.append(f"{', '.join(beside)} on the same hub {'is' if len(beside) == 1 else 'are'} in use")
+    facts.extend(
+        f"its hub is kept quiet for {state.held[other].request.user or 'somebody'}, who has {other}"
+        for other in state.quiet_beside(view.name, request.user)
+    )
+    if kept := state.kept_from(view.name, Meaning.of(request), None if waiting is None else waiting.line):
+        facts.append(_kept_cool(state, view.name, kept, now_s))
+    elif waiting is not None and (own := state.kept.get(view.name)) and own.line is waiting.line:
+        facts.append(f"kept cool for it, {_span(own.until_s - now_s)} more at most")
     window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
     if window is not None:
         facts.append(_reserved(window, request, now_s))
@@ -237,6 +246,14 @@ def _held(state: State, holding: Holding, waiting: Waiting | None, now_s: float)
     if holding.ends_s is None or (tunes and waiting is None):  # a tuning may last a day, and yields long before
         return text
     return f"{text}, {_span(holding.ends_s - now_s)} more at most"
+
+
+def _kept_cool(state: State, device: str, kept: KeptCool, now_s: float) -> str:
+    lease_class = kept.line.group.meaning.lease_class
+    opens_in_s = state.opens_at_s(device, lease_class) - now_s if device in state.closed[lease_class] else inf
+    if 0 < opens_in_s < kept.until_s - now_s:
+        return f"kept cool for {kept.whose}, about {_span(opens_in_s)}"
+    return f"kept cool for {kept.whose}, {_span(kept.until_s - now_s)} at most"
 
 
 def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
@@ -269,6 +286,11 @@ def _available_s(state: State, device: str, waiting: Waiting, now_s: float) -> f
     if not view.adopted or view.service is not Service.IN or (holding is None and not leasable):
         return None
     at_s = now_s if holding is None else _given_back_s(state, holding, waiting, now_s)
+    for other in state.quiet_beside(device, request.user):
+        quiet_s = _given_back_s(state, state.held[other], waiting, now_s)
+        at_s = None if at_s is None or quiet_s is None else max(at_s, quiet_s)
+    if at_s is not None and (kept := state.kept_from(device, waiting.line.group.meaning, waiting.line)):
+        at_s = max(at_s, kept.until_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s
         begins_s = state.closed_at_s[device] if holding is None else at_s  # while somebody works on it, it stays warm

@@ -35,6 +35,7 @@ class Meaning:
     only: frozenset[str] | None = None
     lease_class: LeaseClass = LeaseClass.INTERACTIVE  # suits the same devices, but is served by those open to it
     quiet_hub: bool = False  # suits the same devices, but not while others on their hub are leased
+    personal: bool = False  # suits the same devices, and also while they are kept cool for others
 
     @classmethod
     def of(cls, request: LeaseRequest) -> Meaning:
@@ -47,6 +48,7 @@ class Meaning:
             request.only,
             request.lease_class,
             request.quiet_hub,
+            request.personal,
         )
 
     def suits(self, view: DeviceView) -> bool:

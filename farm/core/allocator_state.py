@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from farm.core.allocator_events import AllocatorPolicy, Holding
 from farm.core.allocator_index import DeviceIndex, Group, Meaning
-from farm.core.device import DeviceView
+from farm.core.device import DeviceView, Life, Service
 from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.reservations import Reservations
 from farm.core.shares import Ledger
 from farm.core.waiting_lines import Line, Lines, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCool:
+    """A device that is kept from others so that it cools for one line (farm.core.allocator_cooling)."""
+
+    line: Line
+    until_s: float
+
+    @property
+    def whose(self) -> str:
+        """For people: "bob's bench"."""
+        return f"{self.line.user or 'somebody'}'s {self.line.group.meaning.lease_class.value}"
 
 
 class State:
@@ -30,6 +43,11 @@ class State:
         self.held: dict[str, Holding] = {}
         self.free: set[str] = set()  # leasable and not held
         self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
+        self.warm: dict[LeaseClass, set[str]] = {
+            each: set() for each in LeaseClass
+        }  # those of them that refuse for heat
+        self.kept: dict[str, KeptCool] = {}  # by device
+        self.quiet: set[str] = set()  # devices whose holders need a quiet hub
         self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as anybody knows where they are plugged in
         self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
         self._holders: set[str] = set()  # request ids
@@ -64,8 +82,7 @@ class State:
 
     def place(self, waiting: Waiting, device: str) -> None:
         """A request that was served has this device."""
-        self.held[device] = self._holding(waiting.id, waiting.request)
-        self.free.discard(device)
+        self._hold(device, waiting.id, waiting.request)
 
     def restore(self, device: str, request_id: str, request: LeaseRequest) -> None:
         """A lease of the time before goes on.
@@ -76,8 +93,7 @@ class State:
         if device in self.held:
             raise ValueError(f"{device} is held by request {self.held[device].request_id}")
         self._count(request_id, request)
-        self.held[device] = self._holding(request_id, request)
-        self.free.discard(device)
+        self._hold(device, request_id, request)
 
     def extend(self, device: str, longest_s: float | None) -> None:
         """The lease on the device ends so long after now at the latest."""
@@ -109,6 +125,7 @@ class State:
         holding = self.held.pop(device, None)
         if holding is None:
             return None
+        self.quiet.discard(device)
         self._holders.discard(holding.request_id)
         self._workers -= holding.request.worker
         self.ledger.give_back(holding.request.user, self.now_s)
@@ -145,6 +162,11 @@ class State:
         """Whether every worker place is taken."""
         return self._workers >= self.policy.workers
 
+    @property
+    def quiet_matters(self) -> bool:
+        """Whether somebody has or waits for a quiet hub."""
+        return bool(self.quiet or self.index.quiet_waiting)
+
     def servable(self, groups: set[Group], *, places: int = 0) -> set[Group]:
         """Those of `groups` that need no worker place, or for which there is one, were `places` more to come free."""
         if self._workers - places < self.policy.workers:
@@ -162,10 +184,40 @@ class State:
 
     def leased_beside(self, device: str) -> list[str]:
         """Other devices on the same hub that somebody has, sorted."""
-        view = self.index.views.get(device)
-        if view is None or view.place is None:
-            return []
-        return sorted(self.on_hub[view.place.hub] & self.held.keys() - {device})
+        return sorted(self._beside(device) & self.held.keys())
+
+    def quiet_beside(self, device: str, user: str) -> list[str]:
+        """Other devices on the same hub whose holders, not `user`, need it quiet, sorted."""
+        beside = self._beside(device) & self.quiet if self.quiet else ()
+        return sorted(other for other in beside if self.held[other].request.user != user)
+
+    def starves(self, line: Line) -> bool:
+        """Whether the line goes before all that do not."""
+        return self.lines.starves(line, self.now_s)
+
+    def kept_from(self, device: str, meaning: Meaning, line: Line | None) -> KeptCool | None:
+        """For whom a device is kept cool, and so from this line; `line` is None for a request that would begin one."""
+        kept = self.kept.get(device)
+        if kept is None or kept.line is line or not self.starves(kept.line):
+            return None
+        if meaning.personal and meaning.lease_class is not LeaseClass.TUNE:
+            return None
+        longer = line is not None and line.turn < kept.line.turn and self.starves(line)
+        return None if longer else kept
+
+    def soon(self, device: str) -> bool:
+        """Whether the device is in service and nobody has it who keeps it as long as they like."""
+        if device in self.free:
+            return True
+        view, holding = self.index.views.get(device), self.held.get(device)
+        if view is None or not view.adopted or view.life is not Life.READY or view.service is not Service.IN:
+            return False
+        return holding is None or holding.request.lease_class is LeaseClass.TUNE
+
+    def opens_at_s(self, device: str, lease_class: LeaseClass) -> float:
+        """About when a device opens to a class that it is closed to, if nobody works on it; inf: nobody can say."""
+        opens_in_s = self.index.views[device].closed[lease_class].opens_in_s
+        return inf if opens_in_s is None else self.closed_at_s[device] + opens_in_s
 
     def waiting_groups(self, devices: set[str]) -> set[Group]:
         """Groups with waiting requests that any of the devices suits and is open to."""
@@ -177,7 +229,7 @@ class State:
     def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[Line]:
         """Lines of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
 
-        `ending` names a held one of the devices whose lease is about to end.
+        `ending` names a held one of the devices, and the order is as if its lease had ended.
         """
         holder = self.held[ending].request.user if ending else None
         may_hold_more = self.ledger.may_hold_more
@@ -186,9 +238,26 @@ class State:
         def may(user: str) -> bool:
             return (open_to is None or user in open_to) and may_hold_more(user, without=user == holder)
 
-        return self.lines.in_order(groups, self.now_s, self.ledger.turns, may)
+        def turns(users: Mapping[str, object], now_s: float) -> Mapping[str, float]:
+            found = self.ledger.turns(users, now_s)
+            if holder in found:
+                found[holder] = self.ledger.turn(holder, now_s, without=1)
+            return found
+
+        return self.lines.in_order(groups, self.now_s, self.ledger.turns if holder is None else turns, may)
 
     def allowed(self, waiting: Waiting, devices: set[str]) -> set[str]:
+        """Those of `devices` that no reservation, quiet hub or claim keeps from this request."""
+        if self.kept or self.quiet:
+            line, meaning = waiting.line, waiting.line.group.meaning
+            devices = {
+                device
+                for device in devices
+                if not self.kept_from(device, meaning, line) and not self.quiet_beside(device, line.user)
+            }
+        return self.unreserved(waiting, devices)
+
+    def unreserved(self, waiting: Waiting, devices: set[str]) -> set[str]:
         """Those of `devices` that no reservation keeps from this request."""
         if not self.reservations:
             return devices
@@ -229,9 +298,12 @@ class State:
         self._workers += request.worker
         self.ledger.take(request.user, self.now_s)
 
-    def _holding(self, request_id: str, request: LeaseRequest) -> Holding:
+    def _hold(self, device: str, request_id: str, request: LeaseRequest) -> None:
         ends_s = None if request.longest_s is None else self.now_s + request.longest_s
-        return Holding(request_id, request, self.now_s, ends_s)
+        self.held[device] = Holding(request_id, request, self.now_s, ends_s)
+        self.free.discard(device)
+        if request.quiet_hub:
+            self.quiet.add(device)
 
     def _note_place(self, name: str, view: DeviceView | None) -> None:
         before = self.index.views.get(name)
@@ -243,12 +315,21 @@ class State:
         if now is not None:
             self.on_hub.setdefault(now.hub, set()).add(name)
 
+    def _beside(self, device: str) -> set[str]:
+        view = self.index.views.get(device)
+        return set() if view is None or view.place is None else self.on_hub[view.place.hub] - {device}
+
     def _note_closed(self, name: str, view: DeviceView | None) -> None:
-        for lease_class, names in self.closed.items():
-            if view is not None and lease_class in view.closed:
-                names.add(name)
-            else:
-                names.discard(name)
+        for lease_class in LeaseClass:
+            closed = None if view is None else view.closed.get(lease_class)
+            for names, there in (
+                (self.closed[lease_class], closed is not None),
+                (self.warm[lease_class], closed is not None and closed.heat),
+            ):
+                if there:
+                    names.add(name)
+                else:
+                    names.discard(name)
         if view is not None and view.closed:
             self.closed_at_s[name] = self.now_s
         else:

@@ -1,6 +1,6 @@
 """Tune leases are asked to give their phones back at the next candidate boundary.
 
-A tune lease is asked once, for one of three reasons:
+A tune lease is asked once, for one of four reasons:
 
 - Somebody waits who would be served if it ended (with its phone, or with its worker place where that is all that is
   missing), and who then goes before the holder's own next request: by starvation, priority or share. The holder's other
@@ -8,6 +8,7 @@ A tune lease is asked once, for one of three reasons:
   `min_slice_s` while anybody waits, because shares change with time. One lease is asked per request that waits.
 - A reservation of others on its phone has begun.
 - Its phone has closed to tuning (`DeviceView.closed`): it became too warm.
+- Its phone is to cool for somebody who starves (`farm.core.allocator_cooling`); after `min_slice_s` too.
 
 Worker places that outlast their leases (`PlaceKept`) are of tune leases too. When all places are taken and somebody
 lacks nothing else, who goes before the place's keeper, that keeper is asked to end: after `min_slice_s`, one at a time.
@@ -91,6 +92,7 @@ class Yields:
             return ()
         asks = list(self._reserved()) if reserved and self._state.reservations else []
         asks.extend(self._closed(changed))
+        asks.extend(self._kept_cool())
         now_s = self._state.now_s
         for device in [device for device, at_s in self._look_s.items() if at_s <= now_s]:
             self._look_s[device] = now_s + self._state.policy.min_slice_s
@@ -142,6 +144,13 @@ class Yields:
         if device in self._look_s and view is not None and LeaseClass.TUNE in view.closed:
             yield self._ask(device, str(view.closed[LeaseClass.TUNE]))
             self._unclaimed.add(device)
+
+    def _kept_cool(self) -> Iterator[YieldAsk]:
+        ripe_s = self._state.now_s - self._state.policy.min_slice_s
+        for device, kept in self._state.kept.items():
+            if device in self._look_s and self._state.held[device].since_s <= ripe_s:
+                yield self._ask(device, f"it is to cool for {kept.whose}")
+                self._unclaimed.add(device)
 
     def _ask_for_newcomer(self, newcomer: Waiting) -> Iterator[YieldAsk]:
         state = self._state

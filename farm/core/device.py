@@ -54,6 +54,7 @@ class Closed:
 
     reason: str  # one line for a person, with the figure and the limit
     opens_in_s: float | None = None  # about; None: nobody can say
+    heat: bool = True  # else it is about something that passes by itself
 
     def __str__(self) -> str:
         return self.reason if self.opens_in_s is None else f"{self.reason}; about {_roughly(self.opens_in_s)}"
@@ -82,6 +83,7 @@ class DeviceView:
     findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
     checked: str = ""  # what the latest golden check said
     place: UsbPlace | None = None  # where it is plugged in, if anybody knows
+    sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
 
     @property

@@ -236,6 +236,11 @@ class Climb:
     last: Ended | None = None
     skipped: tuple[str, ...] = ()  # why rungs that might have helped were not taken this time
 
+    @property
+    def sent_away(self) -> bool:
+        """Whether the phone was made to leave, and is expected back."""
+        return self.under_way is not None and self.under_way.rung in RETURN_S
+
     def times(self, rung: Rung, ailment: Ailment) -> int:
         """How often a rung was tried in this climb: mild ones for this ailment, others for whatever it was."""
         if STEPS[rung].radius is Radius.SESSION:

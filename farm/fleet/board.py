@@ -75,7 +75,7 @@ class Board:
         self._tell(view)
         if before is not None and before.place != view.place:
             self._look_beside(before)
-        if before is None or before.place != view.place or before.life is not view.life:
+        if before is None or (before.place, before.life, before.sent_away) != (view.place, view.life, view.sent_away):
             self._look_beside(view)
         return changed
 
@@ -138,6 +138,7 @@ class Board:
             findings=agent.findings,
             checked=agent.checked,
             place=agent.place,
+            sent_away=state.climb.sent_away,
         )
 
     def _feel(self, agent: Agent) -> Turned:

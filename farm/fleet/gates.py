@@ -17,6 +17,11 @@ LOOK_EVERY_S = 30.0  # whether readings have become old; they come every 10 to 3
 LOUD = frozenset({Life.PROVISIONING, Life.RECOVERING})
 
 
+def loud(view: DeviceView) -> bool:
+    """Whether it disturbs its hub: a phone that was sent away is booting somewhere, though adb does not show it."""
+    return view.life in LOUD or view.sent_away
+
+
 @dataclass(frozen=True, slots=True)
 class Turned:
     """Classes that a probe closed or opened for heat."""
@@ -74,16 +79,18 @@ class Gates:
         known = self._devices.get(view.serial)
         shut = {} if known is None else closed(known.thermal, known.policy, self._now_s())
         heat = Heat.COOLING if set(LeaseClass) <= shut.keys() else Heat.OK
-        loud = sorted(other.name for other in beside if other.life in LOUD)
-        if loud and LeaseClass.BENCH not in shut:
-            shut[LeaseClass.BENCH] = Closed(f"{', '.join(loud)} on the same hub is being set up or mended")
+        disturb = sorted(other.name for other in beside if loud(other))
+        if disturb and LeaseClass.BENCH not in shut:
+            shut[LeaseClass.BENCH] = Closed(
+                f"{', '.join(disturb)} on the same hub is being set up or mended", heat=False
+            )
         return replace(view, heat=heat, closed=shut)
 
     def busy_beside(self, view: DeviceView, views: Iterable[DeviceView]) -> int | None:
         """How many others on its hub are in use, or being set up or mended; None: nobody knows where it is."""
         if view.place is None:
             return None
-        return sum(self.holds(each.name) or each.life in LOUD for each in beside(view, views))
+        return sum(self.holds(each.name) or loud(each) for each in beside(view, views))
 
     def note(self, serial: str) -> str:
         """What people should know of the device's heat beside why it is closed; "" for nothing."""

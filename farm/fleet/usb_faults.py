@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from farm.core.attribution import Blame, Culprit, attribute
 from farm.core.events import EventLog
-from farm.core.recovery import RETURN_S
 from farm.fleet.agent import Agent
 
 WINDOW_S = 3.0  # the kernel tears a hub's devices down one by one, 0.1-0.3 s each; adb tells each as it notices
@@ -61,7 +60,7 @@ class UsbFaults:
         now, before = self._now_s(), self._listed
         self._listed = frozenset(listed)
         for serial in before - self._listed:
-            if serial in agents and not _sent_away(agents[serial]):
+            if serial in agents and not agents[serial].state.climb.sent_away:
                 self._lost_at[serial] = now
         self._lost_at = {
             serial: at for serial, at in self._lost_at.items() if serial not in self._listed and serial in agents
@@ -100,9 +99,3 @@ class UsbFaults:
         for agent in changed:
             agent.elsewhere = reasons.get(agent.serial, "")
         return tuple(changed)
-
-
-def _sent_away(agent: Agent) -> bool:
-    """Whether a rung of recovery, or an order, made it leave: it is expected back."""
-    under_way = agent.state.climb.under_way
-    return under_way is not None and under_way.rung in RETURN_S

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 
 from farm.core.allocator_events import AllocatorPolicy
-from farm.core.device import DeviceView
+from farm.core.device import DeviceView, Life, Service
 from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.reservations import Reservation
 from farm.core.shares import Share
@@ -20,7 +21,15 @@ LineKey = tuple[object, ...]
 
 def line_of(request: LeaseRequest) -> LineKey:
     meant = (request.selector, request.device, request.avoid, request.only)
-    return (request.user, request.priority, meant, request.worker, request.lease_class, request.quiet_hub)
+    return (
+        request.user,
+        request.priority,
+        meant,
+        request.worker,
+        request.lease_class,
+        request.quiet_hub,
+        request.personal,
+    )
 
 
 def means(request: LeaseRequest, view: DeviceView) -> bool:
@@ -73,7 +82,12 @@ class Model:
     lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
     past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
     turns: int = 0
+    told_s: dict[str, float] = field(default_factory=dict)  # when each view came
+    chosen: set[LineKey] = field(default_factory=set)  # lines that are being served
     ending: str = ""  # a device whose lease is thought to end
+    ends: Lease | None = None  # that lease
+    kept: dict[str, tuple[LineKey, float]] = field(default_factory=dict)  # devices kept cool: for whom, until when
+    claimed: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # the turn in which a line claimed, its end
     places: dict[str, Lease] = field(default_factory=dict)  # worker places that are kept without a lease
 
     # --- what happens ---
@@ -146,6 +160,8 @@ class Model:
             if means(request, self.views[name])
             and request.lease_class not in self.views[name].closed
             and not (request.quiet_hub and self.loud(name))
+            and not self.hushed(request, name)
+            and not self.kept_from(request, name)
             and not self.reserved(request, name)
         ]
 
@@ -157,6 +173,78 @@ class Model:
             name in leased and view.place is not None and view.place.hub == place.hub
             for name, view in self.views.items()
         )
+
+    def hushed(self, request: LeaseRequest, device: str) -> bool:
+        """Whether another user has a device on the same hub and needs that quiet."""
+        place = self.views[device].place
+        leases = {**self.held, **({self.ending: self.ends} if self.ends else {})}
+        return place is not None and any(
+            lease.request.quiet_hub and lease.request.user != request.user
+            for name, lease in leases.items()
+            if name != device and name in self.views and (view := self.views[name]).place is not None
+            if view.place.hub == place.hub
+        )
+
+    def kept_from(self, request: LeaseRequest, device: str) -> bool:
+        """Whether the device is kept cool for others; not for those in `chosen`, who are served already."""
+        line, _ = self.kept.get(device, (None, 0.0))
+        if line in (None, line_of(request)) or line in self.chosen:
+            return False
+        if request.personal and request.lease_class is not LeaseClass.TUNE:
+            return False
+        ours, theirs = self.lines.get(line_of(request)), self.lines[line]
+        return not (ours is not None and ours < theirs and self.starves(line_of(request)))
+
+    def starves(self, line: LineKey) -> bool:
+        return line in self.lines and self.lines[line][1] <= self.now_s - self.policy.starved_s
+
+    def keep_cool(self) -> None:
+        """Which devices are kept for lines that starve."""
+        if self.paused:
+            return
+        self.claimed = {
+            line: claim
+            for line, claim in self.claimed.items()
+            if self.starves(line) and self.lines[line][0] == claim[0]
+        }
+        self.kept = {
+            device: (line, until_s)
+            for device, (line, until_s) in self.kept.items()
+            if line in self.claimed and until_s > self.now_s and device in self.soon(line)
+        }
+        for line in sorted(self.lines, key=lambda line: self.lines[line]):
+            turn, claim = self.lines[line][0], self.claimed.get(line)
+            if not self.starves(line) or any(line == other for other, _ in self.kept.values()):
+                continue
+            if claim and claim[1] <= self.now_s < claim[1] + self.policy.starved_s:
+                continue
+            request = self.first(line)
+            cls, soon = request.lease_class, self.soon(line)
+            if not self.may_hold_more(request.user) or any(cls not in self.views[each].closed for each in soon):
+                continue
+            warm = [each for each in soon if self.views[each].closed[cls].heat and each not in self.kept]
+            if warm:
+                until_s = claim[1] if claim and self.now_s < claim[1] else self.now_s + self.policy.cooling_hold_s
+                self.claimed[line] = (turn, until_s)
+                self.kept[min(warm, key=lambda name: (self.opens_at_s(name, cls), name))] = (line, until_s)
+
+    def first(self, line: LineKey) -> LeaseRequest:
+        return next(request for request in self.waiting.values() if line_of(request) == line)
+
+    def soon(self, line: LineKey) -> list[str]:
+        """Devices in service that the line's first request may have; free, or a tune lease has them."""
+        request = self.first(line)
+        return [
+            name
+            for name, view in self.views.items()
+            if means(request, view) and view.adopted and view.life is Life.READY and view.service is Service.IN
+            if name not in self.held or self.held[name].request.lease_class is LeaseClass.TUNE
+            if not self.reserved(request, name)
+        ]
+
+    def opens_at_s(self, device: str, lease_class: LeaseClass) -> float:
+        opens_in_s = self.views[device].closed[lease_class].opens_in_s
+        return inf if opens_in_s is None else self.told_s[device] + opens_in_s
 
     def usage_s(self, user: str) -> float:
         """The integral of 2 ** (-age / half-life) over all that the user held."""
@@ -194,6 +282,8 @@ class Model:
             turns += 1
             line = line_of(waiting.pop(name))
             lines[line] = (turns, self.now_s)
+            self.chosen.add(line)
+        self.chosen = set()
         return chosen, close
 
     def looked_at(self) -> list[str]:
@@ -221,7 +311,7 @@ class Model:
         lease = self.held[device]
         full = len(self.places) + sum(each.request.worker for each in self.held.values()) >= self.policy.workers
         self.ended(device)
-        self.ending = device
+        self.ending, self.ends = device, lease
         holder, close, found = lease.request, False, []
         free = self.free()
         for name, request in self.waiting.items():
@@ -242,7 +332,7 @@ class Model:
             if before:
                 found.append(name)
         self.past.pop()
-        self.ending = ""
+        self.ending, self.ends = "", None
         self.held[device] = lease
         return found, close
 

@@ -60,10 +60,10 @@ def test_the_class_of_a_priority_request_does_not_hold_a_device_that_is_closed_t
 
 def test_a_starved_line_is_served_first_once_the_device_is_open_to_it():
     lab = Lab(warm("a", BENCH), starved_s=100.0)
-    lab.want("bench", lease_class=BENCH, priority=0)
-    lab.now_s += 200.0
     lab.want("held", priority=5)
+    lab.want("bench", lease_class=BENCH, priority=0)
     lab.want("next", priority=5)
+    lab.now_s += 200.0
     lab.tell(DeviceChanged(phone("a")))
     assert lab.end("a") == "bench"
 
@@ -164,10 +164,32 @@ def test_requests_for_a_quiet_hub_that_could_be_served_at_once_are_served_one_af
     assert list(lab.holders().values()) == ["q2"]
 
 
-def test_others_are_not_kept_from_the_neighbours():
+def test_while_the_request_has_its_phone_the_neighbours_are_its_users_alone():
+    lab = Lab(on_hub("a"), on_hub("b"), on_hub("far", "2"))
+    lab.want("quiet", device="a", quiet_hub=True, longest_s=300.0)
+    assert lab.want("other", device="b", user="bob") == ""
+    assert lab.reasons("other", wish(device="b", user="bob"))["b"] == "its hub is kept quiet for alice, who has a"
+    assert lab.allocator.estimate_s("other", lab.now_s) == 300.0
+    assert lab.want("elsewhere", user="bob") == "far"
+    assert lab.want("own", device="b") == "b"
+    lab.tell(LeaseEnded("b"))
+    assert lab.holders() == {"a": "quiet", "far": "elsewhere"}
+    lab.tell(LeaseEnded("a"))
+    assert lab.holders() == {"b": "other", "far": "elsewhere"}
+
+
+def test_a_request_that_only_waits_for_a_quiet_hub_keeps_nobody_from_the_neighbours():
+    lab = Lab(on_hub("a"), on_hub("b"), on_hub("c"))
+    lab.want("other", device="b")
+    lab.want("quiet", device="a", quiet_hub=True)
+    assert lab.want("more", device="c") == "c"
+
+
+def test_a_neighbour_that_is_plugged_in_elsewhere_is_given_to_others():
     lab = Lab(on_hub("a"), on_hub("b"))
     lab.want("quiet", device="a", quiet_hub=True)
-    assert lab.want("other") == "b"
+    lab.want("other", device="b", user="bob")
+    assert [grant.request_id for grant in lab.tell(DeviceChanged(on_hub("b", "2")))] == ["other"]
 
 
 def test_a_neighbour_that_is_moved_or_forgotten_disturbs_no_more():

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from hypothesis import settings
@@ -34,7 +35,7 @@ from farm.core.reservations import Reservation
 from farm.core.selector import Selector
 from farm.core.shares import Share
 from tests.support.allocator import phone, wish
-from tests.support.allocator_model import Model, means
+from tests.support.allocator_model import Model, line_of, means
 
 NAMES = ("a", "b", "c")
 ALIASES = ("adreno", "mali")
@@ -42,8 +43,9 @@ HUB = UsbPlace("1-4", 1, "1-4.1")
 KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
 USERS = ("ann", "bob", "cleo")
 POLICY = AllocatorPolicy(
-    workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=40.0, min_slice_s=20.0, reservation_guard_s=30.0
-)
+    workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=40.0, min_slice_s=20.0, reservation_guard_s=30.0,
+    cooling_hold_s=70.0,
+)  # fmt: skip
 
 users = st.sampled_from(USERS)
 names = st.sampled_from(NAMES)
@@ -56,6 +58,7 @@ wishes = {
     "worker": st.booleans(),
     "lease_class": st.sampled_from(LeaseClass),
     "quiet_hub": st.sampled_from((False, False, False, True)),
+    "personal": st.sampled_from((False, False, False, True)),
     "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
     "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
     "only": st.sampled_from((None, None, frozenset(), frozenset("ab"))),
@@ -66,19 +69,25 @@ class Beside(RuleBasedStateMachine):
     """An allocator beside the model: leases end and time passes; how requests come is for machines below."""
 
     PLACES: ClassVar[Mapping[str, UsbPlace]] = {}
+    WARM: ClassVar[Mapping[LeaseClass, Closed]] = {}
+    POLICY = POLICY
 
     @initialize(present=st.lists(st.sampled_from(ALIASES), min_size=1, max_size=len(NAMES)))
     def begin(self, present):
-        self.allocator = Allocator(POLICY)
-        self.model = Model(POLICY)
+        self.allocator = Allocator(self.POLICY)
+        self.model = Model(self.POLICY)
         self.count = 0
         for name, alias in zip(NAMES, present, strict=False):
-            self.model.views[name] = phone(name, alias, place=self.PLACES.get(name))
+            self.model.views[name] = phone(name, alias, place=self.PLACES.get(name), closed=self.WARM)
+            self.model.told_s[name] = self.model.now_s
             self.step(DeviceChanged(self.model.views[name]))
 
     def step(self, event):
         model = self.model
+        model.keep_cool()
         expected, close = model.who_is_served()
+        # A phone that was kept for somebody who is served with another one may be claimed anew before it is given away.
+        close |= any(line_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
         # Those are served one after the other, and which device each gets decides who is next.
         close |= any(request.quiet_hub for request in model.waiting.values())
         decision = self.allocator.apply(event, model.now_s)
@@ -92,6 +101,7 @@ class Beside(RuleBasedStateMachine):
             assert means(request, view)
             assert not model.reserved(request, grant.device)
             assert not (request.quiet_hub and model.loud(grant.device))
+            assert not model.hushed(request, grant.device)
             model.granted(grant.request_id, grant.device)
             having = Counter(lease.request.user for lease in model.held.values())
             limit = model.share(request.user).devices
@@ -99,6 +109,7 @@ class Beside(RuleBasedStateMachine):
             if request.worker:
                 places = len(model.places) + sum(lease.request.worker for lease in model.held.values())
                 assert places <= POLICY.workers
+        model.keep_cool()
         due = [] if model.paused else model.looked_at()
         if isinstance(event, DeviceChanged) and not model.paused and self.too_warm(event.view.name):
             assert event.view.name in {ask.device for ask in decision.yields}
@@ -127,6 +138,11 @@ class Beside(RuleBasedStateMachine):
                 and lease.request.user not in each.users
                 for each in model.reservations
             )
+            return
+        if ask.reason.startswith("it is to cool for "):
+            (user, *_), _ = model.kept[ask.device]
+            assert ask.reason.startswith(f"it is to cool for {user}'s ")
+            assert model.now_s >= lease.since_s + POLICY.min_slice_s
             return
         if ask.reason.startswith("it is too warm"):
             assert LeaseClass.TUNE in model.views[ask.device].closed
@@ -249,6 +265,25 @@ class Beside(RuleBasedStateMachine):
             assert allocator.matching(selector) == expected
 
     @invariant()
+    def phones_are_kept_cool_for_those_who_starve(self):
+        model = self.model
+        kept = {device: (line_of(each.line.first.request), each.until_s) for device, each in self.kept().items()}
+        assert kept == model.kept
+        if not model.reservations:  # else a window that comes nearer takes a phone out of reach, which nobody looks for
+            model.keep_cool()
+            assert kept == model.kept
+
+    def kept(self):
+        return self.allocator._state.kept
+
+    @invariant()
+    def tune_leases_make_way_for_those_who_starve(self):
+        model = self.model
+        for device in () if model.paused else model.kept:
+            lease = model.held.get(device)
+            assert lease is None or lease.asked or model.now_s <= lease.look_s
+
+    @invariant()
     def the_index_adds_up(self):
         index = self.allocator._state.index
         demand = Counter()
@@ -323,11 +358,13 @@ class Everything(Beside):
             [()] * 3 + [(LeaseClass.BENCH,), (LeaseClass.BENCH, LeaseClass.TUNE), tuple(LeaseClass)]
         ),
         opens_in_s=st.sampled_from((None, 30.0)),
+        warm=st.booleans(),
         place=st.sampled_from((None, HUB, HUB, UsbPlace("2", 1, "2.1"))),
     )
-    def device_changes(self, name, alias, life, service, heat, closed, opens_in_s, place):
-        shut = {each: Closed("it is too warm", opens_in_s) for each in closed}
+    def device_changes(self, name, alias, life, service, heat, closed, opens_in_s, warm, place):
+        shut = {each: Closed("it is too warm", opens_in_s, heat=warm) for each in closed}
         self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat, closed=shut, place=place)
+        self.model.told_s[name] = self.model.now_s
         self.step(DeviceChanged(self.model.views[name]))
 
     @rule(name=names)
@@ -426,8 +463,44 @@ class Hubs(Beside):
         self.step(Paused("the disk is full") if paused else Resumed())
 
 
+class Warm(Beside):
+    """Warm phones that users of all classes want, and lines that soon starve: those have one kept cool."""
+
+    WARM: ClassVar[Mapping[LeaseClass, Closed]] = {LeaseClass.BENCH: Closed("it is too warm", 50.0)}
+    POLICY = replace(POLICY, starved_s=20.0)
+
+    @rule(
+        user=users,
+        lease_class=st.sampled_from((LeaseClass.TUNE, LeaseClass.BENCH, LeaseClass.BENCH, LeaseClass.INTERACTIVE)),
+        personal=st.sampled_from((False, False, True)),
+        priority=st.sampled_from((1, 1, 2)),
+        key=st.sampled_from(("android", "android", "a", "b")),
+    )
+    def request_comes(self, **wanted):
+        self.comes(wish(wanted.pop("key"), **wanted))
+
+    @rule(
+        name=names,
+        warm_for=st.sampled_from(((), *[(LeaseClass.BENCH,)] * 3, (LeaseClass.BENCH, LeaseClass.TUNE))),
+        opens_in_s=st.sampled_from((None, 30.0, 100.0)),
+        heat=st.sampled_from((True, True, True, False)),
+    )
+    def device_changes(self, name, warm_for, opens_in_s, heat):
+        shut = {each: Closed("it is too warm", opens_in_s, heat=heat) for each in warm_for}
+        self.model.views[name] = phone(name, closed=shut)
+        self.model.told_s[name] = self.model.now_s
+        self.step(DeviceChanged(self.model.views[name]))
+
+    @rule(devices=st.integers(0, 2), user=users)
+    def shares_change(self, devices, user):
+        self.model.shares[user] = Share(1.0, devices)
+        self.step(SharesChanged(self.model.default, self.model.shares))
+
+
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestWarm = Warm.TestCase
+TestWarm.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestHubs = Hubs.TestCase
 TestHubs.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestTunersAndOthers = TunersAndOthers.TestCase

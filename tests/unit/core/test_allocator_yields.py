@@ -259,3 +259,15 @@ def test_places_are_asked_for_one_at_a_time_the_least_entitled_first():
     lab.tell(PlaceFreed("place of t1"))
     later(lab)
     assert [ask.id for ask in lab.places] == ["place of t1", "place of t2"]
+
+
+def test_a_tuning_makes_way_for_its_own_users_bench_before_others_of_equal_use():
+    lab = Lab("a", "b")
+    lab.want("t1", user="bob", lease_class=LeaseClass.TUNE)
+    lab.want("t2", user="cleo", lease_class=LeaseClass.TUNE)
+    lab.want("t3", user="bob", lease_class=LeaseClass.TUNE)
+    lab.want("bench", user="cleo", lease_class=LeaseClass.BENCH)
+    lab.now_s += 2 * SLICE_S
+    lab.tell(TimePassed())
+    assert [ask.request_id for ask in lab.yields] == ["t2"]
+    assert lab.end(lab.yields[0].device) == "bench"

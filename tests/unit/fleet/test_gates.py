@@ -11,6 +11,7 @@ from farm.core.device import DeviceView, Heat, Life, Service
 from farm.core.events import EventLog
 from farm.core.health import Health, SensorGroup, Temperature, ThrottleStatus
 from farm.core.heat_policy import HeatConfig, HeatLimits, ModelHeat
+from farm.core.recovery import Ailment, Climb, Rung
 from farm.core.requests import LeaseClass
 from farm.core.thermal import NO_THERMOMETER
 from farm.fleet.board import Board
@@ -36,7 +37,9 @@ class Bench:
     def agent(self, name: str, life: Life = Life.READY, path: str = "", model: str = "SM-A556B") -> Any:
         hub, _, port = path.rpartition(".")
         place = UsbPlace(hub, int(port), path) if path else None
-        state = SimpleNamespace(life=life, service=Service.IN, reason="", adopted=True, bundle="", hint="")
+        state = SimpleNamespace(
+            life=life, service=Service.IN, reason="", adopted=True, bundle="", hint="", climb=Climb()
+        )
         self.agents[name] = SimpleNamespace(
             name=name, serial=f"s-{name}", state=state, identity=SimpleNamespace(model=model), temperature_c=None,
             battery_percent=None, since=None, health=None, health_at=0.0, place=place, findings=(), checked="",
@@ -141,6 +144,21 @@ def test_bench_waits_while_a_neighbour_is_loud(life):
     bench.lives("b", Life.READY)
     assert bench.view("a").serves(BENCH)
     assert bench.told[-1] == bench.view("a")
+
+
+@pytest.mark.parametrize(("rung", "disturbs"), [(Rung.REBOOT, True), (Rung.POWER_CYCLE, True), (Rung.REPUSH, False)])
+def test_a_neighbour_that_was_sent_away_disturbs_until_it_is_back(rung, disturbs):
+    bench = Bench()
+    bench.agent("a", path="1-4.1")
+    bench.agent("b", path="1-4.2")
+    bench.agents["b"].state.climb = Climb().begin(rung, Ailment.SERVER, "an operator wants it", 1.0)
+    for life in (Life.GONE, Life.OFFLINE, Life.IDENTIFYING, Life.STARTING, Life.CHECKING):
+        bench.lives("b", life)
+        assert bench.view("a").serves(BENCH) is not disturbs
+        assert bench.gates.busy_beside(bench.view("a"), bench.board.views()) == disturbs
+    bench.agents["b"].state.climb = Climb()  # its time to return is over, or it is back
+    bench.lives("b", Life.CHECKING)
+    assert bench.view("a").serves(BENCH)
 
 
 def test_a_loud_neighbour_that_is_forgotten_or_moved_is_loud_no_more():
