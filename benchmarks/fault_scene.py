@@ -165,6 +165,22 @@ class Scene:
                 raise HostError(f"{self.device}: not within {limit_s:g} s: {what}")
             time.sleep(POLL_S)
 
+    def until_all_in_service(self) -> None:
+        """Wait until every phone is ready, or somebody has it.
+
+        Raises:
+            HostError: one is not in time; says which.
+        """
+
+        def away() -> list[str]:
+            rows = self.farm.status()["devices"]
+            return [f"{row['name']} {row['state']}: {row['reason']}" for row in rows if row["life"] != "ready"]
+
+        try:
+            self.until(lambda: not away(), "every phone is in service")
+        except HostError as error:
+            raise HostError(f"{error.message}: {'; '.join(away())}") from error
+
     def is_free(self) -> bool:
         """Whether it could be leased now."""
         return bool(self.row()["state"] == "ready")

@@ -210,7 +210,7 @@ def note_servers(scene: Scene) -> None:
 
 def same_servers(scene: Scene) -> None:
     """Servers on phones were adopted, not restarted, on every phone; and all of those are ready."""
-    scene.until(lambda: all(row["state"] in ("ready", "busy") for row in scene.farm.status()["devices"]), "all ready")
+    scene.until_all_in_service()
     now = scene.servers()
     assert now == scene.notes["servers"], (now, scene.notes["servers"])
 
