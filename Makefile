@@ -40,7 +40,7 @@ acceptance: setup $(TORCH)/.ready ## everything else
 	$(PY) $(PYTEST) tests/acceptance --ignore=tests/acceptance/with_torch
 	$(TORCH)/bin/python -m pytest -q tests/acceptance/with_torch || [ $$? = 5 ] # 5: a repetition of what failed has none here
 
-soak: setup ## the long storm (not in CI)
+soak: setup ## an hour of faults on 20 phones (not in CI); SOAK_MINUTES=10 make soak
 	$(PY) -m benchmarks soak
 
 lint: setup ## ruff, mypy --strict, import floors, shellcheck
