@@ -36,10 +36,14 @@ serve() {
         server=$!
         wait "$server"
         status=$?
-        kill_group "$server" >/dev/null 2>&1
-        echo "status=$status at=$(date +%s)" >"$RUN/exit.$id.new"
+        left=''
+        if ! kill_group "$server" >/dev/null 2>&1; then
+            left=${relatives# }
+            left=" stuck=${left%% *}"
+        fi
+        echo "status=$status$left at=$(date +%s)" >"$RUN/exit.$id.new"
         mv -f "$RUN/exit.$id.new" "$RUN/exit.$id"
-        rm -f "$RUN/pid.$id"
+        [ -n "$left" ] || rm -f "$RUN/pid.$id"    # by it the next start finds what did not die
     } 9>"$RUN/lock.$id"
 }
 
@@ -243,8 +247,7 @@ follow() {
         echo "died $ended"
     elif read -r was pid rest 2>/dev/null <"$RUN/pid.$id" && [ "$was" = "$(boot_id)" ]; then
         # The supervisor was killed: without it nobody would see the server die, so the server goes too.
-        kill_group "$pid"
-        rm -f "$RUN/pid.$id"
+        kill_group "$pid" && rm -f "$RUN/pid.$id"
         echo "died status=supervisor-killed at=$(date +%s)"
     else
         echo "died status=replaced at=$(date +%s)"

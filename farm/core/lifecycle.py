@@ -254,9 +254,11 @@ def _server_in_doubt(
             failures = state.failures + (state.life is Life.CHECKING)
             climb = state.climb.end(Outcome.FAILED, reason, now).begin(Rung.REAP, Ailment.SESSION, reason, now)
             return reap(replace(state, failures=failures, trouble=reason, climb=climb))
-        case ServerDied(follow=follow, reason=reason):
+        case ServerDied(follow=follow, reason=reason, stuck=stuck):
             if follow != state.follow or not follow:
                 return state, ()
+            if stuck:
+                return mend(replace(state, follow=0), Ailment.STUCK, reason, "", now, around)
             if state.lent and state.life is Life.CHECKING:
                 return _unlent(state, reason)
             return mend(replace(state, follow=0), Ailment.SERVER, reason, "", now, around)

@@ -115,10 +115,11 @@ class StartFailed(WorkFailed):
 
 @dataclass(frozen=True, slots=True)
 class ServerDied:
-    """The followed server ended."""
+    """The followed server ended. `stuck`: something that it left survives SIGKILL."""
 
     follow: int
     reason: str
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

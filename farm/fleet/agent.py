@@ -30,7 +30,7 @@ from farm.fleet.identity import identify, read_identity
 from farm.fleet.means import Means
 from farm.fleet.power import cycle
 from farm.fleet.provision import drop_bundles, provision
-from farm.fleet.rpc_server import RpcServer, RunningServer
+from farm.fleet.rpc_server import RpcServer, RunningServer, StuckProcessError
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
@@ -337,6 +337,8 @@ class Agent:
         event: m.Event
         try:
             event = m.ServerDied(number, await self._rpc.follow(self.server))
+        except StuckProcessError as error:
+            event = m.ServerDied(number, error.message, stuck=True)
         except FarmError as error:
             event = m.LinkLost(number, error.message)
             if error.fault is Fault.FARM:

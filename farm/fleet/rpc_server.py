@@ -19,6 +19,7 @@ REAP_TIMEOUT_S = 10.0  # the script itself gives up after about 3 s
 FOLLOW_START_TIMEOUT_S = 10.0
 SECRET_BYTES = 16
 _EVIDENCE_CHARS = 2000
+_STUCK = "failed processes do not die"  # as the scripts say it
 # Where somebody removed the scripts: as `end_named` of rpc_supervise.sh, without looking whether all of it dies.
 _END_WITHOUT_SCRIPTS = (
     f"for each in $(grep -l -e '[-]-work-dir={ROOT}/run/work[.]' /proc/[0-9]*/cmdline 2>/dev/null);"
@@ -95,6 +96,7 @@ class RpcServer:
 
         Raises:
             ServerStartError: it did not bind; the evidence is what it printed.
+            StuckProcessError: what ran before survives SIGKILL.
             AdbError: phone or link failed.
         """
         server = RunningServer(0, bundle, secrets.token_hex(SECRET_BYTES))
@@ -106,9 +108,11 @@ class RpcServer:
         first, _, rest = said.partition("\n")
         words = first.split()
         if words[:1] == ["started"]:
-            port = _number(dict(word.split("=", 1) for word in words[1:] if "=" in word).get("port", ""))
+            port = _number(_words(first).get("port", ""))
             if 0 < port < 65536:
                 return RunningServer(port, bundle, server.secret)
+        if first.startswith(_STUCK):
+            raise _stuck(said)
         reason = first.removeprefix("failed ").strip() or "it said nothing"
         raise ServerStartError(
             f"the RPC server did not start: {reason}",
@@ -120,6 +124,7 @@ class RpcServer:
         """Wait until the server is dead; returns how it ended.
 
         Raises:
+            StuckProcessError: it is dead, and something it left survives SIGKILL.
             AdbError: the link was lost; the server may well live.
         """
         stream = await self._client.open_shell(
@@ -128,7 +133,10 @@ class RpcServer:
         async with stream:
             async for line in stream.lines():
                 if line.startswith("died"):
-                    return describe_death(line)
+                    how = describe_death(line)
+                    if "stuck=" in line:
+                        raise _stuck(f"{how}; processes do not die: {_words(line)['stuck']}")
+                    return how
         return "the phone's shell ended without a word about the server"
 
     async def reap(self) -> bool:
@@ -174,7 +182,7 @@ class RpcServer:
 
 def describe_death(line: str) -> str:
     """One phrase of a `died status=N at=T` line."""
-    status = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word).get("status", "")
+    status = _words(line).get("status", "")
     if status.isdigit():
         code = int(status)
         return f"the RPC server died of signal {code - 128}" if code > 128 else f"the RPC server exited with {code}"
@@ -187,6 +195,10 @@ def _stuck(said: str) -> StuckProcessError:
         hint="a process is stuck in a driver: reboot the phone (farm device reboot NAME)",
         evidence=said[-_EVIDENCE_CHARS:],
     )
+
+
+def _words(line: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
 def _number(text: str) -> int:

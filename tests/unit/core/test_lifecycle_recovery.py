@@ -173,6 +173,14 @@ def test_strangers_and_bootloaders_are_left_alone(mendable: bool) -> None:
     assert story.tell(m.Listed(m.Link.OFFLINE, "why", "do", mendable=mendable)) == ()
 
 
+def test_a_server_that_leaves_a_stuck_process_is_not_just_started_again() -> None:
+    story = Story().until_ready()
+    story.tell(m.SessionBroke("the phone's side ended"))
+    died = m.ServerDied(story.state.follow, "died of signal 9; processes do not die: 218", stuck=True)
+    assert story.tell(died) == (m.Reboot(story.number),)
+    assert (under_way(story), last(story)) == (Rung.REBOOT, (Rung.REAP, Outcome.FAILED))
+
+
 def test_a_strangers_silence_is_waited_out() -> None:
     story = Story()
     story.tell(USABLE)
