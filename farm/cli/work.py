@@ -43,7 +43,7 @@ Quiesce = Annotated[
         "--quiesce", metavar="LEVEL", help="How quiet the phone is made: off, gentle, full.", show_default=False
     ),
 ]
-QuietHub = Annotated[bool, typer.Option("--quiet-hub", help="Wait while another phone on the same hub is leased.")]
+QuietHub = Annotated[bool, typer.Option("--quiet-hub", help="No other user has a phone on the same hub meanwhile.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Print the jobs' ids and do not wait.")]
 
 PRIORITY = DEFAULT_PRIORITY

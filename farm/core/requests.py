@@ -39,7 +39,7 @@ class LeaseRequest:
     prefer: frozenset[str] = frozenset()  # of those that would do, rather one of these: they have their like
     worker: bool = False  # needs one of the host's worker places too
     traces: bool = False  # whatever ends the lease, the device is cleaned and checked before the next one
-    quiet_hub: bool = False  # waits while another device on the same hub is leased
+    quiet_hub: bool = False  # waits while another device on the same hub is leased, and keeps other users from them
     personal: bool = False  # in a person's hands: the daemon's stop does not end it, the next start restores it
     longest_s: float | None = None  # it gives the phone back after this long; None: nobody knows
     key: str = ""  # the stock TVM key asked for, when it came through the TVM door

@@ -1,0 +1,85 @@
+"""`--quiet-hub` on a whole farm: a bench waits for its neighbour, and others wait while it runs."""
+
+import json
+import os
+import pwd
+import socket
+
+import pytest
+
+from farm.cli.virtual_farm import virtual_farm
+from farm.client import Client
+from farm.tracker import wire
+from farm.zoo.small_cnn import build
+from tests.support.raw import RawTracker
+from tests.support.whole_farm import Story, phones, until
+
+PLACES = {"left": "1-4.1", "right": "1-4.2"}
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with virtual_farm({"left": "oneplus-12", "right": "galaxy-s9"}, places=PLACES) as farm:
+        farm.wait_ready(len(PLACES))
+        yield farm
+        assert "Traceback" not in farm.daemon.log.read_text(errors="replace")
+
+
+@pytest.fixture
+def named(farm):
+    return {phone.nickname: phone.name for phone in phones(farm)}
+
+
+@pytest.fixture
+def bench(farm, named, tmp_path):
+    """Submits a bench on the left phone that wants its hub quiet; it is cancelled at the end."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(build().SerializeToString(deterministic=True))
+    jobs = []
+
+    def submit(repeat):
+        options = ("--on", named["left"], "--quiet-hub", "--repeat", str(repeat), "--detach", "--json")
+        done = farm.farm("bench", str(model), *options)
+        assert done.returncode == 0, done
+        (job,) = json.loads(done.stdout)["jobs"]
+        jobs.append(job["id"])
+        return job["id"]
+
+    yield submit
+    for job in jobs:
+        farm.farm("cancel", job)
+
+
+def test_it_waits_until_the_neighbour_is_given_back(farm, named, bench):
+    story = Story(farm)
+    with Client(farm.socket) as client, client.lease(on=named["right"]):
+        job = bench(3)
+        until(lambda: f"{named['right']} on the same hub is in use" in farm.farm("explain", "job", job).stdout)
+    story.until("job.done", subject=job)
+    story.order("lease.released", "lease.granted", "job.done")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may open a socket as somebody else")
+async def test_while_it_runs_the_neighbour_is_for_nobody_else(farm, named, bench):
+    story = Story(farm)
+    job = bench(1000)
+    story.until("lease.granted", device=named["left"])
+    os.seteuid(pwd.getpwnam("nobody").pw_uid)
+    try:
+        sock = socket.socket()
+    finally:
+        os.seteuid(0)
+    with sock:
+        sock.connect(farm.tracker())
+        sock.setblocking(False)
+        other = RawTracker(sock)
+        await other.send(wire.encode_magic())
+        assert await other.event() == wire.Hello()
+        await other.send(wire.encode_message(wire.Request(named["right"], "", 1)))
+        said = f"its hub is kept quiet for {pwd.getpwuid(0).pw_name}, who has {named['left']}"
+        until(lambda: "nobody" in (shown := farm.farm("explain", "key", named["right"]).stdout) and said in shown)
+        with Client(farm.socket) as client, client.lease(on=named["right"]):  # to whom the bench belongs
+            assert farm.client.call("job.show", job=job)["job"]["state"] == "running"
+        farm.client.call("job.cancel", job=job)
+        await other.answer()
+        story.until("lease.granted", device=named["right"], user="nobody")
