@@ -2,7 +2,8 @@
 
 One object serves both doors: `ask`, `acquire` and friends for jobs, `request`/`serves`/`summary` as the tracker's
 backend, and `open` as the gate's route. Everything runs on one event loop; nothing here waits for a phone except
-`open`'s dial. How a wish becomes a lease is in `grants`, what becomes of a lease that somebody has in `holdings`.
+`open`'s dial. How a wish becomes a lease is in `grants`, what becomes of a lease that somebody has in `holdings`; what
+only answers is in `questions`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,22 +23,19 @@ from farm.core.events import EventLog
 from farm.core.labels import normalise
 from farm.core.requests import Door, Lease, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
-from farm.core.sessions import FleetSummary, Leg, Peer, UnknownMatchKeyError
+from farm.core.sessions import Leg, Peer, UnknownMatchKeyError
 from farm.leasing.book import LeaseBook
 from farm.leasing.grants import Grants
 from farm.leasing.holdings import Holdings, no_lease
 from farm.leasing.model import (
     Devices,
-    Explanation,
-    Holder,
     LeaseEndedError,
     LeaseKeeper,
     LeasePolicy,
     NotCheckingError,
     SessionStuckError,
-    WaitingRequest,
 )
-from farm.leasing.status import SEARCHED, explain, explain_waiting, shortly, summarise
+from farm.leasing.questions import Questions
 
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 STOPPING = "the farm is stopping"
@@ -46,7 +44,7 @@ NOT_WRITABLE = "the store cannot be written, and a lease that is not written dow
 log = logging.getLogger(__name__)
 
 
-class Leasing:
+class Leasing(Questions):
     """Every lease of this host."""
 
     def __init__(
@@ -74,13 +72,11 @@ class Leasing:
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._policy = policy or LeasePolicy()
-        self._clock = clock
         self._book = LeaseBook(events)
-        self._grants = Grants(self._book, keeper, epoch, self._policy, clock, wall, self._delivered)
-        self._allocator = self._grants.allocator
-        self._holdings = Holdings(
-            devices, events, f"session-{epoch}", keeper, self._book, self._policy, clock, wall, self._grants.apply
-        )
+        grants = Grants(self._book, keeper, epoch, self._policy, clock, wall, self._delivered)
+        sessions = f"session-{epoch}"
+        holdings = Holdings(devices, events, sessions, keeper, self._book, self._policy, clock, wall, grants.apply)
+        super().__init__(grants, holdings, clock)
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
             self._grants.device_changed(view, forgotten=False)
@@ -214,24 +210,6 @@ class Leasing:
         """The worker place that came with this lease is needed no more. Harmless when repeated."""
         self._grants.apply(PlaceFreed(lease_id))
 
-    def place_wanted(self, lease_id: str) -> bool:
-        """Whether others lack only the worker place that is kept for this lease: its keeper should end soon."""
-        place = self._allocator.places.get(lease_id)
-        return place is not None and place.asked
-
-    def yield_wanted(self, lease_id: str) -> bool:
-        """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
-        held = self._holdings.leases.get(lease_id)
-        return held is not None and self._allocator.held[held.lease.device].asked
-
-    def expires_at(self, lease_id: str) -> datetime | None:
-        """When the lease's holder gives the device back at the latest, by today's clock; None: nobody knows.
-
-        Raises:
-            NoSuchLeaseError: the lease has ended.
-        """
-        return self._holdings.expires_at(self._holdings.current(lease_id))
-
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
         """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
 
@@ -321,55 +299,6 @@ class Leasing:
         held = self._holdings.check(self._grants.new_lease(device, request))
         return self._holdings.sessions.new_key(held, device, single_use=False)
 
-    # --- status ---------------------------------------------------------------------------------------------------
-
-    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
-        """Requests without a device, in the order they would be served; the foremost `limit` of them."""
-        return self._grants.waiting(limit)
-
-    @property
-    def waiting_count(self) -> int:
-        """How many requests have no device."""
-        return self._grants.pending.total()
-
-    def holds(self, device: str) -> bool:
-        """Whether anybody has the device."""
-        return device in self._allocator.held
-
-    def holders(self) -> tuple[Holder, ...]:
-        """Current leases, by device name."""
-        return self._holdings.holders()
-
-    def explain(self, subject: str) -> Explanation:
-        """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
-
-        Raises:
-            UserError: `subject` is no selector.
-        """
-        foremost = self._grants.waiting(SEARCHED)
-        return explain(self._allocator, subject, foremost, self._grants.wanted, self._clock())
-
-    def explain_request(self, request_id: str) -> Explanation | None:
-        """Why this request waits; None: it does not."""
-        return explain_waiting(self._allocator, self._grants.wish(request_id), self._clock())
-
-    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
-        """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
-        now_s = self._clock()
-        reasons: dict[LeaseRequest, str] = {}  # a thousand jobs of one user mean the same phones: look at them once
-        said = {}
-        for request_id in request_ids:
-            waiting = self._grants.wish(request_id)
-            if waiting is None:
-                said[request_id] = ""
-                continue
-            pooled = waiting.request.only is not None  # such a job holds phones already, and waits for others
-            alike = waiting.request if pooled else replace(waiting.request, job="")
-            if alike not in reasons:
-                reasons[alike] = shortly(self._allocator, alike, now_s)
-            said[request_id] = reasons[alike]
-        return said
-
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
     async def request(self, key: str, user: str, priority: int, peer: Peer) -> str:
@@ -393,14 +322,6 @@ class Leasing:
         lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, lease_class, key=key))
         self._holdings.give_back_unused(self._holdings.leases[lease.id])
         return self.new_match_key(lease.id, single_use=True)
-
-    def serves(self, key: str) -> bool:
-        """Whether a farm device answers to `key`."""
-        return self._allocator.answers_to(normalise(key))
-
-    def summary(self) -> FleetSummary:
-        """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return summarise(self._allocator, self._grants.pending)
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
 from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError
-from farm.leasing import leases as leases_module
+from farm.leasing import questions
 from farm.leasing.sessions import digest
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
@@ -142,7 +142,7 @@ async def test_a_user_holds_no_more_phones_than_their_quota():
 async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
     looked_at = []
     monkeypatch.setattr(
-        leases_module, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
+        questions, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
     )
     lab = Lab("a")
     await lab.lease()
