@@ -12,8 +12,7 @@ from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
 from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
-from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError
-from farm.leasing import questions
+from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError, questions
 from farm.leasing.sessions import digest
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
