@@ -178,7 +178,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "offline: listed as usable, answers nothing", (lab("offline", mode="silent"),),
-        ("device.provisioning ~ answers no command", "recovery.rung ~ reconnect"), _PROBE, undo=(lab("plug"),),
+        ("device.recovering ~ answers no command", "recovery.rung ~ reconnect"), _PROBE, undo=(lab("plug"),),
         undone_by="replug", then=("device.ready",), rungs=("reconnect",), slow=True,
     ),
     Fault(
@@ -247,10 +247,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- sensors, heat, battery --
     Fault(
-        "dumpsys hangs", (lab("dumpsys_hangs"), do.pause(25.0)), (), "nobody: probes go on without it", meanwhile=READY,
-        undo=(lab("dumpsys_hangs", on=False),), undone_by="services answer again", slow=True,
-    ),
-    Fault(
         "every shell begins 1 s late",
         (lab("slow_shell", delay_s=1.0), lab("battery", level=77), do.probed("battery_percent", lambda now: now == 77)),
         (), _NOBODY, meanwhile=READY, undo=(lab("slow_shell", delay_s=0.0),), undone_by="it is quick again",
@@ -299,6 +295,11 @@ FAULTS: tuple[Fault, ...] = (
         "a reboot that adb did not notice (another boot id)", (do.other_boot_id,),
         ("device.finding ~ rebooted", "recovery.rung ~ restart-server", "device.ready"), _PROBE,
         rungs=("restart-server",), slow=True,
+    ),
+    # Last of its phone: sections of the probe in which a phone got stuck are left out for ten minutes.
+    Fault(
+        "dumpsys hangs", (lab("dumpsys_hangs"), do.pause(25.0)), (), "nobody: probes go on without it", meanwhile=READY,
+        undo=(lab("dumpsys_hangs", on=False),), undone_by="services answer again", slow=True,
     ),
     Fault(
         "something else keeps the phone busy",
