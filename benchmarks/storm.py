@@ -24,7 +24,7 @@ from farm.control.client import ControlClient
 from farm.core.errors import FarmError, HostError
 from farm.simulation.control import LabClient
 
-KEY_LIMIT_S = 10.0
+KEY_LIMIT_S = 60.0  # its hub may be unplugged meanwhile, and the adb server killed
 BOOT_LIMIT_S = 30.0
 SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
 FARM_ROOT = "/data/local/tmp/farm"
