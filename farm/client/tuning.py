@@ -18,6 +18,7 @@ from farm.tuning.candidate import Measured
 from farm.tuning.identical import LIMIT, Judge, JudgeOfKinds
 from farm.tuning.runner import PoolRunner
 from farm.tuning.session import Evaluator
+from farm.tuning.stock_archives import ArchiveLinker
 
 __all__ = ["FarmBuilder", "FarmPhones", "FarmRunner"]
 
@@ -77,8 +78,15 @@ class FarmRunner(PoolRunner):
                 return None
 
         judge = JudgeOfKinds(judge_of)
+        phones = self._phones
         super().__init__(
-            self._phones, evaluator=evaluator, timeout_s=timeout_s, measured=measured, tell=on_notice, judge=judge
+            phones,
+            evaluator=evaluator,
+            timeout_s=timeout_s,
+            measured=measured,
+            tell=on_notice,
+            judge=judge,
+            link=ArchiveLinker(lambda: phones.awaited_target("cpu"), on_notice),
         )
         # Not at garbage collection alone: a script may just end. Giving phones back takes a thread pool, which the
         # interpreter closes before it calls `atexit`; the later one registers here, the earlier one is called.

@@ -112,6 +112,7 @@ class FarmPhones:
         self._closed = False
         self._reasons = Reasons()
         self._began: Future[None] = Future()
+        self._first = threading.Event()  # the first phone is known, or there is none any more
         self._thread = threading.Thread(target=self._serve, name="farm phones", daemon=True)
         self._thread.start()
         try:
@@ -169,8 +170,14 @@ class FarmPhones:
         """The target of code for a kind of device ("cpu", "opencl") on these phones; None: they have no such one."""
         return self._targets.get(kind)
 
+    def awaited_target(self, kind: str) -> object | None:
+        """The same, as soon as there has been a phone; None also when they were given back before that."""
+        self._first.wait()
+        return self._targets.get(kind)
+
     def close(self) -> None:
         """Give the phones back. May be called twice."""
+        self._first.set()
         if not self._closed:
             self._closed = True
             assert self._main is not None
@@ -316,6 +323,7 @@ class FarmPhones:
             if "alike" not in row["labels"]:
                 raise PhoneError(f"{held.device} is not identified")
             self._targets = row["targets"]
+            self._first.set()
             if not self._pooled.done():
                 self._pooled.set_result(self._like(row["labels"]["alike"]))
 

@@ -147,7 +147,13 @@ def linkers(
 
 
 def link_shared(
-    linker: Linker, output: Path, objects: Sequence[Path], *, needed: Sequence[str] = (), stubs: Path | None = None
+    linker: Linker,
+    output: Path,
+    objects: Sequence[Path],
+    *,
+    needed: Sequence[str] = (),
+    stubs: Path | None = None,
+    limit_s: float = LINK_TIMEOUT_S,
 ) -> None:
     """Link object files into the shared library `output`, which will name `needed` as its DT_NEEDED.
 
@@ -172,6 +178,7 @@ def link_shared(
                 *(["-lm"] if linker.has_system_libraries else _without_system_libraries(linker)),
             ],
             output,
+            limit_s,
         )
 
 
@@ -220,7 +227,7 @@ def _without_system_libraries(linker: Linker) -> list[str]:
     return ["-nostdlib"] if linker.is_driver else []
 
 
-def _run(linker: Linker, arguments: Sequence[str], output: Path) -> None:
+def _run(linker: Linker, arguments: Sequence[str], output: Path, limit_s: float = LINK_TIMEOUT_S) -> None:
     command = [
         *linker.command,
         "-shared",
@@ -232,9 +239,9 @@ def _run(linker: Linker, arguments: Sequence[str], output: Path) -> None:
         *arguments,
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LINK_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise LinkError(f"{linker.name} took more than {LINK_TIMEOUT_S:g} s", evidence=" ".join(command)) from error
+        raise LinkError(f"{linker.name} took more than {limit_s:g} s", evidence=" ".join(command)) from error
     except OSError as error:
         raise LinkError(
             f"{linker.name} does not run: {error.strerror}", hint="`farm doctor` shows the linkers"

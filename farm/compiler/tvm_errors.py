@@ -5,6 +5,9 @@ from __future__ import annotations
 from farm.core.errors import ModelError
 
 
+_FROM_PHONE = "Error caught from RPC call:"
+
+
 class TvmCrashedError(ModelError):
     """TVM crashed."""
 
@@ -12,6 +15,11 @@ class TvmCrashedError(ModelError):
 
 
 def first_line(error: BaseException) -> str:
-    """The line of an error that says most: TVM puts C++ frames before and after its message."""
+    """The line of an error that says most: TVM puts C++ frames before and after its message.
+
+    What failed on a phone follows a line that says only that: `RPCError: Error caught from RPC call:`.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    while len(lines) > 1 and lines[0].endswith(_FROM_PHONE):
+        del lines[0]
     return lines[0][:500] if lines else type(error).__name__

@@ -37,11 +37,17 @@ class Desk:
     """Hands candidates that are ready to phones, and answers each exactly once."""
 
     def __init__(
-        self, source: PhoneSource, timeout_s: float, tell: Callable[[str], None], measured: Callable[[Measured], None]
+        self,
+        source: PhoneSource,
+        timeout_s: float,
+        tell: Callable[[str], None],
+        measured: Callable[[Measured], None],
+        link: Callable[[bytes], bytes] = bytes,
     ) -> None:
         self.tell = tell
         self.closed = False
         self._source, self._timeout_s, self._measured = source, timeout_s, measured
+        self._link = link
         self._changed = threading.Condition()
         self._built: deque[Work | None] = deque()  # None: close
         self._ready: deque[Work] = deque()
@@ -166,7 +172,10 @@ class Desk:
         fit = []
         for work in works:
             try:
-                work.library = Path(work.path).read_bytes()
+                work.library = self._link(Path(work.path).read_bytes())
+            except CandidateError as error:
+                self._answer(work, error)
+                continue
             except OSError as error:
                 number = host_errno(error)
                 unread = CandidateError(f"its library cannot be read: {error.strerror}")

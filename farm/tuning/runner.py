@@ -79,6 +79,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         measured: Callable[[Measured], None] = _ignore,
         tell: Callable[[str], None] = _ignore,
         judge: Judge | None = None,
+        link: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """Begin to look for phones.
 
@@ -89,8 +90,9 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
             measured: hears of every measurement before it is answered, in the phone's thread.
             tell: hears sentences for people: that the run waits for phones, and why.
             judge: looks at each phone before each of its candidates; scales what it measures, or has it put out.
+            link: makes a library of what a builder made; may raise CandidateError. In a thread of its own.
         """
-        self._pool = Pool(source, Settings(evaluator or Evaluator(), timeout_s, judge), measured, tell)
+        self._pool = Pool(source, Settings(evaluator or Evaluator(), timeout_s, judge, link), measured, tell)
         # The C++ side keeps this function, and with it the pool, but not this object.
         self.__init_handle_by_constructor__(_constructor(), self._pool.run)
 
@@ -127,7 +129,7 @@ class Pool:
     ) -> None:
         self.promises: dict[str, Future[Path]] = {}
         self._source, self._settings, self._tell = source, settings, tell
-        self._desk = Desk(source, settings.timeout_s, tell, measured)
+        self._desk = Desk(source, settings.timeout_s, tell, measured, settings.link)
         self._slots: dict[str, Slot] = {}
         self._state = PoolState((), 0)
         self._told = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,6 +60,7 @@ class Settings:
     evaluator: Evaluator
     timeout_s: float  # of one candidate on a phone, its upload included
     judge: Judge | None = None
+    link: Callable[[bytes], bytes] = bytes  # makes a library of what a builder made; may raise CandidateError
 
 
 class Slot:

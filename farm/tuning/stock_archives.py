@@ -1,0 +1,114 @@
+"""What MetaSchedule's own LocalBuilder makes, a compressed .tar of object files, as a library that a phone loads.
+
+Stock's runner has the phone link it, with a compiler on the phone. No phone has one, so it is linked here. The archive
+is read in memory: names in it are never written to.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from farm.compiler import tar
+from farm.compiler.link import find_linker, link_shared, needed_libraries
+from farm.compiler.targets import abi_of
+from farm.core.errors import FarmError
+from farm.tuning.candidate import CandidateError
+
+MOST_BYTES = 256 << 20  # of an archive's contents: a candidate is one operator, a few kB to a few MB
+LINK_LIMIT_S = 30.0  # as a builder's own limit for a candidate
+OF_OBJECT = b"\x7fELF"
+_GZIP, _TAR_MARK, _MARK_AT = b"\x1f\x8b", b"ustar", 257
+
+
+class ArchiveLinker:
+    """Links archives for one kind of phone. For one thread."""
+
+    def __init__(self, target: Callable[[], object | None], tell: Callable[[str], None]) -> None:
+        """`target`: of the phones' CPUs, asked when the first archive comes; may wait. `tell`: hears once of each kind
+        of trouble, with what mends it.
+        """
+        self._target, self._tell = target, tell
+        self._told: set[str] = set()
+        self._stubs = Path(tempfile.mkdtemp(prefix="farm-stubs-"))  # the same for every candidate
+        weakref.finalize(self, shutil.rmtree, self._stubs, ignore_errors=True)
+
+    def __call__(self, artifact: bytes) -> bytes:
+        """The library in an artifact: itself, or what its object files link to.
+
+        Raises:
+            CandidateError: it cannot be linked.
+        """
+        if not is_archive(artifact):
+            return artifact
+        try:
+            return self._linked(objects_in(artifact))
+        except FarmError as error:
+            self._say(error.code, error.message, error.hint if error.code == "no_linker" else "")
+            raise CandidateError(f"its .tar cannot be linked: {error.message}") from error
+        except tar.TarError as error:
+            self._say("tar", str(error), "")
+            raise CandidateError(f"its .tar cannot be linked: {error}") from error
+        except OSError as error:
+            self._say("os", str(error), "the host's temporary folder needs room")
+            raise CandidateError(f"its .tar cannot be linked: {error}") from error
+
+    def _linked(self, objects: list[bytes]) -> bytes:
+        target = self._target()
+        if target is None:
+            raise tar.TarError("no phone has said what its CPU is")
+        abi, platform = abi_of(target)
+        linker = find_linker(abi, platform)
+        needed = needed_libraries(platform, linker)
+        with tempfile.TemporaryDirectory(prefix="farm-archive-") as place:
+            paths = [Path(place) / f"{number}.o" for number in range(len(objects))]
+            for path, content in zip(paths, objects, strict=True):
+                path.write_bytes(content)
+            output = Path(place) / "candidate.so"
+            link_shared(linker, output, paths, needed=needed, stubs=self._stubs, limit_s=LINK_LIMIT_S)
+            return output.read_bytes()
+
+    def _say(self, kind: str, what: str, hint: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            mend = hint or f"build for the phones' own target, {self._target()}, or with farm.FarmBuilder(runner)"
+            self._tell(f"candidates that come as .tar are linked on this host, and that fails: {what} ({mend})")
+
+
+def is_archive(artifact: bytes) -> bool:
+    """Whether it is a .tar, compressed or not; a library is not."""
+    return artifact.startswith(_GZIP) or artifact[_MARK_AT : _MARK_AT + len(_TAR_MARK)] == _TAR_MARK
+
+
+def objects_in(artifact: bytes, most_bytes: int = MOST_BYTES) -> list[bytes]:
+    """The object files in an archive, in its order.
+
+    Raises:
+        tar.TarError: it is damaged, holds something else, or is larger than `most_bytes`.
+    """
+    data = _inflated(artifact, most_bytes) if artifact.startswith(_GZIP) else artifact
+    found = []
+    for name, content in tar.members(data, skip_folders=True):
+        if not content.startswith(OF_OBJECT):
+            raise tar.TarError(f"its member {name[:80]!r} is no object file: it would need a compiler")
+        found.append(content)
+    if not found:
+        raise tar.TarError("there is no object file in it")
+    return found
+
+
+def _inflated(artifact: bytes, most_bytes: int) -> bytes:
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: gzip's frame
+    try:
+        data = inflate.decompress(artifact, most_bytes)
+    except zlib.error as error:
+        raise tar.TarError(f"it is damaged ({error})") from error
+    if inflate.unconsumed_tail:
+        raise tar.TarError(f"it has more than {most_bytes >> 20} MB in it")
+    if not inflate.eof:
+        raise tar.TarError("it is cut short")
+    return data
