@@ -196,7 +196,7 @@ FAULTS: tuple[Fault, ...] = (
         undo=(do.accepted,), undone_by="a person accepts the key", then=("device.ready",), goal_s=5.0,
     ),
     Fault(
-        "slow link (5 MB/s, 20 ms)", (lab("slow", bytes_per_s=5e6, latency_s=0.02), lab("server_crash")),
+        "slow link (10 MB/s, 5 ms)", (lab("slow", bytes_per_s=1e7, latency_s=0.005), lab("server_crash")),
         ("device.starting", "device.ready"), _FOLLOWER, rungs=("restart-server",), tidy=(lab("fast"),),
     ),
     Fault(
@@ -310,7 +310,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- the host --
     Fault(
-        "adb server killed", (do.adb_killed,), ("adb.lost", "device.gone", "adb.back", "device.ready"), _WATCHER,
+        "adb server killed", (do.adb_killed,), ("device.gone", "device.ready"), _WATCHER,
         stage=Stage.FARM, before=(do.note_servers,), check=(do.same_servers,), goal_s=10.0, spares=False, repeats=3,
     ),
     Fault(
