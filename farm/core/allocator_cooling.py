@@ -74,9 +74,12 @@ class Cooling:
         """Groups with waiting requests that heat keeps from a device, and for none of whose devices that is vain."""
         state = self._state
         for lease_class, warm in state.warm.items():
+            if not warm:
+                continue
+            might_have = state.free.union(filter(state.soon, state.held)) - state.closed[lease_class]
             for group in state.index.waiting_groups(warm):
                 if group.meaning.lease_class is lease_class and (
-                    state.reservations or not any(map(state.soon, group.devices - state.closed[lease_class]))
+                    state.reservations or group.devices.isdisjoint(might_have)
                 ):
                     yield group
 
