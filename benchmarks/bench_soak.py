@@ -40,6 +40,7 @@ SETTLE_LIMIT_S = 20.0  # for processes of sessions that just ended
 GOAL_GROWTH_MB = 20.0
 GOAL_DESCRIPTORS = 3  # adb connections that happen to be open when we look
 TELL_EVERY_S = 300.0
+SAMPLES, SAMPLE_S = 40, 0.05
 # A storm does in an hour what a phone goes through in months, so its days are longer than the ladder's.
 CONFIG = """
 [recovery]
@@ -218,9 +219,12 @@ def look(farm: VirtualFarm, count: int) -> Look:
     while (strays := _servers() - count) > 0 and time.monotonic() < deadline:
         time.sleep(0.1)
     daemon = psutil.Process(farm.status()["pid"])
-    return Look(
-        time.monotonic(), daemon.memory_info().rss / 1e6, daemon.num_fds(), daemon.num_threads(), strays, ready_s
-    )
+    descriptors = daemon.num_fds()
+    for _ in range(SAMPLES):  # probes and checks open some for a moment
+        time.sleep(SAMPLE_S)
+        descriptors = min(descriptors, daemon.num_fds())
+    rss_mb = daemon.memory_info().rss / 1e6
+    return Look(time.monotonic(), rss_mb, descriptors, daemon.num_threads(), strays, ready_s)
 
 
 def _servers() -> int:
