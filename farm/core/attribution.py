@@ -66,6 +66,7 @@ def attribute(
     places: Mapping[str, UsbPlace],
     present: Collection[str],
     *,
+    dead: Collection[str] = (),
     server_lost: bool = False,
 ) -> tuple[Blame, ...]:
     """Whose fault it is that these devices were lost within a short time.
@@ -77,9 +78,14 @@ def attribute(
     Args:
         losses: serials of the devices lost.
         places: where devices, lost or present, are plugged in; network phones have none.
-        present: serials of the devices that adb still lists.
+        present: serials of the devices that adb still lists as alive.
+        dead: serials of those that it lists as dead: they did not vanish.
         server_lost: whether the adb server itself went: then nobody else is to blame.
     """
+
+    def how(serials: Collection[str]) -> str:
+        return "went silent" if all(serial in dead for serial in serials) else "vanished"
+
     lost = tuple(sorted(losses))
     if server_lost:
         return (Blame(Culprit.HOST, lost, reason="the adb server went away"),) if lost else ()
@@ -88,13 +94,13 @@ def attribute(
     left = {hub for serial in present if serial in places for hub in hubs_above(places[serial])}
     groups: dict[str, list[str]] = {}
     for serial in placed:
-        dead = [hub for hub in hubs_above(places[serial]) if hub not in left]
-        groups.setdefault(dead[-1] if dead else "", []).append(serial)
+        empty = [hub for hub in hubs_above(places[serial]) if hub not in left]
+        groups.setdefault(empty[-1] if empty else "", []).append(serial)
     alone += groups.pop("", [])
     if not left and len(placed) >= _FEWEST and _common_hub(placed, places) == "":
         count = len(placed)
         return (
-            Blame(Culprit.HOST, tuple(placed), reason=f"all USB phones of this host ({count}) vanished together"),
+            Blame(Culprit.HOST, tuple(placed), reason=f"all USB phones of this host ({count}) {how(placed)} together"),
             *(Blame(Culprit.PHONE, (serial,)) for serial in alone),
         )
     blames: list[Blame] = []
@@ -104,7 +110,7 @@ def attribute(
             continue
         hub = _common_hub(group, places) or hubs_above(places[group[0]])[-1]
         what = f"its hub {hub}" if not hub.startswith("usb") else f"its USB bus {hub.removeprefix('usb')}"
-        blames.append(Blame(Culprit.HUB, tuple(group), hub, f"{what} vanished with {len(group)} phones"))
+        blames.append(Blame(Culprit.HUB, tuple(group), hub, f"{what} {how(group)} with {len(group)} phones"))
     return (*blames, *(Blame(Culprit.PHONE, (serial,)) for serial in sorted(alone)))
 
 

@@ -168,7 +168,7 @@ def decide(state: DeviceState, event: Event, now: float, around: Around = Around
         return state, ()
     match event:
         case Listed() | Unlisted():
-            return _link_changed(state, event, now)
+            return _link_changed(state, event, now, around)
         case Adopted() | Unadopted() | ServiceChanged() | Released() | BundlesChanged():
             return _operator_spoke(state, event, now)
         case Ordered() | Distrusted():
@@ -193,9 +193,9 @@ def decide(state: DeviceState, event: Event, now: float, around: Around = Around
             return _work_answered(state, event, now, around)
 
 
-def _link_changed(state: DeviceState, event: Listed | Unlisted, now: float) -> Decision:
+def _link_changed(state: DeviceState, event: Listed | Unlisted, now: float, around: Around) -> Decision:
     if isinstance(event, Unlisted) or event.link is not Link.USABLE:
-        return link_down(state, event, now)
+        return link_down(state, event, now, around)
     return link_up(state) if state.life in LINK_DOWN else (state, ())
 
 

@@ -37,6 +37,7 @@ from farm.core.recovery import (
     ReleaseRule,
     Rung,
     next_rung,
+    return_s,
 )
 
 IMMEDIATE_RESTARTS = 1  # consecutive failures answered at once; later ones back off
@@ -166,7 +167,7 @@ def rung_answered(state: DeviceState, event: Paused | RungDone | RungFailed, now
                 return work(replace(state, identified=False), Life.IDENTIFYING)
     match event:
         case RungDone() if under_way is not None:
-            return pause(rest(state, state.life, state.trouble, state.hint), RETURN_S[under_way.rung])
+            return pause(rest(state, state.life, state.trouble, state.hint), return_s(under_way.rung, around))
         case RungFailed(reason=reason):
             failed = replace(state, climb=state.climb.end(Outcome.FAILED, reason, now))
             return pause(rest(failed, state.life, state.trouble, state.hint), LINK_PAUSES_S[-1])
@@ -179,7 +180,7 @@ def _waited(state: DeviceState, now: float, around: Around) -> Decision:
     under_way = state.climb.under_way
     cause = trouble = state.trouble
     if under_way is not None:
-        late = f"it has not come back in {RETURN_S.get(under_way.rung, 0):g} s after the {under_way.rung}"
+        late = f"it has not come back in {return_s(under_way.rung, around):g} s after the {under_way.rung}"
         late = late if state.life is Life.GONE else f"the {under_way.rung} did not help"
         state = replace(state, climb=state.climb.end(Outcome.FAILED, late, now))
         cause = under_way.cause
@@ -205,7 +206,7 @@ def pause(state: DeviceState, seconds: float) -> Decision:
     return state, (Pause(state.generation, seconds),)
 
 
-def link_down(state: DeviceState, event: Listed | Unlisted, now: float) -> Decision:
+def link_down(state: DeviceState, event: Listed | Unlisted, now: float, around: Around) -> Decision:
     """Adb lists it no more, or as unusable."""
     under_way = state.climb.under_way
     ours = under_way is not None and under_way.rung in RETURN_S
@@ -220,7 +221,7 @@ def link_down(state: DeviceState, event: Listed | Unlisted, now: float) -> Decis
         assert under_way is not None
         # We sent it away ourselves: it is expected back.
         said = f"{under_way.rung} under way" + ("" if under_way.cause == reason else f": {under_way.cause}")
-        left_s = under_way.began_s + RETURN_S[under_way.rung] - now
+        left_s = under_way.began_s + return_s(under_way.rung, around) - now
         return pause(rest(state, life, f"{reason}; {said}" if reason else said, hint), max(1.0, left_s))
     cut = replace(state, climb=state.climb.end(Outcome.CUT, "its link was lost", now))
     if life in LINK_DOWN and state.life not in LINK_DOWN:

@@ -158,10 +158,13 @@ STEPS: Mapping[Rung, Step] = MappingProxyType({step.rung: step for step in LADDE
 # Rungs after which the phone leaves adb's list or comes back on it: its return is waited for this long.
 RETURN_S: Mapping[Rung, float] = MappingProxyType(
     {
-        Rung.RECONNECT: 15.0,  # USB: the server opens it again within a second; Wi-Fi: 3-10 s between attempts
+        Rung.RECONNECT: 15.0,  # over the network: 3-10 s between adb's attempts
         Rung.REBOOT: 300.0,  # 30-90 s on most phones; the first boot after an update takes more
         Rung.POWER_CYCLE: 60.0,  # enumeration takes seconds; a phone that ran empty boots first
     }
+)
+WIRED_RECONNECT_S = (
+    5.0  # over USB adb opens the transport again within a second, and a phone that works answers at once
 )
 # With these its holder may still work with it; with others its server is dead or nobody reaches it anyway.
 _STILL_OF_USE = frozenset({Ailment.STUCK, Ailment.GPU})
@@ -197,6 +200,7 @@ class Around:
     in_hands: bool = False  # whether that is a person, who may be at its shell although its server is not well
     no_power: str = "no power switch is configured"  # why its port's power cannot be cut; "" it can
     neighbours: str = ""  # leases on phones that would lose their power with it, for a sentence
+    wired: bool = False  # it hangs on a known USB port
     elsewhere: str = ""  # why the fault is not this phone's (its hub, the host); "" nothing says so
     per_day: Mapping[Rung, int] = field(default_factory=dict)  # budgets that operators set; else the ladder's
 
@@ -276,6 +280,11 @@ class Climb:
         What was tried for the ailment `but` still counts. Budgets stay spent.
         """
         return replace(self, since_s=None, tried=tuple(each for each in self.tried if each[1] is but), skipped=())
+
+
+def return_s(rung: Rung, around: Around) -> float:
+    """How long the phone's return is waited for after a rung of `RETURN_S`, in seconds."""
+    return WIRED_RECONNECT_S if rung is Rung.RECONNECT and around.wired else RETURN_S.get(rung, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

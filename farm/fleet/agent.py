@@ -252,7 +252,7 @@ class Agent:
                 await asyncio.sleep(seconds)
                 return m.Paused(number)
             case m.Reconnect():
-                await self._means.client.reconnect(self.serial)
+                await rungs.reconnect(self._means.client, self.serial)
                 return m.RungDone(number)
             case m.Reboot():
                 await self._reboot()

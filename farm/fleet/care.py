@@ -65,6 +65,7 @@ class Care:
             in_hands=self._in_hands(agent),
             no_power=self._no_power(agent),
             neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in self._hurt(agent)),
+            wired=agent.place is not None,
             elsewhere=agent.elsewhere,
             per_day=self._config.per_day,
         )

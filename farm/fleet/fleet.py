@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
+from farm.adb.devices import DeviceState as AdbState
 from farm.core import lifecycle_messages as m
 from farm.core.adoption import AdoptionRule
 from farm.core.battery_care import BatteryConfig
@@ -140,7 +141,8 @@ class Fleet(Orders):
     def devices_changed(self, snapshot: Sequence[AdbDevice]) -> None:
         """Take adb's list as it is now."""
         now = {device.serial: device for device in snapshot}
-        explained = self.usb_faults.look(self._agents, now, server_lost=self._watcher.server_lost)
+        dead = {serial for serial, device in now.items() if device.state is AdbState.OFFLINE}
+        explained = self.usb_faults.look(self._agents, now, dead, server_lost=self._watcher.server_lost)
         for serial, agent in tuple(self._agents.items()):
             if serial not in now and agent.device is not None:
                 with alone(self._agents, serial):

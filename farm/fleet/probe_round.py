@@ -27,7 +27,7 @@ from farm.fleet.probe.read import READ_TIMEOUT_S, Probed, probe
 PROBE_EVERY_S = 10.0  # per device: a phone under full load warms by less than 5 °C meanwhile
 ANSWER_TIMEOUT_S = 5.0  # for a command that does nothing; a phone under full load takes tenths of a second
 AT_ONCE = 8  # shells of this round on the adb server's one thread
-SLOW_S = 2.0  # then a probe is taken for stuck and makes room
+SLOW_S = 2.0  # then a probe is taken for stuck: it makes room, and whether the phone answers at all is asked
 LEFT_OUT_S = 600.0
 HUSHED_S = 60.0  # a measurement looks at the phone itself before and after each try; most tries are shorter
 _WORTH_PROBING = frozenset({Life.READY, Life.QUARANTINED, Life.RECOVERING})
@@ -128,15 +128,20 @@ class ProbeRound:
 
     async def _read(self, agent: Agent) -> None:
         follow = agent.state.follow  # of now: a server that starts while we wait is not to blame
+        reading = asyncio.create_task(
+            probe(self._client, agent.serial, self._wanted(agent), timeout_s=self._timeout_s), name=f"read {agent.name}"
+        )
         try:
-            done = await probe(self._client, agent.serial, self._wanted(agent), timeout_s=self._timeout_s)
-        except AdbTimeout:
-            if not await self._answers(agent):
+            await asyncio.wait({reading}, timeout=SLOW_S)
+            # A late probe may be one slow service: whether the phone answers at all is asked beside it.
+            if _silent(reading) and not await self._answers(agent) and _silent(reading):
                 agent.tell(m.LinkLost(follow, "it answers no command, though adb lists it", mute=True))
+                return
+            self._keep(agent, await reading)
         except FarmError as error:
             log.debug("%s: no health: %s", agent.name, error)  # the follower or the list will tell what is wrong
-        else:
-            self._keep(agent, done)
+        finally:
+            reading.cancel()
 
     def _keep(self, agent: Agent, done: Probed) -> None:
         now = self._monotonic()
@@ -172,3 +177,8 @@ class ProbeRound:
         except FarmError as error:
             log.debug("%s: %s", agent.name, error)
         return True
+
+
+def _silent(reading: asyncio.Task[Probed]) -> bool:
+    """Whether a probe has not brought anything, so far or at all."""
+    return not reading.done() or isinstance(reading.exception(), AdbTimeout)

@@ -18,6 +18,7 @@ from farm.core.recovery import Ailment
 from farm.fleet.rpc_server import StuckProcessError
 
 BOOT_ID_TIMEOUT_S = 5.0
+DROPPED_S = 1.0  # adb's list changes within milliseconds of a reconnect
 LOOK_EVERY_S = 1.0  # at the boot id of a phone that was asked to reboot
 # From the request until adb loses it: init stops services first, 2-10 s; a hanging one is killed after 20 s or so.
 REBOOT_DOWN_S = 60.0
@@ -40,6 +41,16 @@ async def boot_id(client: AdbClient, serial: str) -> str:
         AdbError: the phone does not answer.
     """
     return (await client.shell(serial, _BOOT_ID, timeout_s=BOOT_ID_TIMEOUT_S)).text.strip()
+
+
+async def reconnect(client: AdbClient, serial: str) -> None:
+    """Have adb drop and make its transport anew; returns only where its list did not change for that.
+
+    Raises:
+        AdbError: it could not.
+    """
+    await client.reconnect(serial)
+    await asyncio.sleep(DROPPED_S)
 
 
 async def reboot(client: AdbClient, serial: str, before: str, heard: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Losses in the farm: who vanished together, what is blamed for it (farm.core.attribution), one piece of news for each.
+"""Losses in the farm: who went together, what is blamed for it (farm.core.attribution), one piece of news for each.
 
 A phone whose hub or host is to blame is not mended: its ladder hears of it as `Around.elsewhere`.
 """
@@ -49,16 +49,19 @@ class UsbFaults:
             if fault.told
         ]
 
-    def look(self, agents: Mapping[str, Agent], listed: Collection[str], *, server_lost: bool) -> tuple[Agent, ...]:
+    def look(
+        self, agents: Mapping[str, Agent], listed: Collection[str], dead: Collection[str] = (), *, server_lost: bool
+    ) -> tuple[Agent, ...]:
         """Take adb's list as it is now; returns the agents whose `elsewhere` changed.
 
         Args:
             agents: every device, by serial.
             listed: the serials on adb's list.
+            dead: those of them whose transport is dead (`offline`): a hub that hangs keeps its phones listed.
             server_lost: whether the list is empty because the adb server is gone.
         """
         now, before = self._now_s(), self._listed
-        self._listed = frozenset(listed)
+        self._listed = frozenset(listed) - frozenset(dead)
         for serial in before - self._listed:
             if serial in agents and not agents[serial].state.climb.sent_away:
                 self._lost_at[serial] = now
@@ -69,7 +72,7 @@ class UsbFaults:
         if before - self._listed:
             fresh = [serial for serial, at in self._lost_at.items() if now - at <= WINDOW_S]
             places = {serial: agent.place for serial, agent in agents.items() if agent.place is not None}
-            for blame in attribute(fresh, places, self._listed, server_lost=server_lost):
+            for blame in attribute(fresh, places, self._listed, dead=dead, server_lost=server_lost):
                 if blame.kind is not Culprit.PHONE:
                     self._begin(blame, agents, told=not server_lost)
         return self._explain(agents)

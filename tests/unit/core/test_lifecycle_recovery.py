@@ -216,6 +216,18 @@ def test_a_phone_that_a_probe_finds_mute_is_reconnected_at_once() -> None:
     assert (story.state.life, story.state.reason) == (Life.RECOVERING, "it answers no command")
 
 
+@pytest.mark.parametrize(("wired", "patience_s"), [(True, 5.0), (False, 15.0)])
+def test_a_reconnected_phone_is_waited_for_as_long_as_adb_may_take(wired: bool, patience_s: float) -> None:
+    story = Story().until_ready()
+    story.around = Around(no_power="", wired=wired)
+    story.tell(m.LinkLost(story.state.follow, "it answers no command", mute=True))
+    waits = story.tell(OFFLINE)
+    assert waits == (m.Pause(story.number, patience_s),)
+    assert story.tell(m.Paused(story.number)) == (m.Reconnect(story.number),)
+    story.tell(m.RungDone(story.number))
+    assert story.tell(m.Paused(story.number)) == (m.PowerCycle(story.number),)
+
+
 def test_the_hosts_faults_are_waited_out() -> None:
     story = Story().until_ready()
     story.tell(m.SessionBroke("cut"))

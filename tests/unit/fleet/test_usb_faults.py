@@ -38,8 +38,8 @@ class Lab:
         }
         self.listed("a", "b", "c", "net:5555")
 
-    def listed(self, *serials: str, server_lost: bool = False) -> set[str]:
-        changed = self.faults.look(self.agents, serials, server_lost=server_lost)
+    def listed(self, *serials: str, dead: tuple[str, ...] = (), server_lost: bool = False) -> set[str]:
+        changed = self.faults.look(self.agents, (*serials, *dead), dead, server_lost=server_lost)
         return {agent.serial for agent in changed}
 
     @property
@@ -71,6 +71,22 @@ def test_a_hub_is_told_once_and_its_phones_know(lab: Lab) -> None:
     assert lab.faults.problems() == [
         "hub 1-4 vanished with 2 phones: phone-a, phone-b (look at its cable and its power)"
     ]
+
+
+def test_a_hub_whose_phones_stay_listed_as_dead_is_blamed_too(lab: Lab) -> None:
+    assert lab.listed("b", "c", "net:5555", dead=("a",)) == set()
+    assert lab.listed("c", "net:5555", dead=("a", "b")) == {"a", "b"}
+    assert lab.agents["a"].elsewhere == "its hub 1-4 went silent with 2 phones"
+    assert lab.listed("c", "net:5555", dead=("b",)) == set()  # one leaves adb's list meanwhile
+    assert lab.listed("b", "c", "net:5555") == {"a", "b"}
+    assert lab.kinds == [("hub.lost", "1-4"), ("hub.back", "1-4")]
+
+
+def test_phones_that_come_back_dead_for_a_moment_are_no_news(lab: Lab) -> None:
+    lab.listed("c", "net:5555")
+    lab.listed("c", "net:5555", dead=("a", "b"))
+    lab.listed("a", "b", "c", "net:5555")
+    assert lab.kinds == [("hub.lost", "1-4"), ("hub.back", "1-4")]
 
 
 def test_one_phone_back_acquits_the_hub(lab: Lab) -> None:
