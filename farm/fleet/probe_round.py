@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from farm.adb.client import AdbClient
@@ -104,7 +105,7 @@ class ProbeRound:
             try:
                 await asyncio.wait({reading}, timeout=SLOW_S)
             except asyncio.CancelledError:
-                reading.cancel()
+                await _ended(reading)
                 raise
         try:
             await reading
@@ -141,7 +142,7 @@ class ProbeRound:
         except FarmError as error:
             log.debug("%s: no health: %s", agent.name, error)  # the follower or the list will tell what is wrong
         finally:
-            reading.cancel()
+            await _ended(reading)
 
     def _keep(self, agent: Agent, done: Probed) -> None:
         now = self._monotonic()
@@ -182,3 +183,9 @@ class ProbeRound:
 def _silent(reading: asyncio.Task[Probed]) -> bool:
     """Whether a probe has not brought anything, so far or at all."""
     return not reading.done() or isinstance(reading.exception(), AdbTimeout)
+
+
+async def _ended(task: asyncio.Future[Any]) -> None:
+    """Cancel it, and wait until it has closed what it had open."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
