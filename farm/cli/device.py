@@ -10,7 +10,7 @@ import typer
 
 from farm.cli.battery import print_battery
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, tell, write_file
-from farm.cli.status import print_devices
+from farm.cli.status import print_devices, print_devices_long
 from farm.control.client import ControlClient
 from farm.core.errors import PhoneError, UserError
 
@@ -30,11 +30,16 @@ def _act(kind: str, done: str, json: bool, **fields: object) -> None:
 
 
 @app.command("list")
-def list_devices(json: JsonFlag = False) -> None:
+def list_devices(
+    long: Annotated[bool, typer.Option("--long", help="Also place, bundle and what probes find wrong.")] = False,
+    json: JsonFlag = False,
+) -> None:
     """Every phone adb lists or the farm knows."""
     devices = call("status")["devices"]
     if json:
         print_json(devices)
+    elif long:
+        print_devices_long(devices)
     else:
         print_devices(devices)
 

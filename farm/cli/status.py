@@ -55,11 +55,36 @@ def print_devices(devices: list[dict[str, Any]]) -> None:
                 device["state"],
                 (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
                 device["gpu"] or "-",
-                "-" if device["temperature_c"] is None else f"{device['temperature_c']:.1f}C",
-                "-" if device["battery_percent"] is None else f"{device['battery_percent']}%",
+                *_figures(device),
                 device["holder"] or "-",
                 device["reason"],
             )
             for device in devices
         ),
     )
+
+
+def print_devices_long(devices: list[dict[str, Any]]) -> None:
+    """Where each phone is plugged in, how it is, what runs on it, what probes find wrong."""
+    print_table(
+        ("DEVICE", "SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS"),
+        (
+            (
+                device["name"],
+                device["serial"],
+                device["state"],
+                device["usb"] or "-",
+                *_figures(device),
+                device["bundle"][:12] or "-",
+                device["holder"] or "-",
+                "; ".join(each["what"] for each in device["findings"]) or "-",
+            )
+            for device in devices
+        ),
+    )
+
+
+def _figures(device: dict[str, Any]) -> tuple[str, str]:
+    """Temperature and battery."""
+    celsius, percent = device["temperature_c"], device["battery_percent"]
+    return "-" if celsius is None else f"{celsius:.1f}C", "-" if percent is None else f"{percent}%"

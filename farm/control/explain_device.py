@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -87,6 +87,8 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         "probe": {
             "age_s": None if facts.probed_s_ago is None else round(facts.probed_s_ago, 1),
             "findings": [{"kind": each.kind.value, "what": each.what, "hint": each.hint} for each in facts.findings],
+            "missing": [] if view.health is None else list(view.health.missing),
+            "dropped": [] if view.health is None else [asdict(each) for each in view.health.dropped],
         },
         "place": None if view.place is None else {"hub": view.place.hub, "port": view.place.port},
         "beside": list(facts.beside),

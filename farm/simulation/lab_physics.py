@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from farm.core.errors import UserError
 from farm.simulation import physics
 from farm.simulation.process_tree import read_tree, sessions_of
-from farm.simulation.state import ThrottlingStatus
+from farm.simulation.state import IDLE_LOAD, ThrottlingStatus
 from farm.simulation.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class LivePhysics:
         self._shown_c: dict[str, float] = {}
         self._charge = 0.0
         self._cpu_s: dict[int, float] = {}
+        self._load = IDLE_LOAD
         self._ran_empty = False
 
     def start(self, climate: Climate) -> None:
@@ -58,7 +59,7 @@ class LivePhysics:
     def stop(self) -> None:
         """The sensors stay where they are; nothing is slowed down."""
         self.climate = None
-        self._phone.set_state(cpu_busy=None)
+        self._phone.set_state(cpu_busy=None, load=IDLE_LOAD)
         self._mind()
 
     def close(self) -> None:
@@ -103,6 +104,7 @@ class LivePhysics:
             state = self._phone.state()
             busy_cores = self._look(now - before)
             if self.climate is not None:
+                self._load = physics.load(self._load, busy_cores, now - before)
                 self._step(self.climate, state, busy_cores, (now - before) * self.climate.speed)
             self.throttle.set_share(self._phone.state().clock_scale)
             before = now
@@ -151,6 +153,7 @@ class LivePhysics:
             temps_c=self._shown_c,
             throttling=throttling,
             clock_scale=min(scale, phone.clock_limit or 1.0),
+            load=tuple(round(each, 1) for each in self._load),
             cpu_busy=round(min(1.0, busy_cores), 1),
             battery_level=round(cell.charge * 100),
             battery_status=cell.status,

@@ -85,6 +85,7 @@ def root_plan(plan: PhonePlan) -> RootPlan:
         properties=directory / "properties",
         proc_files={
             "cpuinfo": directory / PROC / "cpuinfo",
+            "loadavg": directory / PROC / "loadavg",
             "meminfo": directory / PROC / "meminfo",
             "sys/kernel/random/boot_id": directory / PROC / "boot_id",
         },

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import exp
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from farm.simulation.state import BatteryStatus, ThrottlingStatus
+from farm.simulation.state import IDLE_LOAD, BatteryStatus, ThrottlingStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +52,8 @@ STEPS: tuple[tuple[float, ThrottlingStatus, float], ...] = (
 )
 HYSTERESIS_K = 1.5  # a step is left this far below where it was entered
 _SHARES = {ThrottlingStatus.NONE: 1.0} | {status: share for _, status, share in STEPS}
+
+LOAD_PERIODS_S = (60.0, 300.0, 900.0)
 
 # Charge -> volts of an idle lithium cell.
 _REST_V = ((0.0, 3.30), (0.05, 3.55), (0.2, 3.70), (0.5, 3.85), (0.8, 4.05), (1.0, 4.38))
@@ -156,3 +159,12 @@ def battery_watts(current_ma: float) -> float:
     """What the current through the battery turns to heat inside it; charging loses some more."""
     amperes = current_ma / 1000
     return amperes**2 * _INNER_OHM + max(0.0, amperes) * 0.1
+
+
+def load(before: tuple[float, float, float], busy_cores: float, seconds: float) -> tuple[float, float, float]:
+    """The load averages after some time: an idle phone's, plus a process in each busy core (proc(5): 1, 5, 15 min)."""
+    target = IDLE_LOAD[0] + busy_cores
+    one, five, fifteen = (
+        target + (was - target) * exp(-seconds / period_s) for was, period_s in zip(before, LOAD_PERIODS_S, strict=True)
+    )
+    return one, five, fifteen

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # What commands name and such a phone keeps in its folder; everything else is the host's.
 _PHONE_PATHS = (
     "data", "sdcard", "storage", "system", "vendor", "sys/class", "sys/devices", "dev/farm", "dev/__properties__",
-    "dev/socket", "proc/cpuinfo", "proc/meminfo", "proc/sys/kernel/random/boot_id",
+    "dev/socket", "proc/cpuinfo", "proc/loadavg", "proc/meminfo", "proc/sys/kernel/random/boot_id",
 )  # fmt: skip
 _PHONE_PATH = re.compile(
     rf"(?<![\w./:-])/(?:{'|'.join(map(re.escape, _PHONE_PATHS))})(?![\w-])"
@@ -59,6 +59,7 @@ class PlainPhone:
             "dev/farm/run": directory / "run",
             "dev/__properties__": directory / "properties",
             "proc/cpuinfo": directory / PROC / "cpuinfo",
+            "proc/loadavg": directory / PROC / "loadavg",
             "proc/meminfo": directory / PROC / "meminfo",
             "proc/sys/kernel/random/boot_id": directory / PROC / "boot_id",
             "system/bin/sh": Path("/bin/sh"),

@@ -38,6 +38,7 @@ def render(profile: Profile, state: PhoneState) -> dict[str, str]:
     files = {
         f"{DUMPSYS}/battery": battery_text(profile.battery, state),
         f"{PROC}/boot_id": f"{state.boot_id}\n",
+        f"{PROC}/loadavg": loadavg_text(state.load),
     }
     if profile.thermalservice:
         files[f"{DUMPSYS}/thermalservice"] = thermalservice_text(profile.thermalservice, state)
@@ -116,6 +117,12 @@ def write_files(
         temporary.write_bytes(data)
         temporary.replace(target)
     return frozenset(left)
+
+
+def loadavg_text(load: tuple[float, float, float]) -> str:
+    """/proc/loadavg; threads and the newest process id are a quiet phone's."""
+    one, five, fifteen = load
+    return f"{one:.2f} {five:.2f} {fifteen:.2f} 1/4096 20000\n"
 
 
 def thermalservice_text(template: str, state: PhoneState) -> str:

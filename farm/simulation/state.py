@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 STATE_ENVIRONMENT = "FARM_VIRTUAL_STATE"
 
+IDLE_LOAD = (0.4, 0.4, 0.4)  # an idle Android has 0.2 to 1
 _IDLE_TEMPERATURES = MappingProxyType({"cpu": 36.0, "gpu": 34.0, "skin": 31.0, "battery": 29.0})
 
 
@@ -101,6 +102,7 @@ class PhoneState:
     temps_c: Mapping[str, float] = field(default_factory=lambda: dict(_IDLE_TEMPERATURES))
     throttling: ThrottlingStatus = ThrottlingStatus.NONE
     clock_scale: float = 1.0
+    load: tuple[float, float, float] = IDLE_LOAD  # of /proc/loadavg: the lab host's says nothing of the phone
     cpu_busy: float | None = None  # share of one core or more, 0 to 1; None: clocks stay as captured
     gpu_busy: float | None = None
     gpu_resets: int = 0
@@ -190,6 +192,7 @@ def changes_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
         "throttling": ThrottlingStatus,
         "kernel_fault": KernelFault,
         "kernel_log": tuple,
+        "load": tuple,
     }
     return {name: kinds[name](value) if name in kinds else value for name, value in record.items()}
 

@@ -22,8 +22,9 @@ from farm.simulation.physics import (
     heat,
     rest_voltage,
     throttling_of,
+    load,
 )
-from farm.simulation.state import BatteryStatus, PhoneState, ThrottlingStatus
+from farm.simulation.state import IDLE_LOAD, BatteryStatus, PhoneState, ThrottlingStatus
 
 IDLE_W = {"cpu": IDLE_CPU_W, "gpu": IDLE_GPU_W}
 COLD = dict.fromkeys(CAPACITY_J_PER_K, AMBIENT_C)
@@ -147,3 +148,9 @@ def test_a_worn_battery_drains_sooner():
 
 def test_an_empty_battery_stays_at_nothing():
     assert drain(Cell(0.001, 1_000_000), 10, powered=False, charging=True, seconds=3600).charge == 0
+
+
+def test_load_averages_follow_the_busy_cores_each_at_its_pace() -> None:
+    busy = load(IDLE_LOAD, 2.0, 60.0)
+    assert [round(each - IDLE_LOAD[0], 2) for each in busy] == [1.26, 0.36, 0.13]
+    assert [round(each, 2) for each in load(busy, 0.0, 3600.0)] == [0.4, 0.4, 0.4]
