@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from farm.core.durations import format_duration
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
-    from farm.compiler.records import Reading, RecordSet
+    from farm.compiler.records import Best, Reading, RecordSet
 
 app = typer.Typer(help="Tuning records: what `farm tune` found out, to compile with or to go on from.")
 
@@ -69,7 +69,7 @@ def show(
                 "tasks": [{**_plain(each), "gflops": each.gflops} for each in best(records)],
                 "devices": devices,
                 "curve": estimate.curve,
-                "damage": [str(each) for each in found.damage],
+                "damage": [str(each) for each in (*found.damage, *found.torn)],
             }
         )
         return
@@ -82,8 +82,6 @@ def show(
         trial, seconds, latency_s = estimate.curve[-1]
         tell(f"estimate  {latency_s * 1e3:.3f} ms, since trial {trial} after {format_duration(seconds)}")
     print_best(records)
-    for damage in found.damage:
-        say(f"warning: {damage}")
 
 
 @app.command()
@@ -103,7 +101,15 @@ def merge(
         raise UserError("one set alone is merged already", hint="farm records merge A B -o C")
     sources = [opened(each) for each in which]
     result = merged([found.set for _, found in sources])
-    answer: dict[str, Any] = {"records": len(result.records), "tasks": len(best(result))}
+    answer: dict[str, Any] = {
+        "records": len(result.records),
+        "tasks": len(best(result)),
+        "damage": [
+            f"{name}: {each}"
+            for name, (_, found) in zip(which, sources, strict=True)
+            for each in (*found.damage, *found.torn)
+        ],
+    }
     if output is not None:
         write_records(result, output)
         answer["file"] = str(output)
@@ -152,7 +158,8 @@ def best(
     if output is not None:
         kept = r.pruned(found.set)
         write_records(kept, output)
-        say(f"wrote {len(kept.records)} records to {output}")
+        tasks = r.best(found.set)
+        say(f"wrote {len(kept.records)} records of {len(tasks)} tasks to {output}{left_out(kept, tasks)}")
     if json:
         print_json([{**_plain(each), "gflops": each.gflops} for each in r.best(found.set)])
     else:
@@ -176,6 +183,8 @@ def remove(
 def opened(which: str) -> tuple[dict[str, Any], Reading]:
     """A set by number, name or path: what the farm knows of it (nothing of a file), and its records.
 
+    Lines of it that are damaged are told on stderr.
+
     Raises:
         UserError: there is none, or it cannot be read.
     """
@@ -185,11 +194,17 @@ def opened(which: str) -> tuple[dict[str, Any], Reading]:
     if is_path(path):
         if not path.exists():
             raise UserError(f"{which} does not exist", hint="farm records list shows what the farm keeps")
-        return {}, read_records(path)
+        return {}, _telling(read_records(path), which)
     with connect() as client:
         about = client.call("records.show", set=which)
         about.pop("best", None)
-        return about, read_records(client.get_artifact(about["artifact"]), which)
+        return about, _telling(read_records(client.get_artifact(about["artifact"]), which), which)
+
+
+def _telling(found: Reading, which: str) -> Reading:
+    for line in found.told(which):
+        say(f"warning: {line}")
+    return found
 
 
 def kept_by(job: str) -> dict[str, Any] | None:
@@ -219,6 +234,19 @@ def print_best(records: RecordSet) -> None:
             for each in best(records)
         ),
     )  # fmt: skip
+
+
+def left_out(kept: RecordSet, tasks: Sequence[Best]) -> str:
+    """Why of these tasks fewer have a record that compiling needs; "" when none is left out."""
+    there = {each.workload for each in kept.records}
+    missing = [each for each in tasks if each.workload not in there]
+    none_ran = sum(each.seconds is None for each in missing)
+    slower = len(missing) - none_ran
+    why = [
+        f"{slower} left out, whose best is no faster than TVM's own schedule without tuning" if slower else "",
+        f"{none_ran} left out, of which no candidate ran" if none_ran else "",
+    ]
+    return "".join(f"; {each}" for each in why if each)
 
 
 def target_words(target: object) -> str:

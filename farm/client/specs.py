@@ -16,7 +16,7 @@ from farm.jobs.specs import BenchSpec, CompareSpec, RunSpec, TuneSpec
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from farm.client.door import Door
+    from farm.client.door import Door, OnNotice
 
 NOT_YET = "0" * 64  # stands for an artifact while the other options are checked
 
@@ -149,7 +149,7 @@ async def tune_spec(
         UserError: a file cannot be read, the prior is no set of records, or an option is wrong.
     """
     given: dict[str, object] = {"on": on, **options}
-    data = _prior(prior)
+    data = _prior(prior, door.on_notice)
     if prior is not None and data is None:
         given["prior"] = (await door.call("records.show", set=str(prior)))["artifact"]
     return await _with_files(door, TuneSpec, given, model, {"prior": data})
@@ -167,7 +167,11 @@ async def _with_files(
 ) -> M:
     path = checked_file(model)
     given = {"name": path.name, **options, **packaged_target(path, options)}
-    records = {name: _records(given.pop(name)) for name in ("records", "records_b") if given.get(name) is not None}
+    records = {
+        name: _records(given.pop(name), door.on_notice)
+        for name in ("records", "records_b")
+        if given.get(name) is not None
+    }
     sources = {**files, **records}
     spec = cls.from_wire(
         {**given, "model": NOT_YET, **{name: NOT_YET for name in sources if sources[name] is not None}}
@@ -199,16 +203,22 @@ def _inputs(source: InputSource | None) -> Path | bytes | None:
     return checked_inputs(source) if isinstance(source, Path | str) else save_arrays(source)
 
 
-def _records(source: object) -> bytes:
-    """What is wrong with them is said now, not when a phone is in hand; a folder becomes a .tar."""
+def _records(source: object, tell: OnNotice) -> bytes:
+    """What is wrong with them is said now, not when a phone is in hand; a folder becomes a .tar.
+
+    Lines that cannot be read do not go to the farm: `tell` hears of them.
+    """
     from farm.compiler.record_files import packed, read_records
 
     if not isinstance(source, Path | str):
         raise UserError(f"records are a file or a folder, not {type(source).__name__}")
-    return packed(read_records(Path(source)).set)
+    found = read_records(Path(source))
+    for line in found.told(str(source)):
+        tell(f"warning: {line}")
+    return packed(found.set)
 
 
-def _prior(source: Path | str | None) -> bytes | None:
+def _prior(source: Path | str | None, tell: OnNotice) -> bytes | None:
     """A prior's bytes; None when it is no file: then it is the name of a set that the farm keeps.
 
     Raises:
@@ -223,7 +233,7 @@ def _prior(source: Path | str | None) -> bytes | None:
         return None
     if not path.exists():
         raise UserError(f"the prior {path} does not exist", hint="a folder, a .tar, or a set of `farm records list`")
-    return _records(path)
+    return _records(path, tell)
 
 
 def _labels(source: LabelSource | None) -> Path | bytes | None:

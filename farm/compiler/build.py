@@ -16,7 +16,7 @@ from farm.compiler.load import import_model, read
 from farm.compiler.model import Array, TensorSpec
 from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
 from farm.compiler.package import Package, check_asked, check_fits, check_tvm, cpu_features, is_package, read_package
-from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, judge, reference_for
+from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, judge, reference_for, within_memory
 from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
 
 Say = Callable[[str], None]
@@ -136,7 +136,8 @@ def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda
 
 
 def _inputs(model: Fed, given: Mapping[str, Array], wanted: Wanted) -> dict[str, Array]:
-    return all_inputs(model, given) if wanted.all_or_none else filled(model, given, wanted.fill)
+    with within_memory(model.name, model.inputs):
+        return all_inputs(model, given) if wanted.all_or_none else filled(model, given, wanted.fill)
 
 
 def _unpacked(package: Package, wanted: Wanted, cache: Path, say: Say) -> Build:

@@ -97,7 +97,7 @@ def unpack(source: Path | bytes, target: object, folder: Path, name: str = "") -
     reading = read_records(source, name)
     fit = fitting(reading.set, target, name or (source.name if isinstance(source, Path) else "the records"))
     write_records(pruned(fit.set), folder)
-    return (*map(str, reading.damage), *filter(None, (fit.left_out,)))
+    return (*reading.told("the records"), *filter(None, (fit.left_out,)))
 
 
 def _sort(target: object) -> tuple[object, ...]:

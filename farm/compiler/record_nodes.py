@@ -44,7 +44,7 @@ def checked(found: Reading) -> Reading:
         {key: each for key, each in found.set.origins.items() if key in keys},
         found.set.tasks,
     )
-    return Reading(rest, (*found.damage, *damage), found.whole)
+    return Reading(rest, (*found.damage, *damage), found.whole, found.torn)
 
 
 def _document(module: str) -> str:

@@ -26,6 +26,7 @@ TASKS = "tasks.jsonl"
 FILES = (WORKLOADS, RECORDS, MEASURED_BY, TASKS)
 FAILED_S = 1e10  # what MetaSchedule notes as the seconds of a candidate that failed
 MIN_FAILED_S = 1e9  # whatever "ran" longer than that did not run
+MOST_TOLD = 20  # lines that are told one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,16 @@ class Reading:
     whole: bool = (
         True  # False: a torn last line (what a kill leaves) or a workload that is there twice is dropped; no damage
     )
+    torn: tuple[Damage, ...] = ()  # those last lines
+
+    def told(self, name: str) -> list[str]:
+        """What was not read, and how much was, in sentences for whoever gave the records; empty: all was read."""
+        lines = [*self.damage, *self.torn]
+        if not lines:
+            return []
+        more = [f"{name}: {len(lines) - MOST_TOLD} more lines are wrong"] if len(lines) > MOST_TOLD else []
+        kept = f"{name}: {len(lines)} damaged, the other {len(self.set.records)} records are used"
+        return [*(f"{name}: {each}" for each in lines[:MOST_TOLD]), *more, kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +166,14 @@ class Best:
 def read(files: Mapping[str, bytes]) -> Reading:
     """A set from its files' contents; a file that is not given is empty."""
     damage: list[Damage] = []
+    torn: list[Damage] = []
     whole = True
 
     def lines(name: str) -> list[tuple[int, str, Any]]:
         nonlocal whole
-        found, wrong, complete = _lines(name, files.get(name, b""))
+        found, wrong, last, complete = _lines(name, files.get(name, b""))
         damage.extend(wrong)
+        torn.extend(last)
         whole = whole and complete
         return found
 
@@ -191,6 +204,7 @@ def read(files: Mapping[str, bytes]) -> Reading:
         ),
         tuple(damage),
         whole and len(workloads) == len(at),
+        tuple(torn),
     )
 
 
@@ -291,10 +305,11 @@ def _text(lines: Iterable[str]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[Damage], bool]:
-    """Values with their line numbers; what is no JSON; whether the last line is whole."""
+def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[Damage], list[Damage], bool]:
+    """Values with their line numbers; what is no JSON; a last line that is cut off; whether the last line is whole."""
     found: list[tuple[int, str, Any]] = []
     damage: list[Damage] = []
+    cut: list[Damage] = []
     pieces = data.split(b"\n")
     torn = pieces.pop()
     for number, piece in enumerate([*pieces, torn] if torn else pieces, 1):
@@ -303,9 +318,11 @@ def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[Dam
         try:
             found.append((number, text, _value(piece)))
         except ValueError as error:
-            if not last:
+            if last:
+                cut.append(Damage(name, number, "it is cut off, as whoever wrote it was", text))
+            else:
                 damage.append(Damage(name, number, str(error), text))
-    return found, damage, not torn
+    return found, damage, cut, not torn
 
 
 def _value(piece: bytes) -> Any:

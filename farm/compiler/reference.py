@@ -7,9 +7,11 @@ whether the phone or TVM is to blame.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,9 @@ import tvm
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
-from farm.compiler.model import Array, Evaluated, ImportedModel
+from farm.compiler.model import Array, Evaluated, ImportedModel, TensorSpec
 from farm.compiler.precision import FLOAT32
-from farm.core.errors import ModelError, PhoneError
+from farm.core.errors import ExitCode, ModelError, PhoneError
 
 HOST_TARGET = {"kind": "llvm"}
 HOST = "tvm on this host"
@@ -42,6 +44,13 @@ class MiscompiledError(ModelError):
     """TVM itself compiles a model wrongly: another phone computes the same wrong numbers."""
 
     code = "miscompiled"
+
+
+class HostMemoryError(ModelError):
+    """This host has too little memory for the model; more attempts have no more."""
+
+    code = "host_out_of_memory"
+    exit_code = ExitCode.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +90,36 @@ def reference_for(model: ImportedModel, inputs: Mapping[str, Array], cache: Path
     if path.is_file():
         os.utime(path)  # wanted again: not to be deleted yet
         return _load(path)
-    host = _on_host(model, inputs)
-    evaluated = _independent(model, inputs)
+    with within_memory(model.name, model.inputs):
+        host = _on_host(model, inputs)
+        evaluated = _independent(model, inputs)
     if evaluated.outputs is None:
         reference = Reference(tuple(host), tuple(host), independent=False, by=HOST, note=evaluated.by)
     else:
         reference = Reference(evaluated.outputs, tuple(host), independent=True, by=evaluated.by)
     _save(path, reference)
     return reference
+
+
+@contextlib.contextmanager
+def within_memory(name: str, inputs: Sequence[TensorSpec]) -> Iterator[None]:
+    """Where arrays of a model's size are made on this host.
+
+    Raises:
+        HostMemoryError: there is no room for them.
+    """
+    try:
+        yield
+    except Exception as error:  # TVM raises its own kinds
+        if not isinstance(error, MemoryError) and "std::bad_alloc" not in str(error):
+            raise
+        needs = sum(math.prod(map(int, each.shape)) * each.dtype.itemsize for each in inputs)
+        has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        raise HostMemoryError(
+            f"{name}: this host has too little memory to compute what the outputs should be: the inputs alone are "
+            f"{needs / 1e6:,.0f} MB, and it has {has / 1e6:,.0f} MB in all",
+            hint="a smaller --shape, or a host with more memory",
+        ) from error
 
 
 def compare(

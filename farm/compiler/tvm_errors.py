@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from farm.core.errors import ModelError
 
-
 _FROM_PHONE = "Error caught from RPC call:"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from farm.fleet.cpu import CpuFacts, arm_part
 from farm.fleet.targets import GPU_TARGETS, Target, arm_linux_target, targets_of
 
 _TAG = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)+")
+_SHOWN = 3  # phones whose reason is told
 _ARM = 0x41  # ARM's own cores, by MIDR implementer
 _A53, _A55, _A72, _A76 = 0xD03, 0xD05, 0xD08, 0xD0B
 # /proc/cpuinfo of these cores. The Raspberry Pi's BCM2837 and BCM2711 come without the cryptography extension.
@@ -85,7 +86,12 @@ def named_target(text: str) -> Target:
     custom = _custom(text)
     if custom is not None:
         return custom
-    near = nearest(text, NAMES)
+    if text in GPU_TARGETS:
+        raise UnknownTargetError(
+            f"without a phone nobody knows which CPU is beside the GPU of {text!r}",
+            hint='--on SELECTOR, or a dict: {"kind": "opencl", "host": {"kind": "llvm", "mtriple": ...}}',
+        )
+    near = nearest(text, (*NAMES, *GPU_TARGETS))
     guess = f"did you mean {near[0]!r}? " if near else ""
     raise UnknownTargetError(
         f"there is no target {text!r} without a phone",
@@ -113,6 +119,31 @@ def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
         completed = {"host": dict(cpu), **custom}
     _check_machine(text, completed, cpu, phone)
     return completed
+
+
+def why_not_on(text: str, phones: Sequence[tuple[str, Mapping[str, object], str]]) -> tuple[str, str]:
+    """Why none of some phones has a target, one sentence after "has no such target", and a hint.
+
+    Args:
+        text: what was typed; no phone has it.
+        phones: name, own targets and GPU (family and model; "" when not known) of each.
+    """
+    own = sorted({target for _, targets, _ in phones for target in targets})
+    listing = f"targets: {', '.join(own) or 'none'}"
+    if text in (*BOARDS, *_GENERIC, *_LINUX):
+        return "that is a name for what is compiled without a phone", f"farm compile --target {text}; {listing}"
+    if text not in GPU_TARGETS:
+        near = nearest(text, {*own, *GPU_TARGETS, *NAMES})
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        return "there is no target of that name", f"{guess}{listing}"
+    shown = [
+        f"{name} has {gpu}, which it is not for" if gpu and targets.keys() & set(GPU_TARGETS)
+        else f"{name} has no GPU that is known" + (f" to be usable ({gpu})" if gpu else "")
+        for name, targets, gpu in phones[:_SHOWN]
+    ]  # fmt: skip
+    more = [f"and {len(phones) - _SHOWN} more"] if len(phones) > _SHOWN else []
+    needs = ", and CLML needs a TVM that was built with USE_CLML (farm doctor)" if text == "adreno-clml" else ""
+    return "; ".join([*shown, *more]) + needs, f"{listing}; a virtual phone runs on its host, without the GPU it shows"
 
 
 def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UnknownTargetError:

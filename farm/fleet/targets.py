@@ -17,14 +17,14 @@ from farm.fleet.cpu import ArmPart, CpuFacts
 Target = dict[str, object]
 
 # TVM's own tags. What a TVM cannot do for one of them correctly is found out by the compiler (farm.compiler.targets).
-_ADRENO_TAGS = {
+ADRENO_TAGS = {
     "adreno": "qcom/adreno-opencl",
     "adreno-texture": "qcom/adreno-opencl-texture",
     "adreno-clml": "qcom/adreno-opencl-clml",
 }
 # Families whose Android drivers bring libOpenCL.so and Vulkan. No row here means no GPU target, not a broken one.
 GPU_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
-GPU_TARGETS = (*_ADRENO_TAGS, "opencl", "vulkan")
+GPU_TARGETS = (*ADRENO_TAGS, "opencl", "vulkan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def targets_of(abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool) -> Ma
     if virtual:
         return targets
     if gpu_family == "adreno":
-        targets |= {name: {"tag": tag, "host": dict(host)} for name, tag in _ADRENO_TAGS.items()}
+        targets |= {name: {"tag": tag, "host": dict(host)} for name, tag in ADRENO_TAGS.items()}
     if gpu_family in GPU_FAMILIES:
         targets |= {kind: {"kind": kind, "host": dict(host)} for kind in ("opencl", "vulkan")}
     return targets

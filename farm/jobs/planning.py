@@ -16,7 +16,7 @@ from farm.core.job import Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
-from farm.fleet.named_targets import ForeignTargetError, target_on
+from farm.fleet.named_targets import ForeignTargetError, target_on, why_not_on
 from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec, ModelSpec
 
 # A phone in one of these lives is ready, or will be without anybody's help.
@@ -175,17 +175,17 @@ def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:
     """Refuse a compile target that no matching phone has; one that is not known yet may have any."""
     if not isinstance(spec, ModelSpec):
         return
-    known = [(view.name, view.identity.targets) for view in matching if view.identity is not None]
+    known = [(view.name, view.identity) for view in matching if view.identity is not None]
     if not known or len(known) < len(matching):
         return
     for text in filter(None, (spec.target, getattr(spec, "target_b", None))):
-        refused = [error for name, targets in known if (error := _refusal(text, targets, name)) is not None]
+        refused = [error for name, each in known if (error := _refusal(text, each.targets, name)) is not None]
         if len(refused) < len(known):
             continue
         if isinstance(refused[0], ForeignTargetError):
             raise refused[0]
-        there = ", ".join(sorted({name for _, targets in known for name in targets})) or "none"
-        raise BadSpecError(f"no phone that matches {spec.on} has the target {text!r}", hint=f"targets: {there}")
+        why, hint = why_not_on(text, [(name, each.targets, each.gpu.model or each.gpu.family) for name, each in known])
+        raise BadSpecError(f"no phone that matches {spec.on} has the target {text!r}: {why}", hint=hint)
 
 
 def _refusal(text: str, targets: Mapping[str, object], phone: str) -> UserError | None:

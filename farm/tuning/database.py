@@ -77,6 +77,7 @@ class TuningDatabase:
         self._writing = threading.Lock()
         self._given = prior or RecordSet()
         self._prior = RecordSet()
+        self._prior_defaults: dict[str, float] = {}
         self._trials: dict[str, Record] = {}  # this run's, by key, in their order
         self._known: dict[str, Record] = {}  # those and the prior's
         self._origins = dict(self._folder.found.set.origins)
@@ -207,6 +208,11 @@ class TuningDatabase:
                 self.tunables[number] = replace(each, task=task)
                 self._folder.append(TASKS, _json(task))
 
+    def defaults(self) -> dict[str, float]:
+        """Seconds of tasks, by workload, as TVM schedules them by itself: measured in this run, else in the prior."""
+        known = dict(self._prior_defaults)
+        return known | {each.task.workload: each.task.default_s for each in self.tunables if each.task.default_s}
+
     def everything(self) -> RecordSet:
         """This run's records and the prior's, merged: what is kept and compiled with."""
         tasks = {each.task.workload: each.task for each in self.tunables}
@@ -266,6 +272,12 @@ class TuningDatabase:
             self._given.origins,
             {name: each for name, each in self._given.tasks.items() if name in found},
         )
+        fits = {"", *(target_key(each.target) for each in kept)}
+        self._prior_defaults = {
+            name: each.default_s
+            for name, each in self._prior.tasks.items()
+            if each.default_s and each.default_for in fits
+        }
         for count, why in (
             (foreign, "of operators that this model does not have"),
             (unusable, "that this TVM cannot use"),

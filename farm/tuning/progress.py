@@ -56,17 +56,21 @@ class Standing:
     spent_s: float
     eta_s: float | None
     left_out: int = 0  # tasks of which no candidate ran yet: the estimate is without them
+    tasks: int = 0  # in all
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {**asdict(self), "phones": list(self.phones), "estimate_s": _finite(self.estimate_s)}
+        fields = asdict(self)
+        fields["of_tasks"] = fields.pop("tasks")  # `tasks` is their rows
+        return {**fields, "phones": list(self.phones), "estimate_s": _finite(self.estimate_s)}
 
     def line(self) -> str:
         """For people."""
         parts = [f"trial {self.trials} of {self.wanted}"]
-        if math.isfinite(self.estimate_s):
-            without = f" without {self.left_out} tasks" if self.left_out else ""
-            parts.append(f"best {self.estimate_s * 1e3:.3f} ms{without}")
+        if self.left_out:  # a sum without them would rise with every task that joins it
+            parts.append(f"{self.tasks - self.left_out} of {self.tasks} tasks measured")
+        elif math.isfinite(self.estimate_s):
+            parts.append(f"best {self.estimate_s * 1e3:.3f} ms")
         parts.append(f"{self.busy} of {len(self.phones)} phones busy")
         if self.eta_s is not None:
             parts.append(f"{format_duration(self.eta_s)} left")

@@ -29,8 +29,11 @@ class ArchiveLinker:
     """Links archives for one kind of phone. For one thread."""
 
     def __init__(self, target: Callable[[], object | None], tell: Callable[[str], None]) -> None:
-        """`target`: of the phones' CPUs, asked when the first archive comes; may wait. `tell`: hears once of each kind
-        of trouble, with what mends it.
+        """Nothing is asked yet.
+
+        Args:
+            target: of the phones' CPUs, asked when the first archive comes; may wait.
+            tell: hears once of each kind of trouble, with what mends it.
         """
         self._target, self._tell = target, tell
         self._told: set[str] = set()

@@ -112,6 +112,6 @@ def _prior(task: TuneTask, daemon: Daemon) -> RecordSet | None:
         found = read_records(daemon.artifact(task.prior), "the prior")
     except BadRecordsError as error:
         raise BadRecordsError(f"--prior: {error.message}", hint=error.hint, evidence=error.evidence) from error
-    for damage in found.damage:
-        daemon.log(f"the prior: {damage}", "warning")
+    for line in found.told("the prior"):
+        daemon.log(line, "warning")
     return found.set

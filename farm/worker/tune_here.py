@@ -68,7 +68,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
         job=JOB,
         options=SearchOptions(**chosen),
         candidate_timeout_s=timeout_s,
-        prior=read_records(Path(asked["prior"])).set if asked["prior"] else None,
+        prior=read_records(Path(asked["prior"])).set if asked["prior"] else None,  # whole: farm.cli has told the rest
         same_limit=None,
     )
     ready = prepared(plan, tell)

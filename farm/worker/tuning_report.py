@@ -60,17 +60,19 @@ class News:
             spent_s=round(search.spent_s, 1),
             eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
             left_out=len(search.estimate.weights) - len(search.estimate.best_s),
+            tasks=len(search.estimate.weights),
         )
         estimate = search.estimate
         first = self.curve if self.raised == estimate.raised else 0
         self.curve, self.raised = len(estimate.curve), estimate.raised
-        rows = [each.to_wire() for each in task_rows(search, RecordSet())]
+        rows = [each.to_wire() for each in task_rows(search)]
         told = {**standing.to_wire(), "tasks": rows, "points": estimate.curve[first:], "points_from": first}
         self.tell_to.progress(standing.line(), tuning=told)
 
 
-def task_rows(search: Search, found: RecordSet) -> list[TaskRow]:
-    """The search's tasks; `found` knows how long they take untuned."""
+def task_rows(search: Search) -> list[TaskRow]:
+    """The search's tasks."""
+    defaults = search.database.defaults()
     return [
         TaskRow(
             name=each.tunable.task.name,
@@ -78,7 +80,7 @@ def task_rows(search: Search, found: RecordSet) -> list[TaskRow]:
             trials=each.trials,
             failed=each.failed,
             flop=each.tunable.task.flop,
-            default_s=found.tasks[name].default_s if (name := each.tunable.task.workload) in found.tasks else 0.0,
+            default_s=defaults.get(each.tunable.task.workload, 0.0),
             best_s=each.best_s,
             latest_s=each.latest_s,
         )
@@ -99,7 +101,7 @@ def report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: lis
         "wanted_trials": search.options.trials,
         "ended": reason,
         "search_s": round(search.spent_s, 3),
-        "tasks": [each.to_wire() for each in task_rows(search, own)],
+        "tasks": [each.to_wire() for each in task_rows(search)],
         "estimate_s": estimate.seconds if estimate.best_s else None,
         "curve": [list(point) for point in thinned(estimate.curve)],
         "phones": [

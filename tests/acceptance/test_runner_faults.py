@@ -179,3 +179,25 @@ def test_the_script_in_the_guide_runs_as_it_stands(farm, program, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done
     assert "best" in done.stdout, done
+
+
+@pytest.mark.timeout(400)
+def test_a_stock_script_without_our_builder_tunes_too(farm, tmp_path):
+    """`ms.tune_tir` and `tune_relax` with `runner=` only: stock's builder makes .tar files of object files."""
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+
+    from tests.support.candidates import target
+
+    said = []
+    stock = ms.builder.LocalBuilder(timeout_sec=150)  # its children import TVM each; 30 s is too short on a busy host
+    with FarmRunner("android", socket=farm.socket, evaluator=ONCE, on_notice=said.append) as runner:
+        whole = {"max_trials_global": 2, "runner": runner, "builder": stock, "cost_model": "random"}
+        found = ms.tune_tir(module("add"), target(), str(tmp_path / "tir"), **whole)
+        model = tvm.IRModule({"main": module("add")["main"].with_attr("global_symbol", "main")})
+        tuned = ms.relax_integration.tune_relax(model, {}, target(), str(tmp_path / "relax"), **whole)
+    for database in (found, tuned):
+        seconds = [float(each) for record in database.get_all_tuning_records() for each in record.run_secs]
+        assert seconds
+        assert all(0 < each < 1 for each in seconds), seconds
+    assert said == []

@@ -14,7 +14,7 @@ from farm.client.tuning import FarmRunner
 from farm.core.errors import NoPhoneError, NotAllowedError
 from farm.tuning.candidate import Measured
 from farm.tuning.session import Evaluator
-from tests.support.candidates import library, runner_inputs
+from tests.support.candidates import library, module, runner_inputs, target
 from tests.support.waiting import until
 from tests.support.whole_farm import Phone, phones, running_farm, until_status
 
@@ -132,3 +132,18 @@ def test_a_phone_that_comes_back_to_another_seat_shows_what_killed(farm: Virtual
         asyncio.run(until(lambda: "held by" in runner._phones.state().waits))
         [answer] = runner.run(runner_inputs([library(tmp_path, "abort", 2.0)]))
         assert "twice" in answer.result().error_msg
+
+
+def test_what_stocks_builder_makes_is_measured(farm: VirtualFarm) -> None:
+    """A .tar of object files; tests/acceptance/test_runner_faults.py has the whole of `ms.tune_tir` with it."""
+    import tvm
+    from tvm.s_tir.meta_schedule.builder.local_builder import default_export
+
+    said: list[str] = []
+    made = Path(default_export(tvm.tirx.build(module("add"), target=target())))
+    assert made.suffix == ".tar"
+    with FarmRunner(on="soc=sm8650", socket=farm.socket, evaluator=ONCE, on_notice=said.append) as runner:
+        [answer] = runner.run(runner_inputs([made]))
+        assert answer.result().error_msg is None
+        assert [float(each) > 0 for each in answer.result().run_secs] == [True]
+    assert said == []

@@ -335,3 +335,73 @@ def test_a_layout_in_a_trace_is_read_if_it_holds_no_code(kind: str, left: int) -
     assert [each.why for each in found.damage] == (
         [] if left == 3 else [f"its trace is not read: it holds a node of type '{kind}'"]
     )
+
+
+def test_what_is_not_read_is_told_line_by_line_with_what_is_kept(tmp_path: Path) -> None:
+    write_records(SMALL, tmp_path / "set")
+    path = tmp_path / "set" / RECORDS
+    lines = path.read_text().splitlines()
+    assert read_records(tmp_path / "set").told("x") == []
+    path.write_text("\n".join([lines[0], "no record", *lines[1:], lines[0][:9]]))
+    found = read_records(tmp_path / "set")
+    assert found.told("x") == [
+        f"x: {RECORDS} line 2: it is no JSON: Expecting value",
+        f"x: {RECORDS} line {len(lines) + 2}: it is cut off, as whoever wrote it was",
+        f"x: 2 damaged, the other {len(lines)} records are used",
+    ]
+    path.write_text("\n".join([*lines, lines[0][:9]]))  # a torn end alone, as a kill leaves it
+    found = read_records(tmp_path / "set")
+    assert (found.damage, len(found.told("x"))) == ((), 2)
+    path.write_text("\n".join([*["no record"] * 50, *lines]))
+    assert "x: 30 more lines are wrong" in read_records(tmp_path / "set").told("x")
+
+
+def test_records_of_a_job_are_told_of_before_they_are_uploaded(tmp_path: Path) -> None:
+    from farm.client.specs import _prior, _records
+
+    write_records(SMALL, tmp_path / "set")
+    with (tmp_path / "set" / RECORDS).open("a") as file:
+        file.write("no record\n")
+    for taken in (_records, _prior):
+        said: list[str] = []
+        data = taken(tmp_path / "set", said.append)
+        assert data == packed(SMALL)
+        assert said[0].endswith(f"{RECORDS} line {len(SMALL.records) + 1}: it is no JSON: Expecting value")
+        assert said[-1].endswith("records are used")
+
+
+def test_every_command_on_records_tells_of_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from farm.cli import records as commands
+
+    for name in ("a", "b"):
+        write_records(SMALL, tmp_path / name)
+    with (tmp_path / "b" / RECORDS).open("a") as file:
+        file.write("[0, [[")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for run in (
+        lambda: commands.merge([a, b], tmp_path / "c.tar", json=True),
+        lambda: commands.merge([a, b], tmp_path / "c.tar", json=False),
+        lambda: commands.show(b, None, json=False),
+        lambda: commands.show(b, None, json=True),
+        lambda: commands.export(b, tmp_path / "d.tar"),
+        lambda: commands.best(b, None, json=False),
+    ):
+        run()
+        said = capsys.readouterr()
+        assert "it is cut off" in said.err
+        assert "records are used" in said.err
+    commands.merge([a, b], tmp_path / "c.tar", json=True)
+    [damage] = json.loads(capsys.readouterr().out)["damage"]
+    assert damage.startswith(f"{b}: {RECORDS} line ")
+
+
+def test_why_a_task_has_no_record_to_compile_with_is_told() -> None:
+    from farm.cli.records import left_out
+
+    found = SMALL
+    tasks = best(found)
+    assert left_out(pruned(found), [each for each in tasks if each.workload in pruned(found).workloads]) == ""
+    empty = RecordSet()
+    ran = replace(tasks[0], seconds=0.1)
+    assert left_out(empty, [ran]) == "; 1 left out, whose best is no faster than TVM's own schedule without tuning"
+    assert left_out(empty, [replace(ran, seconds=None)]) == "; 1 left out, of which no candidate ran"

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
 from farm.config import UserConfig
 from farm.core.errors import NoPhoneError, UserError
+from farm.core.identity import DeviceIdentity, Gpu
 from farm.jobs.admission import QuotaError
 from farm.jobs.planning import plan
 from farm.jobs.specs import BadSpecError, RunSpec, ShellSpec, spec_from_wire
@@ -51,12 +51,32 @@ def test_labels_for_no_elements_are_refused_before_there_is_a_job():
 
 
 def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are():
-    views = [replace(phone(name), identity=SimpleNamespace(targets={"cpu": {}, name: {}})) for name in ("p1", "p2")]
+    gpu = Gpu("adreno", "Adreno 630")
+    views = [
+        replace(phone(name), identity=DeviceIdentity(targets={"cpu": {}, name: {}}, gpu=gpu)) for name in ("p1", "p2")
+    ]
     wanted = RunSpec(on="android", model="0" * 64, name="net", target="p2")
     ids = ("a", "b", "c")
     assert len(plan(wanted, "alice", views, NOW, ids, must_match=True).jobs) == 1
     with pytest.raises(BadSpecError, match="has the target 'adreno'") as raised:
         plan(replace(wanted, target="adreno"), "alice", views, NOW, ids, must_match=True)
-    assert raised.value.hint == "targets: cpu, p1, p2"
+    assert raised.value.hint.startswith("targets: cpu, p1, p2; a virtual phone runs on its host")
+    assert str(raised.value).endswith(
+        ": p1 has no GPU that is known to be usable (Adreno 630); p2 has no GPU that is known to be usable (Adreno 630)"
+    )
+    for text, why, hint in (
+        ("adrenno", "there is no target of that name", "did you mean 'adreno'? targets: cpu, p1, p2"),
+        ("nosuch", "there is no target of that name", "targets: cpu, p1, p2"),
+        ("adreno-clml", "CLML needs a TVM that was built with USE_CLML", "targets: cpu"),
+        ("rpi4", "a name for what is compiled without a phone", "farm compile --target rpi4"),
+    ):
+        with pytest.raises(BadSpecError, match=why) as raised:
+            plan(replace(wanted, target=text), "alice", views, NOW, ids, must_match=True)
+        assert raised.value.hint.startswith(hint)
+    mali = [
+        replace(phone("p"), identity=DeviceIdentity(targets={"cpu": {}, "opencl": {}}, gpu=Gpu("mali", "Mali-G77")))
+    ]
+    with pytest.raises(BadSpecError, match="'adreno': p has Mali-G77, which it is not for"):
+        plan(replace(wanted, target="adreno"), "alice", mali, NOW, ids, must_match=True)
     unknown = [*views, phone("p3")]
     assert len(plan(replace(wanted, target="adreno"), "alice", unknown, NOW, ids, must_match=True).jobs) == 1

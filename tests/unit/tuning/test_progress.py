@@ -18,7 +18,9 @@ def standing(**changes: Any) -> Standing:
 
 def test_the_line() -> None:
     assert standing().line() == "trial 12 of 64, best 1.230 ms, 1 of 2 phones busy, 1m 30s left"
-    assert "best 1.230 ms without 2 tasks, 1 of" in standing(left_out=2).line()
+    some = standing(left_out=9, tasks=12)
+    assert some.line() == "trial 12 of 64, 3 of 12 tasks measured, 1 of 2 phones busy, 1m 30s left"
+    assert (some.to_wire()["of_tasks"], some.to_wire()["left_out"]) == (12, 9)
     waiting = standing(estimate_s=math.inf, phones=(), busy=0, eta_s=None, waits="0 of 2 phones; b is cooling")
     assert waiting.line() == "trial 12 of 64, 0 of 0 phones busy, 0 of 2 phones; b is cooling"
 

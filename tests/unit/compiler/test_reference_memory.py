@@ -1,0 +1,46 @@
+"""A host with too little memory for the reference is told of once: more attempts have no more memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+from farm.compiler import reference
+from farm.compiler.model import TensorSpec
+from farm.core.errors import ExitCode, Fault
+
+INPUTS = {"x": np.zeros(1_000_000, np.float32)}
+MODEL: Any = SimpleNamespace(name="big.onnx", key="0", inputs=(TensorSpec("x", (1_000_000,), np.dtype(np.float32)),))
+
+
+@pytest.mark.parametrize("said", [RuntimeError("TVMError: std::bad_alloc"), MemoryError()])
+def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
+    said: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def machine(*_: object) -> Any:
+        raise said
+
+    monkeypatch.setattr(reference, "compile_model", lambda *_: None)
+    monkeypatch.setattr(reference.relax, "VirtualMachine", machine)
+    with pytest.raises(
+        reference.HostMemoryError, match=r"big.onnx: this host .*: the inputs alone are 4 MB, and it has"
+    ) as caught:
+        reference.reference_for(MODEL, INPUTS, tmp_path)
+    assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.core.retry
+    assert caught.value.exit_code == ExitCode.FAILED
+
+
+def test_another_failure_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(*_: object) -> Any:
+        raise RuntimeError("another one")
+
+    monkeypatch.setattr(reference, "compile_model", lambda *_: None)
+    monkeypatch.setattr(reference.relax, "VirtualMachine", machine)
+    with pytest.raises(RuntimeError, match="another one"):
+        reference.reference_for(MODEL, INPUTS, tmp_path)
