@@ -20,9 +20,9 @@ from farm.simulation.physics import (
     cpu_watts,
     drain,
     heat,
+    load,
     rest_voltage,
     throttling_of,
-    load,
 )
 from farm.simulation.state import IDLE_LOAD, BatteryStatus, PhoneState, ThrottlingStatus
 
