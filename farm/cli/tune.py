@@ -16,7 +16,7 @@ from farm.cli import given, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, say
 from farm.cli.records import kept_by, write_curve
-from farm.cli.tune_summary import Typed, build_options, print_result
+from farm.cli.tune_summary import Typed, build_options, print_result, task_lines
 from farm.core.errors import UserError
 from farm.core.limits import DEFAULT_TRIALS, MAX_TRIALS
 from farm.core.selector import HOST
@@ -153,6 +153,8 @@ class Live:
         self._open = False
         self._told: tuple[object, str] = None, ""  # trials, and why there are too few phones
         self._told_s = -STANDING_S
+        self._tasks: dict[str, Any] = {}  # rows by name, as told
+        self._tasks_s = -STANDING_S
 
     def show(self, event: Event, line: str) -> None:
         """Print a line about an event."""
@@ -163,12 +165,25 @@ class Live:
         """Print a line; `standing`: what it says of the search, for the next one replaces it."""
         if standing is not None and not self._tty and not self._is_news(standing):
             return
+        if standing is not None:
+            self._tell_tasks(standing)
         if standing is not None and self._tty:
             self._write(f"\r\x1b[K{line}")
             sys.stderr.flush()
             self._open = True
         else:
             self.end()
+            say(line)
+
+    def _tell_tasks(self, standing: Mapping[str, Any]) -> None:
+        """Those that changed, now and then."""
+        done = standing.get("trials") == standing.get("wanted")
+        lines = task_lines(standing, self._tasks)
+        if not lines or not (done or self._clock() - self._tasks_s >= STANDING_S):
+            return
+        self._tasks, self._tasks_s = {row["name"]: row for row in standing["tasks"]}, self._clock()
+        self.end()
+        for line in lines:
             say(line)
 
     def _is_news(self, standing: Mapping[str, Any]) -> bool:
@@ -188,7 +203,7 @@ class Live:
 
 
 def _write(farm: Client, result: Mapping[str, Any], output: Path | None, plot: Path | None, name: str) -> None:
-    if output is not None:
+    if output is not None and result.get("package"):
         farm.get_file(result["package"], output)
     if plot is not None:
         write_curve(plot, result["curve"], result["trials"], f"{name}: estimated latency")

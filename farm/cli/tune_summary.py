@@ -13,6 +13,7 @@ from farm.core.durations import format_duration
 from farm.core.limits import MAX_TRIALS
 from farm.core.selector import HOST
 
+MOST_TASKS = 12  # told while it runs: those with the most work come first
 MORE = 4  # times as many trials, where so many brought nothing
 WIDE = 10.0  # an interval whose ends are that many times apart says nothing but that
 ENDED = {
@@ -70,9 +71,28 @@ def print_result(result: Mapping[str, Any], typed: Typed) -> None:
     kept = result["records"]
     where = kept.get("where") or f"version {kept['version']} of {kept['name']}"
     tell(f"records    {where}")
-    if typed.output is not None:
+    if typed.output is not None and result.get("package", True):
         tell(f"package    {typed.output}")
     tell(f"next       {next_command(result, typed)}")
+
+
+def task_lines(standing: Mapping[str, Any], told: Mapping[str, Any] | None = None) -> list[str]:
+    """How each task of a search stands: trials, the rate of the latest and of the best candidate; so many at most.
+
+    `told`: rows by name as they were told before; those that are the same are left out.
+    """
+    rows = [row for row in standing.get("tasks", ()) if row["trials"] and (told or {}).get(row["name"]) != row]
+    lines = [f"  {row['name']}: {row['trials']} trials, {_rates(row)}" for row in rows[:MOST_TASKS]]
+    return lines + ([f"  and {len(rows) - MOST_TASKS} tasks more"] if len(rows) > MOST_TASKS else [])
+
+
+def _rates(row: Mapping[str, Any]) -> str:
+    best_ms = f", {row['best_ms']:.4f} ms" if row["best_ms"] is not None else ""
+    return f"latest {_rate(row['latest_gflops'])}, best {_rate(row['best_gflops'])}{best_ms}"
+
+
+def _rate(gflops: float | None) -> str:
+    return "-" if gflops is None else f"{gflops:.2f} GFLOPS"
 
 
 def summary_lines(result: Mapping[str, Any]) -> list[str]:
@@ -97,7 +117,7 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
 
 def worth_it(result: Mapping[str, Any]) -> bool:
     """Whether the tuned build is another one than the untuned, and not slower."""
-    return _has_records(result) and result["speedup"]["answer"] != "slower"
+    return "speedup" in result and _has_records(result) and result["speedup"]["answer"] != "slower"
 
 
 def next_command(result: Mapping[str, Any], typed: Typed) -> str:
@@ -121,6 +141,9 @@ def _has_records(result: Mapping[str, Any]) -> bool:
 
 
 def _gain_lines(result: Mapping[str, Any]) -> list[str]:
+    if result.get("left_out"):
+        package = "" if result.get("package") else "; there is no package"
+        return [f"left out   the time was over at: {result['left_out']}{package}; a longer --timeout has it all"]
     gain = result["speedup"]
     if not _has_records(result):
         return [

@@ -105,6 +105,7 @@ class TuneTask(ModelTask):
     cost_model: Literal["xgb", "random"]
     seed: int
     candidate_timeout_s: float
+    timeout_s: float  # of the attempt
     search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end
     nominals: Mapping[str, float]  # the first phone's nominal seconds of reference kernels, by their keys
 

@@ -181,6 +181,7 @@ class TuneExecutor:
             self._work.target(running, spec.target),
             self._work.cache(running),
             job=running.job.id,
+            timeout_s=spec.timeout_s,
             search_s=search_s(spec.timeout_s),
             nominals=await asyncio.to_thread(self._nominals, view.name, epoch_of(view)),
         )

@@ -29,6 +29,8 @@ def measure_defaults(
     schedule: Callable[[Any], Any],
     look: Callable[[], None] = lambda: None,
     tell: Callable[[str], None] = lambda _: None,
+    *,
+    patience_s: float = PATIENCE_S,
 ) -> dict[str, float]:
     """Seconds of each task that has records, by workload, as TVM schedules it by itself; those that ran.
 
@@ -39,6 +41,7 @@ def measure_defaults(
         schedule: what compiling does to a function without a record (IRModule -> IRModule).
         look: called while it waits; may raise.
         tell: hears of tasks that TVM cannot schedule or build.
+        patience_s: how long it may take.
     """
     tried = {record.workload for record in database.own()}
     asked: dict[str, Future[Measured]] = {}
@@ -53,7 +56,7 @@ def measure_defaults(
                     asked[each.task.workload] = runner.submit(given)
             except Exception as error:  # noqa: BLE001 - whatever TVM raises: the search is done, this is a bonus
                 tell(f"TVM's own schedule of {each.task.name} is not known: {first_line(error)}")
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + min(PATIENCE_S, patience_s)
     while not all(each.done() for each in asked.values()) and time.monotonic() < deadline_s:
         look()
         time.sleep(LOOK_S)

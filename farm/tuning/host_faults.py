@@ -42,7 +42,7 @@ def host_errno(error: BaseException) -> int:
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in HINTS:
             return seen.errno
-        seen = seen.__cause__ or seen.__context__
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return 0
 
 

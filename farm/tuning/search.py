@@ -59,6 +59,7 @@ class SearchOptions:
     trials: int  # in all, those of earlier attempts too
     early_stop: int | None = None
     search_s: float = math.inf
+    end_s: float = END_WAIT_S  # for what is under way when the search ends
     cost_model: Literal["xgb", "random"] = "xgb"
     seed: int = 0
 
@@ -289,7 +290,7 @@ class Search:
 
     def _finish(self) -> None:
         """What is under way comes in or is given up; the strategies end."""
-        deadline_s = self._clock() + END_WAIT_S
+        deadline_s = self._clock() + min(END_WAIT_S, self.options.end_s)
         while self.under_way and self.reason != "trials" and self._clock() < deadline_s:
             self._collect()
             self._news(self)

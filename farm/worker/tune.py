@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from farm.tuning.builder import Server, forked_server
 from farm.tuning.search import SearchOptions
 from farm.worker.daemon import Daemon
 from farm.worker.daemon_phones import DaemonPhones
+from farm.worker.tune_end import MARGIN_S, Ending, search_limit_s, within
 from farm.worker.tuning_report import summary
-from farm.worker.tuning_run import Plan, builds, compared, prepared, searched
+from farm.worker.tuning_run import Plan, builds, built, compared, prepared, searched
 
+SHORT_S = 3600.0  # a run so long ends in time without knowing what a build takes here
+END_PART = 0.25  # of what is not for the search: for what is under way, and again for TVM's own schedules
 ASK_S = 10.0  # between two questions whether others lack this worker's place
 
 _forked: list[Server] = []
@@ -48,6 +52,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
         YieldedError: others lack only this worker's place; another attempt goes on from the records.
     """
     task = TuneTask.from_wire(payload)
+    until_s = time.monotonic() + task.timeout_s - MARGIN_S
     plan = Plan(
         data=daemon.artifact(task.model),
         name=task.name,
@@ -62,6 +67,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
             trials=task.trials,
             early_stop=task.early_stop,
             search_s=task.search_s,
+            end_s=END_PART * (task.timeout_s - task.search_s),
             cost_model=task.cost_model,
             seed=task.seed,
         ),
@@ -71,6 +77,12 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     )
     phones = DaemonPhones(daemon)
     ready = prepared(plan, daemon)
+    if task.timeout_s < SHORT_S:  # then it matters what the end will take here; the build is needed anyhow
+        began_s = time.monotonic()
+        built(plan, None, daemon)
+        now_s = time.monotonic()
+        limit_s = search_limit_s(task.search_s, until_s - now_s, now_s - began_s)
+        plan = replace(plan, options=replace(plan.options, search_s=limit_s))
     phones.search(on=True)
     found = searched(plan, ready, phones, daemon, yielding(daemon), server=forked())
     phones.search(on=False)
@@ -82,13 +94,18 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     )
     kept = {"artifact": artifact, "version": version, "records": count, "name": task.name}
     daemon.log(f"kept {count} records as version {version} of {task.name}")
-    tuned, untuned = builds(plan, ready, found.records, daemon)
-    daemon.progress("packing")
-    source = plan.data if len(plan.data) <= SMALL_BYTES else None
-    package = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.target_name, source=source)
-    kept_package = daemon.put_artifact(package)
-    report = compared(tuned, untuned, phones, found.report["search_s"], daemon)
-    return {**found.report, **report, "records": kept, "package": kept_package}
+
+    def end(report: dict[str, Any], note: Callable[[str], None]) -> None:
+        tell = Ending(daemon, note, until_s)
+        tuned, untuned = builds(plan, ready, found.records, tell)
+        tell.progress("packing")
+        source = plan.data if len(plan.data) <= SMALL_BYTES else None
+        package = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.target_name, source=source)
+        report["package"] = daemon.put_artifact(package)
+        report.update(compared(tuned, untuned, phones, found.report["search_s"], tell))
+
+    report = within(until_s - time.monotonic(), end)
+    return {**found.report, **report, "records": kept}
 
 
 def yielding(daemon: Daemon, clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:

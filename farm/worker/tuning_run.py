@@ -192,7 +192,10 @@ def searched(
             tell.progress("measuring TVM's own schedules")
             with ready.target:
                 default = tvm.transform.Sequential(default_schedules(ready.target))
-                database.know_defaults(measure_defaults(database, builder, runner, default, look, tell.log))
+                found = measure_defaults(
+                    database, builder, runner, default, look, tell.log, patience_s=plan.options.end_s
+                )
+                database.know_defaults(found)
             runner.close()
         notes = [*database.damage, *database.left_out]
         return Searched(database.everything(), report(search, reason, database.only_own(), judge, notes))
@@ -255,15 +258,21 @@ def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple
     folder = best_folder(ready)
     write_records(kept, folder)
 
-    def made(records_folder: Path | None, what: str) -> Build:
-        recipe = Recipe(plan.target, plan.precision, records_folder)
-        wanted = Wanted(recipe=recipe, shapes=plan.shapes, dtypes=plan.dtypes)
-        return build(plan.data, plan.name, wanted, plan.cache, lambda step: tell.progress(f"{step} {what}"))
-
-    untuned = made(None, "without tuning")
+    untuned = built(plan, None, tell)
     if not kept.records:
         tell.log("no schedule was faster than TVM's own: the model is compiled without records", "warning")
-    return (made(folder, "with the best schedules") if kept.records else untuned), untuned
+    return (built(plan, folder, tell) if kept.records else untuned), untuned
+
+
+def built(plan: Plan, records: Path | None, tell: Tell) -> Build:
+    """The model with the records in a folder, or without any; from the cache if it was built before.
+
+    Raises:
+        FarmError: as farm.compiler.build.build.
+    """
+    what = "with the best schedules" if records else "without tuning"
+    wanted = Wanted(recipe=Recipe(plan.target, plan.precision, records), shapes=plan.shapes, dtypes=plan.dtypes)
+    return build(plan.data, plan.name, wanted, plan.cache, lambda step: tell.progress(f"{step} {what}"))
 
 
 def best_folder(ready: Prepared) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from farm.cli.curve import svg
 from farm.cli.tune import Live
-from farm.cli.tune_summary import Typed, build_options, next_command, summary_lines
+from farm.cli.tune_summary import MOST_TASKS, Typed, build_options, next_command, summary_lines, task_lines
 
 SLOWER = "b runs the reference kernel 20% slower"
 RESULT: dict[str, Any] = {
@@ -126,3 +126,26 @@ def test_the_curve_is_a_picture(curve: list[list[float]]) -> None:
     assert "a < b & c" in texts
     [path] = picture.iter("{http://www.w3.org/2000/svg}path")
     assert path.get("d", "").count("V") == max(0, len(curve) - 1)
+
+
+def test_each_tasks_rates_are_told_now_and_then_and_only_news_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    def row(name: str, trials: int, best: float | None) -> dict[str, Any]:
+        best_ms = None if best is None else 1 / best
+        return {"name": name, "trials": trials, "latest_gflops": 1.5, "best_gflops": best, "best_ms": best_ms}
+
+    now_s = 0.0
+    live = Live(tty=True, write=lambda _: None, clock=lambda: now_s)
+    live.line("trial 2", {"trials": 2, "wanted": 9, "tasks": [row("conv", 1, 2.0), row("add", 0, None)]})
+    live.line("trial 3", {"trials": 3, "wanted": 9, "tasks": [row("conv", 2, 2.5), row("add", 0, None)]})
+    now_s = 60.0
+    live.line("trial 4", {"trials": 4, "wanted": 9, "tasks": [row("conv", 2, 2.5), row("add", 1, None)]})
+    live.line("trial 9", {"trials": 9, "wanted": 9, "tasks": [row("conv", 2, 2.5), row("add", 6, 0.5)]})
+    assert capsys.readouterr().err.splitlines() == [
+        "  conv: 1 trials, latest 1.50 GFLOPS, best 2.00 GFLOPS, 0.5000 ms",
+        "  conv: 2 trials, latest 1.50 GFLOPS, best 2.50 GFLOPS, 0.4000 ms",
+        "  add: 1 trials, latest 1.50 GFLOPS, best -",
+        "  add: 6 trials, latest 1.50 GFLOPS, best 0.50 GFLOPS, 2.0000 ms",
+    ]
+    many = {"tasks": [row(f"task{number}", 1, 1.0) for number in range(MOST_TASKS + 30)]}
+    assert len(task_lines(many)) == MOST_TASKS + 1
+    assert task_lines(many)[-1] == "  and 30 tasks more"

@@ -1,0 +1,73 @@
+"""The end of a tuning with little time: what fits is a result, what does not is named."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from farm.cli.tune_summary import summary_lines, worth_it
+from farm.core.errors import FarmError, PhoneError
+from farm.worker.tune_end import Ending, search_limit_s, within
+
+
+def test_the_search_leaves_what_builds_take_on_this_host() -> None:
+    assert search_limit_s(search_s=30.0, left_s=36.0, build_s=0.5) == 30.0
+    assert search_limit_s(search_s=30.0, left_s=36.0, build_s=5.0) == 18.0
+    assert search_limit_s(search_s=30.0, left_s=36.0, build_s=60.0) == 9.0
+
+
+def test_an_end_that_does_not_fit_names_the_part_and_keeps_what_was_done() -> None:
+    reached, never = threading.Event(), threading.Event()
+
+    def end(found: dict[str, Any], note: Callable[[str], None]) -> None:
+        note("packing")
+        found["package"] = "p"
+        note("compiling with the best schedules")
+        reached.set()
+        never.wait()
+
+    threading.Timer(0, reached.wait).start()
+    assert within(0.5, end) == {"package": "p", "left_out": "compiling with the best schedules"}
+    assert reached.is_set()
+    never.set()
+
+
+def test_an_end_that_fits_is_whole_and_its_error_is_raised() -> None:
+    assert within(60, lambda found, _: found.update(speedup=1)) == {"speedup": 1, "left_out": ""}
+
+    def fails(_: object, __: object) -> None:
+        raise PhoneError("it failed")
+
+    with pytest.raises(PhoneError, match="it failed"):
+        within(60, fails)
+
+
+def test_nothing_is_told_after_the_end() -> None:
+    said: list[str] = []
+
+    class Tell:
+        def progress(self, step: str, **_: Any) -> None:
+            said.append(step)
+
+    Ending(Tell(), said.append, time.monotonic() + 1000).progress("packing")
+    with pytest.raises(FarmError, match="too late"):
+        Ending(Tell(), said.append, time.monotonic() - 1).progress("timing")
+    assert said == ["packing", "packing"]
+
+
+def test_what_was_left_out_is_printed() -> None:
+    result = {
+        "trials": 9, "wanted_trials": 64, "earlier_trials": 0, "ended": "timeout", "search_s": 20.0, "phones": [],
+        "left_out": "compiling with the best schedules",
+    }  # fmt: skip
+    assert summary_lines(result)[-1] == (
+        "left out   the time was over at: compiling with the best schedules; there is no package; "
+        "a longer --timeout has it all"
+    )
+    assert not worth_it(result)
