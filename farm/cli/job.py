@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli import job_page, work
-from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell, write_file
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
 from farm.cli.job_page import local_time
 from farm.cli.records import kept_by
 from farm.core.errors import UserError
@@ -65,7 +65,23 @@ def show(job: Annotated[str, typer.Argument(help="A job's id or its beginning.")
     if json:
         print_json(shown)
         return
-    job_page.print_page(shown, kept_by(shown["job"]["id"]) if shown["job"]["kind"] == "tune" else None)
+    tuning = shown["job"]["kind"] == "tune"
+    job_page.print_page(shown, kept_by(shown["job"]["id"]) if tuning else None)
+    if tuning and shown["job"]["state"] == "running":
+        job_page.print_standing(_latest_standing(shown["job"]["id"]))
+
+
+def _latest_standing(job: str) -> Mapping[str, Any] | None:
+    """How a tuning's search stood when it told of it last; None: it has not yet."""
+    latest: list[Mapping[str, Any]] = []
+
+    def note(event: dict[str, Any]) -> None:
+        if "tuning" in event.get("data", {}):
+            latest[:] = [event["data"]]
+
+    with connect() as client:
+        client.call("events", subject=job, follow=False, on_progress=note)
+    return latest[0] if latest else None
 
 
 @app.command()

@@ -56,6 +56,15 @@ def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) 
         _print_result(shown, kept)
 
 
+def print_standing(told: Mapping[str, Any] | None) -> None:
+    """A running search: its latest line, and each task's rates."""
+    if told is not None:
+        tell()
+        tell(str(told.get("step", "")))
+        for line in tune_summary.task_lines(told["tuning"]):
+            tell(line)
+
+
 def local_time(text: str | None) -> str:
     """In this host's local time."""
     return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "-"

@@ -133,3 +133,17 @@ def test_a_prior_that_is_no_set_is_named_with_what_is_wrong(farm: VirtualFarm, f
     done = farm.farm("tune", str(folder / "dense.onnx"), "--on", "android", "--prior", str(folder / "old.tar"))
     assert done.returncode == 2
     assert "old.tar" in done.stderr
+
+
+def test_a_running_tunings_page_shows_each_tasks_rates(farm: VirtualFarm, tuned: dict[str, Any]) -> None:
+    """Of a tuning that told of its tasks; the page adds this while the job runs."""
+    from farm.cli.job import _latest_standing
+
+    del tuned
+    [job] = [row["id"] for row in farm.client.call("job.list")["jobs"] if row["kind"] == "tune"][-1:]
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FARM_SOCKET", str(farm.socket))
+        told = _latest_standing(job)
+    assert told is not None
+    assert told["step"].startswith("trial ")
+    assert all("best_gflops" in row for row in told["tuning"]["tasks"])

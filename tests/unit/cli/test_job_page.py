@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.cli.job_page import print_page
+from farm.cli.job_page import print_page, print_standing
 from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
 
 AT, LATER = "2026-11-20T15:00:00+00:00", "2026-11-20T15:00:02.500000+00:00"
@@ -144,3 +144,13 @@ def test_a_tuning_that_failed_says_what_it_kept(page):
         TuneSpec(on="android", model=HASH, name="net.onnx", trials=9), state="failed", kept={"set": 7, "records": 12}
     )
     assert "  records   12 trials were kept: --prior 7 goes on from them" in lines
+
+
+def test_a_running_search_is_shown_with_each_tasks_rates(capsys):
+    row = {"name": "conv", "trials": 3, "latest_gflops": 1.0, "best_gflops": 2.0, "best_ms": 0.5}
+    print_standing({"step": "trial 3 of 9", "tuning": {"tasks": [row]}})
+    assert (
+        capsys.readouterr().out == "\ntrial 3 of 9\n  conv: 3 trials, latest 1.00 GFLOPS, best 2.00 GFLOPS, 0.5000 ms\n"
+    )
+    print_standing(None)
+    assert capsys.readouterr().out == ""
