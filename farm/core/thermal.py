@@ -1,12 +1,13 @@
 """The thermal gate: to which classes of leases a phone is closed for its heat, why, and for about how long.
 
 A class closes when a reading is above a limit, and opens when all are a margin below theirs and stayed there. What was
-not read lately neither opens nor closes anything: the sentence says how old the reading is. A phone without any
-thermometer is let through.
+not read lately neither opens nor closes anything: while a class is closed, the last reading of each source stands until
+a newer one of that source, and the sentence says how old it is. A phone without any thermometer is let through.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +37,7 @@ class Thermal:
     seen: Mapping[SensorGroup, Seen] = field(default_factory=dict)
     throttle: ThrottleStatus | None = None
     throttled_by: str = ""
+    throttle_at_s: float = 0.0
     idle: bool = True  # nobody had it at the last probe
     curves: Mapping[SensorGroup, CoolingCurve] = field(default_factory=dict)
     shut: Mapping[LeaseClass, float | None] = field(default_factory=dict)  # closed classes: cool enough since then
@@ -61,14 +63,17 @@ def take(thermal: Thermal, health: Health, at_s: float, policy: HeatPolicy, *, i
         warmest[each.group] = max(each.celsius, warmest.get(each.group, each.celsius))
     if health.battery.celsius is not None:
         warmest.setdefault(SensorGroup.BATTERY, health.battery.celsius)
-    kept = {group: seen for group, seen in thermal.seen.items() if at_s - seen.at_s <= policy.stale_s}
+    oldest_s = -math.inf if thermal.shut else at_s - policy.stale_s
+    kept = {group: seen for group, seen in thermal.seen.items() if seen.at_s >= oldest_s}
     seen = kept | {group: Seen(celsius, at_s) for group, celsius in warmest.items() if group is not SensorGroup.OTHER}
     curves = dict(thermal.curves)
     for group, reading in seen.items():
         if reading.at_s == at_s:
             curve = curves.get(group) or CoolingCurve(BODY_TAU_S if group in BODY else CORE_TAU_S)
             curves[group] = curve.take(at_s, reading.celsius, idle=idle)
-    now = Thermal(at_s, seen, health.throttle, health.throttled_by, idle, curves)
+    now = replace(thermal, probed_at_s=at_s, seen=seen, idle=idle, curves=curves)
+    if health.throttle is not None or thermal.throttle_at_s < oldest_s:
+        now = replace(now, throttle=health.throttle, throttled_by=health.throttled_by, throttle_at_s=at_s)
     return replace(now, shut=_shut(now, thermal.shut, policy))
 
 
@@ -102,23 +107,27 @@ def _shut(
     return shut
 
 
-def _too_warm(thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, *, margins: bool) -> list[str]:
-    """What is above the limits, or above what opens the phone again; each in words."""
-    said = []
+def _too_warm(
+    thermal: Thermal, lease_class: LeaseClass, policy: HeatPolicy, *, margins: bool
+) -> list[tuple[str, float]]:
+    """What is above the limits, or above what opens the phone again; each in words and when it was read."""
+    said: list[tuple[str, float]] = []
     for group, limit in policy.limits[lease_class].items():
         seen = thermal.seen.get(group)
         if seen is None or not _counts(group, lease_class, thermal):
             continue
         name = _NAMES.get(group, group.value)
         if seen.celsius > limit.most:
-            said.append(f"{name} {seen.celsius:.1f} °C is above {limit.most:g} °C {limit.whom}")
+            said.append((f"{name} {seen.celsius:.1f} °C is above {limit.most:g} °C {limit.whom}", seen.at_s))
         elif margins and seen.celsius > limit.most - limit.margin:
-            said.append(f"{name} {seen.celsius:.1f} °C is not down to {limit.most - limit.margin:g} °C {limit.whom}")
+            down = f"is not down to {limit.most - limit.margin:g} °C {limit.whom}"
+            said.append((f"{name} {seen.celsius:.1f} °C {down}", seen.at_s))
     status, highest = thermal.throttle, policy.throttle.get(lease_class)
     if status is not None and highest is not None and status > highest.most:
         by = f" ({thermal.throttled_by})" if thermal.throttled_by else ""
         allowed = ThrottleStatus(int(highest.most)).name.lower()
-        said.append(f"thermal status {status.name.lower()}{by} is above {allowed} {highest.whom}")
+        above = f"thermal status {status.name.lower()}{by} is above {allowed} {highest.whom}"
+        said.append((above, thermal.throttle_at_s))
     return said
 
 
@@ -133,17 +142,18 @@ def _closed(
     too_warm = _too_warm(thermal, lease_class, policy, margins=False) or _too_warm(
         thermal, lease_class, policy, margins=True
     )
-    old_s = stale_s(thermal, policy, now_s)
-    old = "" if old_s is None else f" (read {old_s / 60:.0f} min ago: nothing newer decides)"
+    read_s = [at_s for _, at_s in too_warm] or [thermal.probed_at_s or 0.0]
+    age_s, stale = now_s - read_s[0], now_s - min(read_s) > policy.stale_s
+    old = "" if age_s <= policy.stale_s else f" (last read {age_s / 60:.0f} min ago: nothing newer decides)"
     if not too_warm:
         left_s = policy.cool_for_s - (now_s - (now_s if since_s is None else since_s))
         reason = f"it is cool enough for {lease_class.value} when it stays so for {policy.cool_for_s:g} s"
-        return Closed(reason + old, None if old else max(0.0, left_s))
+        return Closed(reason + old, None if stale else max(0.0, left_s))
     opens_s, floor_c = _cools(thermal, lease_class, policy, now_s)
     stays = "" if floor_c is None else f", and it will not cool below {floor_c:.0f} °C by itself"
     if opens_s is not None:
-        opens_s = None if old else opens_s + policy.cool_for_s
-    return Closed(too_warm[0] + old + stays, opens_s)
+        opens_s = None if stale else opens_s + policy.cool_for_s
+    return Closed(too_warm[0][0] + old + stays, opens_s)
 
 
 def _cools(

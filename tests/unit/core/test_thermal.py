@@ -110,13 +110,32 @@ def test_old_readings_change_nothing_and_are_called_old():
     thermal, at_s = after(read(41.0))
     shut = closed(thermal, POLICY, at_s + 600.0)
     assert set(shut) == {BENCH}
-    assert shut[BENCH].reason == "skin 41.0 °C is above 38 °C for bench (read 10 min ago: nothing newer decides)"
+    assert shut[BENCH].reason == "skin 41.0 °C is above 38 °C for bench (last read 10 min ago: nothing newer decides)"
     assert shut[BENCH].opens_in_s is None
 
 
-def test_a_sensor_that_falls_silent_keeps_the_phone_closed_until_its_reading_is_old():
-    assert classes(read(41.0, battery=30.0), *[read(battery=30.0)] * 11) == {BENCH}
-    assert classes(read(41.0, battery=30.0), *[read(battery=30.0)] * 16) == set()
+def test_a_sensor_that_falls_silent_keeps_the_phone_closed_until_it_speaks_again():
+    silent = [read(battery=30.0)] * 66  # a section in which a phone gets stuck is left out for 10 min
+    assert classes(read(60.0, battery=30.0), *silent) == set(LeaseClass)
+    assert said(read(60.0, battery=30.0), *silent).reason == (
+        "skin 60.0 °C is above 38 °C for bench (last read 11 min ago: nothing newer decides)"
+    )
+    assert said(read(60.0, battery=30.0), *silent).opens_in_s is None
+    assert classes(read(60.0, battery=30.0), *silent, *[read(30.0, battery=30.0)] * 3) == set()
+
+
+def test_a_thermal_status_that_is_not_told_any_more_stands():
+    critical, silent = read(30.0, throttle=ThrottleStatus.CRITICAL), read(30.0, throttle=None)
+    assert classes(critical, *[silent] * 30) == set(LeaseClass)
+    assert said(critical, *[silent] * 30, lease_class=INTERACTIVE).reason == (
+        "thermal status critical is above severe for any lease (last read 5 min ago: nothing newer decides)"
+    )
+    assert classes(critical, *[silent] * 30, *[read(30.0)] * 3) == set()
+
+
+def test_a_cool_reading_of_a_sensor_that_is_gone_is_forgotten():
+    gone, _ = after(read(30.0, cpu=58.0), *[read(30.0)] * 13)
+    assert set(gone.seen) == {SensorGroup.SKIN}
 
 
 def test_a_phone_without_a_thermometer_is_let_through_and_known_as_such():
