@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -79,6 +79,7 @@ class _Seat:
     waits: str = "the farm is being asked for one"
     again: asyncio.Event | None = None  # set to have the phone given back and another one asked for
     same: str = ""  # the phone to ask for then, if it is fit soon: whether a candidate killed it shows there only
+    left: asyncio.Event = field(default_factory=asyncio.Event)  # set while it holds none
 
     @property
     def name(self) -> str:
@@ -117,9 +118,8 @@ class FarmPhones:
         self._thread.start()
         try:
             self._began.result()
-        except FarmError:
-            self._closed = True
-            self._thread.join(LEAVE_S)
+        except BaseException:
+            self.close()
             raise
 
     def state(self) -> PoolState:
@@ -180,8 +180,8 @@ class FarmPhones:
         self._first.set()
         if not self._closed:
             self._closed = True
-            assert self._main is not None
-            self._loop.call_soon_threadsafe(self._main.cancel)
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(lambda: self._main and self._main.cancel())
             self._thread.join(LEAVE_S)
 
     def __enter__(self) -> Self:
@@ -195,8 +195,16 @@ class FarmPhones:
     # -- on the loop ---------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, contextlib.suppress(asyncio.CancelledError):
-            runner.run(self._hold())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._hold())
+        except BaseException as error:
+            if not self._began.done():
+                self._began.set_exception(error)  # whoever makes this object waits for it
+            elif not isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._first.set()
 
     async def _hold(self) -> None:
         self._main = asyncio.current_task()
@@ -205,12 +213,8 @@ class FarmPhones:
             seat.again = asyncio.Event()
         async with _Client(self._socket, on_notice=self._on_notice) as client:
             self._client = client
-            try:
-                if like := await self._alike(client):
-                    self._pooled.set_result(like)
-            except FarmError as error:
-                self._began.set_exception(error)
-                return
+            if like := await self._alike(client):
+                self._pooled.set_result(like)
             self._began.set_result(None)
             async with asyncio.TaskGroup() as group:
                 for seat in self._seats:
@@ -284,9 +288,11 @@ class FarmPhones:
         try:
             await self._know_first(client, held)
             seat.held = held
+            seat.left.clear()
             await self._look_after(seat, held)
         finally:
             seat.held, seat.yield_wanted, seat.waits = None, False, "the farm is being asked for one again"
+            seat.left.set()
             await held.release()
 
     async def _look_after(self, seat: _Seat, held: AsyncLease) -> None:
@@ -330,11 +336,9 @@ class FarmPhones:
     async def _leave(self, seat: _Seat, *, same: bool = False) -> None:
         assert seat.again is not None
         if seat.held is not None:
-            held = seat.held
-            seat.same = held.device if same else ""
+            seat.same = seat.held.device if same else ""
             seat.again.set()
-            while seat.held is held:  # noqa: ASYNC110 - one look a moment at what another task does next
-                await asyncio.sleep(0.01)
+            await seat.left.wait()
 
     def _ask(self, kind: str, **fields: Any) -> Row:
         if self._client is None or (answer := self._call(self._client.ask(kind, **fields))) is None:

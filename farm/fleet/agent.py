@@ -316,7 +316,7 @@ class Agent:
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
         left_by_person = done.noted and not self._means.owner.in_hands(self)
-        left_quiet = done.quiet and self.name not in self._means.quiet
+        left_quiet = done.quiet and self.serial not in self._means.quiet
         return m.Provisioned(number, bundle.hash, adoptable, left_by_person or left_quiet)
 
     async def _check(self, number: int) -> m.Event:

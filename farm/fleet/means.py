@@ -78,5 +78,5 @@ class Means:
     recovery: Recovery
     pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
     monotonic: Callable[[], float] = time.monotonic
-    quiet: Container[str] = frozenset()  # names of phones that somebody here has made quiet, and will change back
+    quiet: Container[str] = frozenset()  # serials of phones that somebody here has made quiet, and will change back
     power: PowerSwitch | None = None  # None: that rung of the ladder is skipped, and said so

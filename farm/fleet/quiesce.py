@@ -48,17 +48,18 @@ class Restored:
 
 
 class Quieting:
-    """Makes phones quiet, keeps them so, and knows which are: by the names that `find` knows."""
+    """Makes phones quiet, keeps them so, and knows which are: by serial, as names may change meanwhile."""
 
     def __init__(self, client: AdbClient, find: Callable[[str], Agent]) -> None:
         self._client = client
         self._find = find
-        self.owners: dict[str, str] = {}  # by name of a phone that somebody here is to change back
+        self.owners: dict[str, str] = {}  # by serial of a phone that somebody here is to change back
+        self._serials: dict[str, str] = {}  # by the name under which it was begun, whatever it is called now
         self._renewing: dict[str, asyncio.Task[None]] = {}
 
     def close(self) -> None:
         """Renew nothing any more: what is quiet then ends by itself, or with the next daemon."""
-        for name in tuple(self.owners):
+        for name in tuple(self._serials):
             self.leave(name)
 
     async def begin(self, name: str, level: Level, owner: str, restore_after_s: float) -> Quiet:
@@ -69,16 +70,17 @@ class Quieting:
             PhoneError: nothing was changed, or nobody knows what.
         """
         agent = self._find(name)
-        self.owners[name] = owner
+        serial = self._serials[name] = agent.serial
+        self.owners[serial] = owner
         devpath = agent.device.devpath if agent.device else ""
-        link = "network" if over_network(agent.serial, devpath) else "usb"
+        link = "network" if over_network(serial, devpath) else "usb"
         # What was changed must have left the link as it was: only who can renew keeps it for longer than that.
         command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {round(min(TRIAL_S, restore_after_s))}"
-        result = await self._client.shell(agent.serial, command, timeout_s=BEGIN_TIMEOUT_S)
+        result = await self._client.shell(serial, command, timeout_s=BEGIN_TIMEOUT_S)
         quiet = parse_begun(result.text + result.stderr.decode("utf-8", "replace"))
-        if not await self._renew(name, restore_after_s):
+        if not await self._renew(serial, restore_after_s):
             raise PhoneError(f"{name} was quiet and changed itself back before farm could say that it hears it")
-        self._renewing[name] = asyncio.create_task(self._keep(name, restore_after_s), name=f"quiet {name}")
+        self._renewing[serial] = asyncio.create_task(self._keep(serial, restore_after_s), name=f"quiet {name}")
         return quiet
 
     async def end(self, name: str, owner: str) -> Restored:
@@ -87,29 +89,31 @@ class Quieting:
         Raises:
             FarmError: as `restore`; it is left to the life cycle then, as by `leave`.
         """
+        serial = self._serials.get(name) or self._find(name).serial
         try:
-            return await restore(self._client, self._find(name).serial, owner)
+            return await restore(self._client, serial, owner)
         finally:
-            if self.owners.get(name) == owner:
+            if self.owners.get(serial) == owner:
                 self.leave(name)
 
     def leave(self, name: str) -> None:
         """Nobody here changes it back any more: the life cycle does, before anybody gets the phone."""
-        self.owners.pop(name, None)
-        if (task := self._renewing.pop(name, None)) is not None:
+        serial = self._serials.pop(name, "")
+        self.owners.pop(serial, None)
+        if (task := self._renewing.pop(serial, None)) is not None:
             task.cancel()
 
-    async def _keep(self, name: str, restore_after_s: float) -> None:
+    async def _keep(self, serial: str, restore_after_s: float) -> None:
         while True:
             await asyncio.sleep(restore_after_s / RENEWALS)
             with suppress(FarmError):  # a lost phone is noticed by others; it changes itself back
-                if not await self._renew(name, restore_after_s):
-                    log.warning("%s has changed itself back while it measures", name)
+                if not await self._renew(serial, restore_after_s):
+                    log.warning("%s has changed itself back while it measures", serial)
                     return
 
-    async def _renew(self, name: str, restore_after_s: float) -> bool:
+    async def _renew(self, serial: str, restore_after_s: float) -> bool:
         command = f"sh {QUIESCE} renew {max(1, round(restore_after_s))}"
-        result = await self._client.shell(self._find(name).serial, command, timeout_s=RENEW_TIMEOUT_S)
+        result = await self._client.shell(serial, command, timeout_s=RENEW_TIMEOUT_S)
         return result.text.startswith("renewed")
 
 

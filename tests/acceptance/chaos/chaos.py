@@ -33,6 +33,7 @@ PEACE_LIMIT_S = 240.0  # for what is left when the storm ends
 STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
 PACE_S = 0.35  # mean time between two blows
 LOOK_S = 0.2
+WORKER_LOOK_S, WORKER_LIMIT_S = 0.05, 3.0  # for the first worker to kill: one lives for some tenths of a second
 KINDS = frozenset({
     "unplugged", "server_killed", "worker_killed", "cancelled", "repeated", "adb_killed", "daemon_killed",
     "zygote_killed", "resumed",
@@ -147,7 +148,9 @@ class Chaos:
 
     def worker_killed(self) -> None:
         """A process that works for an attempt dies."""
-        workers = [each for each in self._daemon_processes() if f"{os.sep}attempts{os.sep}" in _cwd(each)]
+        until_s = time.monotonic() + WORKER_LIMIT_S
+        while not (workers := self._workers()) and "worker_killed" in self.missing() and time.monotonic() < until_s:
+            self._wait(WORKER_LOOK_S)
         self._kill("worker_killed", workers)
 
     def zygote_killed(self) -> None:
@@ -232,6 +235,9 @@ class Chaos:
     def _plug(self, phone: str) -> None:
         self._tell(f"plug {phone}")
         self._farm.lab.plug(phone)
+
+    def _workers(self) -> list[psutil.Process]:
+        return [each for each in self._daemon_processes() if f"{os.sep}attempts{os.sep}" in _cwd(each)]
 
     def _daemon_processes(self) -> list[psutil.Process]:
         assert self._farm.daemon.process is not None

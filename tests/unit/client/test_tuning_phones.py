@@ -1,10 +1,14 @@
-"""What a script with phones of the farm is told when too few of them are identical."""
+"""A script with phones of the farm: what it is told when too few are identical, or when something fails at once."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from farm.client.tuning_phones import too_few, why_unlike
+import pytest
+
+from farm.client.tuning_phones import FarmPhones, too_few, why_unlike
+from tests.support.fake_daemon import FakeDaemon
 
 
 def row(name: str, mark: str, **facts: str) -> dict[str, Any]:
@@ -33,3 +37,17 @@ def test_without_another_phone_there_is_nothing_to_say() -> None:
     rows = [row("a", "1"), row("b", "1"), UNKNOWN]
     assert why_unlike(rows, "1") == ""
     assert too_few("android", 2, 3, "") == "only 2 phones that match android are identical: not 3 at once"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("error", [KeyError("labels"), SystemExit(2)])
+def test_whatever_fails_before_the_first_lease_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    async def fails(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(FarmPhones, "_alike", fails)
+    with FakeDaemon(tmp_path) as daemon, pytest.raises(type(error)) as caught:
+        FarmPhones("android", 2, daemon.socket)
+    assert caught.value is error

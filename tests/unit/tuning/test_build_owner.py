@@ -183,3 +183,15 @@ def test_the_hosts_errno_is_found_behind_what_was_made_of_it() -> None:
     of_host.__cause__ = OSError(errno.EMFILE, "Too many open files")
     assert host_errno(of_host) == errno.EMFILE
     assert host_errno(FileNotFoundError(errno.ENOENT, "x")) == host_errno(ValueError("x")) == 0
+
+
+def test_an_error_raised_from_none_is_not_what_came_before_it() -> None:
+    def of_candidate() -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            raise ValueError("the candidate's own fault") from None
+
+    with pytest.raises(ValueError, match="own fault") as caught:
+        of_candidate()
+    assert host_errno(caught.value) == 0
