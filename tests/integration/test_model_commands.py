@@ -1,13 +1,17 @@
 """`farm model` needs no daemon: a network of the zoo is written, looked at, imported, and read back."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import onnx
 import pytest
 
 from farm.compiler.package import write_package
+from farm.zoo.catalogue import onnx_bytes
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
 
@@ -75,3 +79,10 @@ def test_a_mistake_is_one_clear_message(folder, arguments, said):
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_figures_in_the_guide_are_the_models():
+    """docs/models.md shows what `farm model show` prints of MobileNetV2."""
+    weights = onnx.load_from_string(onnx_bytes("mobilenet_v2")).graph.initializer
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    assert f"parameters: {sum(math.prod(each.dims) for each in weights):,} " in text

@@ -288,3 +288,22 @@ def test_housekeeping_leaves_ones_own_folder_and_those_in_use_however_old(tmp_pa
             os.utime(each, (long_ago_s, long_ago_s))
         _drop_unused(tmp_path, mine)
     assert {each.name for each in mine.parent.iterdir()} == {"mine", "busy"}
+
+
+def test_how_long_a_task_takes_untuned_is_known_from_a_prior_for_the_same_target(folder: Path, tmp_path: Path) -> None:
+    with TuningDatabase(tmp_path / "arm", OTHER) as database:
+        [tunable] = database.add_tasks([task(64)])
+        measured(database, (16,))
+        database.know_defaults({tunable.task.workload: 9.0})
+        foreign = database.everything()
+    with TuningDatabase(tmp_path / "before", TARGET) as database:
+        database.add_tasks([task(64)])
+        measured(database, (2,))
+        database.know_defaults({tunable.task.workload: 0.25})
+        ours = database.everything()
+    for given, known in ((merge([foreign, read_records(folder).set]), {}), (ours, {tunable.task.workload: 0.25})):
+        with TuningDatabase(tmp_path / f"after-{len(known)}", TARGET, given) as database:
+            database.add_tasks([task(64)])
+            assert database.defaults() == known
+            database.know_defaults({tunable.task.workload: 0.5})
+            assert database.defaults() == {tunable.task.workload: 0.5}  # this run's own is better
