@@ -9,7 +9,8 @@ from farm.adb.devices import AdbDevice, DeviceState
 from farm.control.doctor_verbs import OK, WARN, Finding
 from farm.core.device import DeviceView
 from farm.core.power_policy import PowerConfig
-from farm.fleet.power import PowerError, Switchboard
+from farm.fleet.power import PowerError
+from farm.fleet.switchboard import Switchboard
 from farm.fleet.uhubctl import PortStatus
 from farm.fleet.usb import unplaced
 
@@ -32,7 +33,7 @@ async def usb_findings(
     error: PowerError | None = None
     placed = [view for view in views if view.place is not None]
     by_uhubctl = [view for view in placed if view.place and config.rule_for(view.place).switch == "uhubctl"]
-    if board.uhubctl.installed or by_uhubctl:
+    if board.uhubctl.look() or by_uhubctl:
         try:
             ports = await board.uhubctl.ports()
         except PowerError as failed:

@@ -28,8 +28,8 @@ from farm.fleet.care import CareConfig
 from farm.fleet.checker import Checker
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.gates import Gates
-from farm.fleet.power import Switchboard
 from farm.fleet.probe.moment import read_conditions
+from farm.fleet.switchboard import Switchboard
 from farm.fleet.tunnels import TunnelKeeper
 from farm.fleet.usb import Topology
 from farm.jobs.toolchains import Toolchains
@@ -91,7 +91,6 @@ async def open_phones(
         on_news=problems.of_adb(memory.events),
     )
     gates, switches = Gates(config.heat), Switchboard(config.power, config.state_dir / "dark-ports")
-    await switches.relight()
     store, care = memory.store, CareConfig(config.recovery.per_day(), switches)
     topology = Topology(config.usb.places, Path(config.usb.sysfs))
     rules = FleetConfig(
@@ -114,7 +113,7 @@ async def open_phones(
         recoveries=store.recoveries,
         batteries=store.batteries,
     )
-    problems.sources.append(fleet.usb_faults.problems)
+    problems.sources += (fleet.usb_faults.problems, switches.problems)
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches)

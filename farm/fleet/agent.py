@@ -283,9 +283,10 @@ class Agent:
         if switch is None or place is None:
             raise HostError("there is no switch for the power of its port")
         try:
-            await asyncio.shield(self._say_farewell(cycle(switch, place, lambda: self.device is not None)))
+            cycling = cycle(switch, place, lambda: self.device is not None)
+            await asyncio.shield(self._say_farewell(cycling, switch.cycle_limit_s))
         except TimeoutError as error:
-            raise HostError(f"the power switch did not do it in {FAREWELL_TIMEOUT_S:g} s") from error
+            raise HostError(f"the power switch did not do it in {switch.cycle_limit_s:g} s") from error
 
     async def _provision(self, number: int, deep: bool) -> m.Event:
         identity = self.identity
@@ -358,9 +359,11 @@ class Agent:
             await asyncio.wait(pending)
         return pending
 
-    def _say_farewell(self, what: Coroutine[object, object, None]) -> asyncio.Task[None]:
+    def _say_farewell(
+        self, what: Coroutine[object, object, None], limit_s: float = FAREWELL_TIMEOUT_S
+    ) -> asyncio.Task[None]:
         async def bounded() -> None:
-            async with asyncio.timeout(FAREWELL_TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 await what
 
         task = self._task(bounded(), "farewell")

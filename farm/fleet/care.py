@@ -14,8 +14,8 @@ from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around, Rung
 from farm.fleet.agent import Agent
 from farm.fleet.agents import require_adopted
-from farm.fleet.power import Switchboard
 from farm.fleet.recovery_log import RecoveryLog
+from farm.fleet.switchboard import Switchboard
 
 REBOOT_ASKED_S = 15.0  # a phone takes the request in well below a second; adb's own patience is 10 s
 
@@ -60,11 +60,15 @@ class Care:
 
     def around(self, agent: Agent) -> Around:
         """What its recovery must know of the world around it."""
+        no_power = self._no_power(agent)
+        hurt = (
+            [] if no_power else self._hurt(agent)
+        )  # asked at every event, and there may be a hundred phones to look at
         return Around(
             holder=self.holder(agent.name),
             in_hands=self._in_hands(agent),
-            no_power=self._no_power(agent),
-            neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in self._hurt(agent)),
+            no_power=no_power,
+            neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in hurt),
             wired=agent.place is not None,
             elsewhere=agent.elsewhere,
             per_day=self._config.per_day,
@@ -116,7 +120,7 @@ class Care:
             HostError: nothing can switch the power of its port.
         """
         agent = require_adopted(self._find(name))
-        if why := self._no_power(agent):
+        if why := self._no_power(agent, ordered=True):
             raise HostError(
                 f"the power of {agent.name}'s port cannot be cut: {why}", hint="docs/configuration.md: [power]"
             )
@@ -143,11 +147,11 @@ class Care:
 
     # -- below --
 
-    def _no_power(self, agent: Agent) -> str:
-        """Why the power of its port cannot be cut; "" when it can."""
+    def _no_power(self, agent: Agent, *, ordered: bool = False) -> str:
+        """Why the power of its port cannot be cut; "" when it can, or an order should try."""
         if self._config.power is None:
             return "no power switch is configured"
-        return self._config.power.why_not(agent.place)
+        return self._config.power.why_not(agent.place, ordered=ordered)
 
     def _neighbours(self, agent: Agent) -> list[DeviceView]:
         """Others that may lose power with it."""

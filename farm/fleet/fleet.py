@@ -102,6 +102,7 @@ class Fleet(Orders):
         )
         self.lending = Lending(self._find, self._board.subscribe)
         self.usb_faults = UsbFaults(events)
+        self._power = config.care.power
         self._topology = config.topology
         self._agents: dict[str, Agent] = {}  # by serial
         self._sanity = Sanity(self._agents.values, config.gates, config.health.check_every_h)
@@ -125,6 +126,8 @@ class Fleet(Orders):
                 group.create_task(self._board.run(), name="fleet gates")
                 group.create_task(self._sanity.run(), name="fleet checks")
                 group.create_task(self.batteries.run(self._agents.values), name="fleet batteries")
+                if self._power is not None:
+                    group.create_task(self._power.run(), name="fleet dark ports")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()

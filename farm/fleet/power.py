@@ -7,7 +7,6 @@ has no `state` is believed by its exit code.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import shutil
 import time
@@ -15,15 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from farm.core.attribution import UsbPlace, hubs_above, parse_place
+from farm.core.attribution import UsbPlace
 from farm.core.errors import HostError
-from farm.core.power_policy import TIMEOUT_S, PowerConfig, PowerRule
+from farm.core.power_policy import TIMEOUT_S, PowerRule
 from farm.fleet.uhubctl import PortStatus, knows_no_hub, lacks_permission, parse_status, powered
 
 PROGRAM = "uhubctl"
 VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may switch it on again within a second
 DARK_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
 GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
+_CALLS = 4  # of a switch's program in one order: -N refused, before, the order, and one that began just before VERIFY_S
 _LOOK_S = 0.1
 _EVIDENCE_CHARS = 2000
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -37,9 +37,6 @@ UDEV_RULES = (
         ' chmod -f 660 $sys$devpath/*port*/disable || true\\""'
     ),
 )
-
-
-log = logging.getLogger(__name__)
 
 
 class PowerError(HostError):
@@ -81,11 +78,12 @@ class Uhubctl:
         self._timeout_s = timeout_s
         self._brief: tuple[str, ...] = ("-N",)  # do not ask devices for their names: a wedged one answers after 5 s
         self._turn = asyncio.Lock()  # two at once would see each other's hubs half switched
+        self.installed = self.look()
 
-    @property
-    def installed(self) -> bool:
-        """Whether the program is there."""
-        return shutil.which(self._program) is not None
+    def look(self) -> bool:
+        """Whether the program is there now; `installed` is what was seen last, for whoever asks often."""
+        self.installed = shutil.which(self._program) is not None
+        return self.installed
 
     async def off(self, place: UsbPlace) -> None:
         """See `PowerSwitch`."""
@@ -200,80 +198,6 @@ class CommandSwitch:
         return out
 
 
-class Switchboard:
-    """The switch of each port, as configured.
-
-    Args:
-        config: `[power]`.
-        dark: a folder that remembers which ports farm has switched off, for a daemon after one that was killed.
-    """
-
-    def __init__(self, config: PowerConfig | None = None, dark: Path | None = None) -> None:
-        self._config = config or PowerConfig()
-        self._dark = dark
-        self.uhubctl = Uhubctl(self._config.uhubctl, self._config.timeout_s)
-        self._refused: dict[str, str] = {}  # what a hub's switch said last, by hub
-
-    def why_not(self, place: UsbPlace | None) -> str:
-        """Why a phone's power cannot be cut, in a few words; "" when it can, as far as anybody knows."""
-        if place is None:
-            return "nobody knows which USB port it is in ([usb.places])"
-        switch = self._config.rule_for(place).switch
-        if switch == "none":
-            return "the power of its port is not switched ([power])"
-        if switch == "uhubctl" and not self.uhubctl.installed:
-            return "uhubctl is not installed, and no other power switch is configured"
-        return self._refused.get(place.hub, "")
-
-    def hurt(self, place: UsbPlace, places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
-        """Which of `places` (by serial) lose their power with that port, whatever is in it included.
-
-        A switch of single ports cuts what hangs on the port; a command that names neither {port} nor {path} cuts the
-        whole hub.
-        """
-        rule = self._config.rule_for(place)
-        whole = rule.switch == "command" and not any("{port}" in word or "{path}" in word for word in rule.off)
-        whole = whole and place.path not in self._config.hub
-        top = place.hub if whole else place.path
-        return tuple(sorted(serial for serial, other in places.items() if top in (other.path, *hubs_above(other))))
-
-    async def off(self, place: UsbPlace) -> None:
-        """See `PowerSwitch`."""
-        if self._dark is not None:
-            self._dark.mkdir(parents=True, exist_ok=True)
-            (self._dark / place.path).touch()
-        try:
-            await self._switch_of(place).off(place)
-        except PowerError as error:
-            self._refused[place.hub] = error.message
-            raise
-        self._refused.pop(place.hub, None)
-
-    async def on(self, place: UsbPlace) -> None:
-        """See `PowerSwitch`."""
-        await self._switch_of(place).on(place)
-        if self._dark is not None:
-            (self._dark / place.path).unlink(missing_ok=True)
-
-    async def relight(self) -> None:
-        """Give power back to ports that a daemon before this one switched off and did not live to switch on."""
-        left = sorted(self._dark.iterdir()) if self._dark is not None and self._dark.exists() else []
-        for place in filter(None, (parse_place(path.name) for path in left)):
-            try:
-                await self.on(place)
-                log.warning("port %s was left without power: it has it again", place.path)
-            except PowerError as error:
-                log.warning("port %s was left without power: %s (%s)", place.path, error.message, error.hint)
-
-    def _switch_of(self, place: UsbPlace) -> PowerSwitch:
-        rule = self._config.rule_for(place)
-        if rule.switch == "none":
-            raise PowerError(f"the power of port {place.path} is not switched", hint="[power] in the configuration")
-        if rule.switch == "command":
-            return CommandSwitch(rule, self._config.timeout_s)
-        return self.uhubctl
-
-
 async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool]) -> None:
     """Cut a port's power, wait until adb has noticed and the phone is really without, and give it back.
 
@@ -300,6 +224,11 @@ async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool])
         except asyncio.CancelledError:
             await asyncio.wait({back})
             raise
+
+
+def cycle_limit_s(call_s: float) -> float:
+    """How long a `cycle` takes at most when one call of a switch's program takes `call_s`; then it hangs."""
+    return 2 * (_CALLS * call_s + VERIFY_S) + max(GONE_S, DARK_S)
 
 
 def fill(words: Sequence[str], fields: Mapping[str, str], place: UsbPlace) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from farm.control.usb_doctor import usb_findings
 from farm.core.attribution import parse_place
 from farm.core.device import DeviceView, Life
 from farm.core.power_policy import PowerConfig, PowerRule
-from farm.fleet.power import Switchboard
+from farm.fleet.switchboard import Switchboard
 
 TEXT = """\
 Current status for hub 1-4 [2109:2817, USB 2.10, 4 ports, ppps]

@@ -9,9 +9,11 @@ import pytest
 
 from farm.core.attribution import UsbPlace, parse_place
 from farm.core.power_policy import PowerConfig, PowerRule
-from farm.fleet import power
-from farm.fleet.power import CommandSwitch, PowerError, Switchboard, Uhubctl, cycle, udev_fix
+from farm.fleet import power, switchboard
+from farm.fleet.power import CommandSwitch, PowerError, Uhubctl, cycle, udev_fix
+from farm.fleet.switchboard import REFUSED_S, Switchboard
 from farm.fleet.uhubctl import parse_status, powered
+from tests.support.waiting import until
 
 PLACE = UsbPlace("1-4", 2, "1-4.2")
 
@@ -221,6 +223,27 @@ async def test_why_a_ports_power_cannot_be_cut(tmp_path: Path) -> None:
     assert "one by one" in board.why_not(PLACE)  # it learned
 
 
+async def test_a_refusal_holds_for_its_port_only_and_not_for_ever(tmp_path: Path) -> None:
+    now_s = 0.0
+    config = PowerConfig(uhubctl=fake(tmp_path, "echo 'Error initializing USB!' >&2; exit 1"))
+    board = Switchboard(config, monotonic=lambda: now_s)
+    with pytest.raises(PowerError):
+        await board.off(PLACE)
+    assert "exit 1" in board.why_not(PLACE)
+    assert board.why_not(UsbPlace("1-4", 3, "1-4.3")) == ""
+    assert board.why_not(PLACE, ordered=True) == ""
+    now_s = REFUSED_S
+    assert board.why_not(PLACE) == ""
+
+
+async def test_uhubctl_is_looked_for_when_somebody_asks_for_that(tmp_path: Path) -> None:
+    board = Switchboard(PowerConfig(uhubctl=str(tmp_path / "program")))
+    fake(tmp_path, "")
+    assert "not installed" in board.why_not(PLACE)  # asked at every event of every phone: no look at the disk
+    assert board.uhubctl.look()
+    assert board.why_not(PLACE) == ""
+
+
 def test_whom_a_cut_hurts() -> None:
     lab = {serial: parse_place(path) for serial, path in {"a": "1-4.2", "b": "1-4.3", "c": "1-4.2.1"}.items()}
     where = {serial: place for serial, place in lab.items() if place is not None}
@@ -249,6 +272,58 @@ async def test_a_dark_port_that_stays_dark_is_tried_again_at_the_next_start(tmp_
     (tmp_path / "dark" / PLACE.path).touch()
     await Switchboard(PowerConfig(uhubctl=str(tmp_path / "none")), tmp_path / "dark").relight()
     assert (tmp_path / "dark" / PLACE.path).exists()
+
+
+async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(tmp_path: Path) -> None:
+    broken = HUB.replace("LAG", "touch $here/off;").replace("*'-a on')", "*'-a on') [ ! -f $here/broken ] || exit 3;")
+    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, broken)), tmp_path / "dark")
+    await board.off(PLACE)
+    await board.relight()
+    assert board.problems() == []
+    assert (tmp_path / "off").exists()  # it is off for a moment: whoever wanted that lights it
+    (tmp_path / "broken").touch()
+    with pytest.raises(PowerError):
+        await board.on(PLACE)
+    assert PLACE.path in board.problems()[0]
+    await board.relight()
+    assert len(board.problems()) == 1
+    (tmp_path / "broken").unlink()
+    await board.relight()
+    assert board.problems() == []
+    assert not (tmp_path / "off").exists()
+    assert not list((tmp_path / "dark").iterdir())
+
+
+async def test_dark_ports_are_tried_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "RELIGHT_EVERY_S", 0.01)
+    body = "[ -f $here/mended ] || exit 3\n" + HUB
+    (tmp_path / "dark").mkdir()
+    (tmp_path / "dark" / PLACE.path).touch()
+    (tmp_path / "off").touch()
+    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, body)), tmp_path / "dark")
+    running = asyncio.create_task(board.run())
+    await until(board.problems)
+    (tmp_path / "mended").touch()
+    await until(lambda: not board.problems())
+    assert not (tmp_path / "off").exists()
+    running.cancel()
+
+
+async def test_a_full_disk_is_told_as_a_switch_that_cannot(tmp_path: Path) -> None:
+    (tmp_path / "dark").write_text("not a folder")
+    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "dark")
+    await board.relight()
+    with pytest.raises(PowerError, match="keeps its power") as caught:
+        await board.off(PLACE)
+    assert "df" in caught.value.hint
+    assert not (tmp_path / "off").exists()
+    await board.on(PLACE)
+
+
+def test_a_cycle_may_take_as_long_as_its_parts() -> None:
+    slow = Switchboard(PowerConfig(timeout_s=7.0)).cycle_limit_s
+    assert slow >= 2 * (3 * 7.0 + power.VERIFY_S) + power.GONE_S
+    assert Switchboard().cycle_limit_s > slow
 
 
 class Switch:
