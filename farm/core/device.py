@@ -86,6 +86,8 @@ class DeviceView:
     sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
 
+    too_hot: str = ""  # why not even its holder may go on with it, for its heat
+
     @property
     def leasable(self) -> bool:
         """Whether it could be handed out now to some class, were nobody holding it."""

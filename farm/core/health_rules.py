@@ -86,7 +86,7 @@ class HealthConfig:
     data_full_mb: int = 200  # quarantine: a runtime is 100 MB, a model with its inputs as much again
     data_low_mb: int = 1000  # warning: Android itself warns at 500 MB
     memory_low_mb: int = 250  # available; Android's low-memory killer ends cached apps there, then what it finds
-    battery_hot_c: float = 55.0  # quarantine: cells are made for up to 60 °C; leases end at [heat] hard
+    battery_hot_c: float = 55.0  # quarantine: cells are made for up to 60 °C; leases end at [heat.end_leases]
     battery_cold_c: float = 0.0  # charging below 0 °C plates lithium
     battery_margin_c: float = 8.0  # so far below `battery_hot_c` it must fall again
     worn_percent: int = 65  # of the design capacity: makers call 80 % the end, a lab can wait a little

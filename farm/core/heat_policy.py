@@ -31,6 +31,7 @@ class ModelHeat:
     interactive: HeatLimits = HeatLimits()
     bench: HeatLimits = HeatLimits()
     tune: HeatLimits = HeatLimits()
+    end_leases: HeatLimits = HeatLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class HeatConfig:
     interactive: HeatLimits = HeatLimits()
     bench: HeatLimits = HeatLimits()
     tune: HeatLimits = HeatLimits()
+    end_leases: HeatLimits = HeatLimits()  # above it not even its holder keeps the phone
     model: Mapping[str, ModelHeat] = field(default_factory=dict)  # by ro.product.model
 
 
@@ -56,9 +58,13 @@ HARD = HeatLimits(skin_c=48.0, cpu_c=105.0, gpu_c=105.0, battery_c=50.0, throttl
 BENCH = HeatLimits(skin_c=38.0, cpu_c=60.0, gpu_c=60.0, battery_c=40.0, throttle=ThrottleStatus.NONE)
 # Candidates are compared with each other within minutes: warm is fine, clocks held down (severe) are not.
 TUNE = HeatLimits(skin_c=43.0, cpu_c=95.0, gpu_c=95.0, battery_c=44.0, throttle=ThrottleStatus.MODERATE)
+# Nobody's work is worth a fire: cells are made for up to 60 °C and no healthy skin reaches 65 °C; from "emergency" on a
+# phone shuts parts of itself down. A core that is too hot switches the phone off by itself.
+END_LEASES = HeatLimits(skin_c=65.0, battery_c=60.0, throttle=ThrottleStatus.CRITICAL)
 DEFAULTS = {LeaseClass.INTERACTIVE: HeatLimits(), LeaseClass.BENCH: BENCH, LeaseClass.TUNE: TUNE}
 GROUPS = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.CPU, SensorGroup.GPU)  # what cools slowest is told first
 LEAST_LIMIT_C, MOST_LIMIT_C = 10.0, 200.0  # below, a phone in a room is always closed; the highest is no limit
+_TABLES = ("hard", "interactive", "bench", "tune", "end_leases")
 _LIMITS = tuple(each.name for each in fields(HeatLimits))
 BODY = frozenset({SensorGroup.SKIN, SensorGroup.BATTERY})
 
@@ -78,6 +84,7 @@ class HeatPolicy:
 
     limits: Mapping[LeaseClass, Mapping[SensorGroup, Limit]]
     throttle: Mapping[LeaseClass, Limit]
+    end_leases: HeatLimits
     cool_for_s: float
     stale_s: float
 
@@ -99,7 +106,8 @@ def policy_for(model: str, config: HeatConfig) -> HeatPolicy:
         status = _stricter(hard, table, "throttle", each, 0.0)
         if status is not None:
             throttle[each] = status
-    return HeatPolicy(limits, throttle, config.cool_for_s, config.stale_s)
+    last = _merged(END_LEASES, config.end_leases, own.end_leases)
+    return HeatPolicy(limits, throttle, last, config.cool_for_s, config.stale_s)
 
 
 def mistake(config: HeatConfig) -> tuple[str, str] | None:
@@ -110,7 +118,7 @@ def mistake(config: HeatConfig) -> tuple[str, str] | None:
     tables: dict[str, HeatConfig | ModelHeat] = {"heat": config} | {
         f'heat.model."{name}"': each for name, each in config.model.items()
     }
-    for table, name, key in product(tables, ("hard", "interactive", "bench", "tune"), _LIMITS):
+    for table, name, key in product(tables, _TABLES, _LIMITS):
         limit = getattr(getattr(tables[table], name), key)
         where = f"{table}.{name}.{key}: {limit}"
         if limit is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from farm.core.cooling_curve import BODY_TAU_S, CORE_TAU_S, CoolingCurve
 from farm.core.device import Closed
 from farm.core.health import Health, SensorGroup, ThrottleStatus
-from farm.core.heat_policy import BODY, HeatPolicy
+from farm.core.heat_policy import BODY, GROUPS, HeatPolicy
 from farm.core.requests import LeaseClass
 
 NO_THERMOMETER = "it has no thermometer that farm can read: heat is not looked at"
@@ -80,6 +80,19 @@ def take(thermal: Thermal, health: Health, at_s: float, policy: HeatPolicy, *, i
 def closed(thermal: Thermal, policy: HeatPolicy, now_s: float) -> dict[LeaseClass, Closed]:
     """The classes that the phone is closed to now, each with its reason and an estimate."""
     return {each: _closed(thermal, each, since_s, policy, now_s) for each, since_s in thermal.shut.items()}
+
+
+def too_hot(thermal: Thermal, policy: HeatPolicy) -> str:
+    """Why nobody may go on with the phone, not even its holder; "" when its heat does not forbid it."""
+    for group in GROUPS:
+        seen, most_c = thermal.seen.get(group), getattr(policy.end_leases, f"{group.value}_c")
+        if seen is not None and most_c is not None and seen.celsius > most_c:
+            name = _NAMES.get(group, group.value)
+            return f"{name} {seen.celsius:.1f} °C is above {most_c:g} °C, where every lease ends"
+    status, most = thermal.throttle, policy.end_leases.throttle
+    if status is not None and most is not None and status > most:
+        return f"thermal status {status.name.lower()} is above {ThrottleStatus(most).name.lower()}: every lease ends"
+    return ""
 
 
 def stale_s(thermal: Thermal, policy: HeatPolicy, now_s: float) -> float | None:

@@ -10,7 +10,7 @@ from farm.core.device import Closed, DeviceView, Heat, Life
 from farm.core.health import Health
 from farm.core.heat_policy import HeatConfig, HeatPolicy, policy_for
 from farm.core.requests import LeaseClass
-from farm.core.thermal import NO_THERMOMETER, Thermal, closed, stale_s, take
+from farm.core.thermal import NO_THERMOMETER, Thermal, closed, stale_s, take, too_hot
 
 LOOK_EVERY_S = 30.0  # whether readings have become old; they come every 10 to 30 s themselves
 # A push fills the cable that all phones of a hub share; a phone that is mended is reset, rebooted or power-cycled.
@@ -84,7 +84,7 @@ class Gates:
             shut[LeaseClass.BENCH] = Closed(
                 f"{', '.join(disturb)} on the same hub is being set up or mended", heat=False
             )
-        return replace(view, heat=heat, closed=shut)
+        return replace(view, heat=heat, closed=shut, too_hot=too_hot(known.thermal, known.policy) if known else "")
 
     def busy_beside(self, view: DeviceView, views: Iterable[DeviceView]) -> int | None:
         """How many others on its hub are in use, or being set up or mended; None: nobody knows where it is."""

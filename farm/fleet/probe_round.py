@@ -31,6 +31,7 @@ AT_ONCE = 8  # shells of this round on the adb server's one thread
 SLOW_S = 2.0  # then a probe is taken for stuck: it makes room, and whether the phone answers at all is asked
 LEFT_OUT_S = 600.0
 HUSHED_S = 60.0  # a measurement looks at the phone itself before and after each try; most tries are shorter
+UNSEEN_S = 180.0  # for no measurement is a phone left unwatched for longer: nobody else notices that it burns
 _WORTH_PROBING = frozenset({Life.READY, Life.QUARANTINED, Life.RECOVERING})
 _NO_POLICY = SensorPolicy()
 
@@ -69,7 +70,10 @@ class ProbeRound:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hush(self, serial: str) -> None:
-        """Something is timed on the device: its turns are skipped for `HUSHED_S`, or until it is given back."""
+        """Something is timed on the device: its turns are skipped for `HUSHED_S`, or until it is given back.
+
+        One that was not probed for `UNSEEN_S` is probed all the same.
+        """
         self._hushed[serial] = self._monotonic() + HUSHED_S
 
     async def run(self) -> None:
@@ -84,13 +88,17 @@ class ProbeRound:
                     if self._worth(agent):
                         self._begin(agent)
         finally:
-            for task in tuple(self._tasks):
+            tasks = tuple(self._tasks)
+            for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _worth(self, agent: Agent) -> bool:
         if agent.device is None or not agent.state.adopted or agent.state.life not in _WORTH_PROBING:
             return False
-        return not (self._hushed.get(agent.serial, 0.0) > self._monotonic() and self._held(agent.name))
+        now = self._monotonic()
+        hushed = self._hushed.get(agent.serial, 0.0) > now and self._held(agent.name)
+        return not hushed or now - agent.health_at >= UNSEEN_S
 
     def _begin(self, agent: Agent) -> None:
         if agent in self._under_way:

@@ -17,7 +17,7 @@ from farm.core.requests import Lease
 from farm.core.sessions import MatchKeyBusyError
 from farm.leasing.book import Entry, LeaseBook, told
 from farm.leasing.fate import Fate, fate
-from farm.leasing.model import Devices, Holder, LeaseKeeper, LeasePolicy, NoSuchLeaseError, PhoneLostError
+from farm.leasing.model import Devices, Holder, LeaseKeeper, LeasePolicy, NoSuchLeaseError, PhoneLostError, TooHotError
 from farm.leasing.sessions import TURN_S, Held, Sessions
 
 
@@ -158,6 +158,11 @@ class Holdings:
         if held is None or held.ending:
             return
         self._tell_heat(held, view)
+        if view.too_hot:
+            held.dirty = True  # nothing of its holder's may go on heating it
+            said = f"{view.name} is dangerously hot: {view.too_hot}"
+            self.revoke(held, TooHotError(said, hint="let it cool, and look at its battery"), said)
+            return
         lost = PhoneLostError.of(view)
         reason = lost.message
         match fate(view.life, awaited=held.awaited, ends_with_session=held.ends_with_session):

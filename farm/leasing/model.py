@@ -42,6 +42,12 @@ class PhoneLostError(PhoneError):
         return cls(f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else ""))
 
 
+class TooHotError(PhoneError):
+    """A lease ended because its phone was dangerously hot."""
+
+    code = "too_hot"
+
+
 class SessionStuckError(FarmError):
     """A session that was cut has not reported its end."""
 

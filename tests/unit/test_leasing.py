@@ -8,6 +8,7 @@ import pytest
 from farm.config import UserConfig
 from farm.core.allocator_events import AllocatorPolicy
 from farm.core.device import Closed, Heat, Life, Service
+from farm.core.errors import Fault
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseClass, LeaseRequest
 from farm.core.selector import Selector, SelectorError
@@ -75,6 +76,32 @@ async def test_the_holder_of_a_phone_that_gets_too_hot_is_told_once_and_keeps_it
     lab.devices.become("a", Life.READY, heat=Heat.OK, closed={})
     lab.devices.become("a", Life.READY, heat=Heat.COOLING, closed=hot)
     assert lab.told().count("lease.hot") == 2
+
+
+async def test_a_dangerously_hot_phone_is_taken_from_its_holder_and_what_ran_there_is_killed():
+    lab = Lab("a", "b")
+    lease = await lab.want(device="a")
+    leg = await lab.open(lab.leasing.new_match_key(lease.id, single_use=False))
+    taken = lab.leasing.taken_away(lease.id)
+    said = "skin 70.0 °C is above 65 °C, where every lease ends"
+    hot = {each: Closed("skin 70.0 °C is above 48 °C for any lease") for each in LeaseClass}
+    lab.devices.become("a", Life.READY, heat=Heat.COOLING, closed=hot, too_hot=said)
+    told = f"a is dangerously hot: {said}"
+    why = await taken
+    assert (why.code, why.fault, why.message) == ("too_hot", Fault.PHONE, told)
+    assert lab.cuts == [told]
+    leg.ended(SessionEnd(SessionOutcome.CUT, 0, 0, 1.0, told))
+    assert [name for name, _ in lab.devices.broken] == ["a", "a"]
+    assert lab.leasing.holders() == ()
+    assert (await lab.want()).device == "b"
+
+
+async def test_what_a_dangerously_hot_phone_computes_without_a_session_is_killed_too():
+    lab = Lab("a")
+    await lab.want()
+    lab.devices.become("a", Life.READY, too_hot="battery 61.0 °C is above 60 °C, where every lease ends")
+    assert lab.leasing.holders() == ()
+    assert len(lab.devices.broken) == 1
 
 
 async def test_stock_keys_are_for_the_class_that_operators_say():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from farm.core.health import Battery, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.core.heat_policy import HeatConfig, HeatLimits, ModelHeat, policy_for
 from farm.core.requests import LeaseClass
-from farm.core.thermal import Thermal, closed, take
+from farm.core.thermal import Thermal, closed, take, too_hot
 
 BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
 POLICY = policy_for("", HeatConfig())
@@ -171,6 +171,22 @@ def test_tables_of_the_configuration_and_models():
 def test_a_class_is_never_laxer_than_the_hard_limit():
     policy = policy_for("", HeatConfig(hard=HeatLimits(skin_c=30.0)))
     assert {policy.limits[each][SensorGroup.SKIN].most for each in LeaseClass} == {30.0}
+
+
+@pytest.mark.parametrize(
+    ("probe", "expected"),
+    [
+        (read(64.0, battery=59.0, cpu=150.0, throttle=ThrottleStatus.CRITICAL), ""),
+        (read(70.0), "skin 70.0 °C is above 65 °C, where every lease ends"),
+        (read(40.0, battery=60.5), "battery 60.5 °C is above 60 °C, where every lease ends"),
+        (read(45.0, throttle=ThrottleStatus.EMERGENCY), "thermal status emergency is above critical: every lease ends"),
+    ],
+)
+def test_above_the_last_limit_every_lease_ends(probe, expected):
+    thermal, _ = after(probe)
+    assert too_hot(thermal, POLICY) == expected
+    laxer = policy_for("X", HeatConfig(model={"X": ModelHeat(end_leases=HeatLimits(80.0, battery_c=80.0, throttle=6))}))
+    assert too_hot(thermal, laxer) == ""
 
 
 temperatures = st.floats(15.0, 60.0)

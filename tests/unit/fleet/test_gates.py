@@ -71,6 +71,13 @@ class Bench:
         ]
 
 
+def test_a_phone_above_the_last_limit_is_no_ones():
+    bench = Bench()
+    bench.agent("a")
+    assert bench.probe("a", 60.0).too_hot == ""
+    assert bench.probe("a", 66.0).too_hot == "skin 66.0 °C is above 65 °C, where every lease ends"
+
+
 def test_a_warm_phone_is_closed_to_bench_and_ready_for_others():
     bench = Bench()
     bench.agent("a")

@@ -20,7 +20,7 @@ from farm.core.sensors import SensorPolicy
 from farm.fleet import probe_round
 from farm.fleet.agent import Agent
 from farm.fleet.probe.command import SECTIONS, probe_command
-from farm.fleet.probe_round import HUSHED_S, LEFT_OUT_S, ProbeRound
+from farm.fleet.probe_round import HUSHED_S, LEFT_OUT_S, UNSEEN_S, ProbeRound
 from tests.support.waiting import until
 from tests.unit.fleet.captures import capture, probe_answer
 
@@ -166,6 +166,44 @@ async def test_what_is_timed_is_not_probed_until_it_is_given_back() -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_no_measurement_keeps_a_phone_unwatched_for_long() -> None:
+    phones, timed, other = Phones(), agent_of("TIMED"), agent_of("OTHER")
+    now = timed.health_at = 100.0
+    probes, changed = round_of(phones, [timed, other], every_s=0.01, held=lambda _: True, monotonic=lambda: now)
+    probes.hush("TIMED")
+    running = asyncio.create_task(probes.run())
+    try:
+        await until(lambda: changed.count("OTHER") >= 3)
+        assert "TIMED" not in changed
+        now += UNSEEN_S
+        probes.hush("TIMED")
+        await until(lambda: "TIMED" in changed)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_round_that_ends_leaves_no_probe_behind() -> None:
+    phones = Phones()
+    closed = asyncio.Event()
+
+    async def until_cancelled() -> bytes:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # closing takes a turn
+            closed.set()
+        return b""
+
+    phones.shells["HANGS"] = lambda _: Shell(b"", until_cancelled)
+    probes, _ = round_of(phones, [agent_of("HANGS")], every_s=0.01)
+    running = asyncio.create_task(probes.run())
+    await until(lambda: "HANGS" in phones.probed)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert closed.is_set()
 
 
 async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(caplog: pytest.LogCaptureFixture) -> None:

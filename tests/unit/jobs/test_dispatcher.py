@@ -12,7 +12,7 @@ from farm.core.queue_model import JobRunsError, NoSuchJobError
 from farm.jobs.admission import QuotaError, ended_before
 from farm.jobs.executor import YieldedError
 from farm.jobs.specs import BadSpecError
-from farm.leasing.model import LeaseEndedError, PhoneLostError
+from farm.leasing.model import LeaseEndedError, PhoneLostError, TooHotError
 from tests.unit.jobs.dispatching import Farm, running
 from tests.unit.jobs.fakes import FakeExecutor, phone
 
@@ -163,7 +163,11 @@ async def test_what_gives_way_goes_on_later(farm):
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [(PhoneLostError("p1 is gone"), JobState.QUEUED), (LeaseEndedError("ended by an operator"), JobState.FAILED)],
+    [
+        (PhoneLostError("p1 is gone"), JobState.QUEUED),
+        (TooHotError("p1 is dangerously hot"), JobState.QUEUED),
+        (LeaseEndedError("ended by an operator"), JobState.FAILED),
+    ],
 )
 async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):
     farm.devices.change(phone("p2", Life.OFFLINE))
