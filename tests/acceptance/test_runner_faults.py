@@ -184,7 +184,7 @@ def test_the_script_in_the_guide_runs_as_it_stands(farm, program, tmp_path):
 @pytest.mark.timeout(400)
 def test_a_stock_script_without_our_builder_tunes_too(farm, tmp_path):
     """`ms.tune_tir` and `tune_relax` with `runner=` only: stock's builder makes .tar files of object files."""
-    import tvm
+    from tvm import relax
     from tvm.s_tir import meta_schedule as ms
 
     from tests.support.candidates import target
@@ -194,7 +194,10 @@ def test_a_stock_script_without_our_builder_tunes_too(farm, tmp_path):
     with FarmRunner("android", socket=farm.socket, evaluator=ONCE, on_notice=said.append) as runner:
         whole = {"max_trials_global": 2, "runner": runner, "builder": stock, "cost_model": "random"}
         found = ms.tune_tir(module("add"), target(), str(tmp_path / "tir"), **whole)
-        model = tvm.IRModule({"main": module("add")["main"].with_attr("global_symbol", "main")})
+        made, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((16,), "float32"))
+        with made.function("main", [x]):
+            made.emit_func_output(made.emit(relax.op.add(x, x)))
+        model = relax.transform.LegalizeOps()(made.get())
         tuned = ms.relax_integration.tune_relax(model, {}, target(), str(tmp_path / "relax"), **whole)
     for database in (found, tuned):
         seconds = [float(each) for record in database.get_all_tuning_records() for each in record.run_secs]
