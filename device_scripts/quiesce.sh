@@ -11,102 +11,19 @@
 # The ledger holds each value as it was and is on the phone's storage before anything is changed, so that a begin that was cut
 # anywhere, a lost cable, a killed farm or a reboot ends with the old values. Thermal limits are never touched: they are caps
 # above governors and power levels, and go on to hold.
-# shellcheck disable=SC1091,SC2154  # sourced, and what it sets
+# shellcheck disable=SC1091,SC2034,SC2154  # sourced, what it sets and what it is given
 . "${0%/*}/processes.sh"
+. "${0%/*}/phone_values.sh"
 
 ROOT=${0%/bin/*}    # the scripts live in ROOT/bin
 QUIET=$ROOT/quiesce
 LEDGER=$QUIET/ledger    # boot, owner and level; then KIND PLACE NEW OLD, in the order of the changes
 SYS=/sys
-WAKE_LOCK=farm_quiesce
 DIM=10                  # of 255; 0 is black on some panels, and off on others
-
-# ask COMMAND...: bounded where the phone has `timeout`; system_server may be stuck while the shell is not. What it says
-# counts, never its status: toybox 0.8.9's `timeout` ends with 127 after half of all quick commands.
-ask() {
-    if command -v timeout >/dev/null; then timeout 4 "$@"; else "$@"; fi 2>/dev/null </dev/null
-}
 
 uptime_s() {
     read -r up _ </proc/uptime
     echo "${up%%.*}"
-}
-
-find_root() {
-    root=''
-    if [ "$(id -u)" = 0 ]; then
-        root=self
-    elif command -v su >/dev/null && [ "$(ask su -c 'id -u')" = 0 ]; then
-        root=su
-    fi
-}
-
-# as_root LINE
-as_root() {
-    case $root in
-    self) sh -c "$1" 2>/dev/null ;;
-    su) ask su -c "$1" ;;
-    *) return 1 ;;
-    esac
-}
-
-# --- values by KIND and PLACE -----------------------------------------------------------------------------------------
-
-# get KIND PLACE: sets value; '' when nobody says.
-get() {
-    value=''
-    case $1 in
-    global | system | secure) value=$(ask settings get "$1" "$2") ;;
-    airplane) value=$(ask settings get global airplane_mode_on) ;;
-    file) { IFS= read -r value <"$2"; } 2>/dev/null ;;
-    screen)
-        case $(ask dumpsys power) in
-        *mWakefulness=Awake*) value=Awake ;;
-        *mWakefulness=*) value=Asleep ;;
-        esac
-        ;;
-    wakelock)
-        value=$(cat "$2" 2>/dev/null || as_root "cat $2")
-        case " $value " in *"$WAKE_LOCK"*) value=held ;; *) value=free ;; esac
-        ;;
-    mode) value=$mode ;;    # nobody can ask for it
-    esac
-}
-
-# put KIND PLACE VALUE
-put() {
-    case $1 in
-    global | system | secure)
-        if [ "$3" = null ]; then ask settings delete "$1" "$2"; else ask settings put "$1" "$2" "$3"; fi
-        ;;
-    airplane)
-        # Android 11 has a command; before, the setting takes effect only with a broadcast that is root's.
-        word=disable state=false
-        [ "$3" != 1 ] || { word=enable state=true; }
-        ask cmd connectivity airplane-mode "$word"
-        get airplane radios
-        [ "$value" = "$3" ] || as_root \
-            "settings put global airplane_mode_on $3; am broadcast -a android.intent.action.AIRPLANE_MODE --ez state $state"
-        ;;
-    file) write_file "$2" "$3" ;;
-    screen)
-        key=223    # sleep; 224 wakes
-        [ "$3" != Awake ] || key=224
-        ask input keyevent "$key"
-        ;;
-    wakelock)
-        file=$2
-        [ "$3" = held ] || file=${2%lock}unlock
-        write_file "$file" "$WAKE_LOCK"
-        ;;
-    mode)
-        case $(ask sh -c "cmd power $2 $3 && echo taken") in *Failed*) ;; *taken*) mode=$3 ;; esac
-        ;;
-    esac >/dev/null 2>&1
-}
-
-write_file() {
-    if [ -w "$1" ]; then { echo "$2" >"$1"; } 2>/dev/null; else as_root "echo $2 >$1"; fi
 }
 
 # --- begin ------------------------------------------------------------------------------------------------------------
@@ -203,6 +120,11 @@ plan_full() {
     for each in wifi_scan_always_enabled ble_scan_always_enabled heads_up_notifications_enabled; do
         plan background global "$each" 0
     done
+    if [ "$link" = usb ]; then
+        plan background doze deep-idle true    # apps' jobs, syncs, alarms and network wait; the shell is no app
+    else
+        echo "refused background deep-idle: the farm reaches the phone through its radios"
+    fi
     plan fixed-performance mode set-fixed-performance-mode-enabled true    # of vendors who have it (Android 11); no root needed
     plan_cpu
     plan_gpu
@@ -274,7 +196,7 @@ begin() {
 # back KIND PLACE NEW OLD: one value as it was, unless it is not as we made it. Sets outcome.
 back() {
     if [ "$same_boot" = no ]; then
-        case $1 in file | wakelock | mode | screen) outcome=rebooted; return ;; esac
+        case $1 in file | wakelock | doze | mode | screen) outcome=rebooted; return ;; esac
     fi
     mode=$3
     get "$1" "$2"

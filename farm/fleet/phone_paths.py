@@ -23,7 +23,7 @@ QUIESCE_LOCK = f"{ROOT}/quiesce.lock"  # there since the first measurement
 LEDGER = f"{ROOT}/quiesce/ledger"  # there while values on the phone are others than they were before a measurement
 NOTE = f"{ROOT}/lease/boot"  # there from `lease.sh begin` to the end of `lease.sh clean`
 
-_SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh", "quiesce.sh", "charge.sh")
+_SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh", "phone_values.sh", "quiesce.sh", "charge.sh")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Userland:
         folder.mkdir(parents=True, exist_ok=True)
         self.screen_on = True
         self._shown.clear()
-        for name, value in {**self._radios, "screen": AWAKE}.items():
+        for name, value in {**self._radios, "screen": AWAKE, "doze": "false"}.items():
             (folder / name).write_text(f"{value}\n", "utf-8")
             (folder / name).chmod(0o644)
         if not self._watches:

@@ -54,7 +54,10 @@ class Quiet:
         files = {str(each): each.read_text() for each in self.android.glob("sys/**/*") if each.is_file()}
         settings = {str(each): each.read_text() for each in self.android.glob("data/**/*") if each.is_file()}
         screen = (self.android / "dev/farm/run/screen").read_text()
-        return files | settings | {"screen": screen}
+        return files | settings | {"screen": screen, "doze": self.doze()}
+
+    def doze(self) -> str:
+        return (self.android / "dev/farm/run/doze").read_text()
 
     def sysfs(self, name: str) -> Path:
         return self.android / "sys" / name
@@ -101,7 +104,7 @@ def quiet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Quiet]:
     for name, text in {
         "uid": "2000", "boot_id": "boot-1", "dev/farm/run/screen": "Asleep", "dev/farm/run/airplane": "0",
         "dev/__properties__/all": "[ro.build.version.sdk]: [33]", "sys/class/power_supply/usb/online": "1",
-        "sys/class/power_supply/battery/capacity": "80",
+        "sys/class/power_supply/battery/capacity": "80", "dev/farm/run/doze": "false",
     }.items():  # fmt: skip
         (android / name).write_text(f"{text}\n")
     for core, governor in ((0, "schedutil"), (4, "walt")):
@@ -154,14 +157,17 @@ def test_begun_twice_is_ended_once(quiet: Quiet) -> None:
 
 def test_full_takes_the_radios_but_never_those_that_farm_comes_through(quiet: Quiet) -> None:
     begun = parse_begun(quiet.begin("full", "network"))
-    assert "airplane" in begun.refused
+    assert {"airplane", "background"} <= begun.refused
     assert quiet.setting("airplane_mode_on") == "0"
+    assert quiet.doze() == "false\n"
     begun = parse_begun(quiet.begin("full", "usb"))
     assert {"airplane", "background"} <= begun.took
     assert (quiet.android / "dev/farm/run/airplane").read_text() == "1\n"
+    assert quiet.doze() == "true\n"
     assert quiet.setting("wifi_scan_always_enabled") == "0"
     quiet.run("end")
     assert (quiet.android / "dev/farm/run/airplane").read_text() == "0\n"
+    assert quiet.doze() == "false\n"
     assert quiet.setting("wifi_scan_always_enabled") == "null"
 
 
@@ -236,10 +242,12 @@ def test_after_a_reboot_only_what_outlived_it_is_changed_back(quiet: Quiet) -> N
     (quiet.android / "boot_id").write_text("boot-2\n")
     governor = quiet.sysfs("devices/system/cpu/cpufreq/policy0/scaling_governor")
     governor.write_text("interactive\n")  # as this boot has it
+    (quiet.android / "dev/farm/run/doze").write_text("true\n")  # forced anew by somebody, after that boot
     restored = parse_restored(quiet.run("end"))
     assert restored.complete
     assert str(governor) in {each.partition("=")[0] for each in restored.rebooted}
     assert governor.read_text() == "interactive\n"
+    assert quiet.doze() == "true\n"
     assert quiet.setting("airplane_mode_on") == "0"
     assert quiet.setting("window_animation_scale") == "1.0"
 
