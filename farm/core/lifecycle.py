@@ -196,7 +196,7 @@ def decide(state: DeviceState, event: Event, now: float, around: Around = Around
 def _link_changed(state: DeviceState, event: Listed | Unlisted, now: float, around: Around) -> Decision:
     if isinstance(event, Unlisted) or event.link is not Link.USABLE:
         return link_down(state, event, now, around)
-    return link_up(state) if state.life in LINK_DOWN else (state, ())
+    return link_up(state, now) if state.life in LINK_DOWN else (state, ())
 
 
 def _operator_spoke(
@@ -234,7 +234,7 @@ def _operator_spoke(
 def _settled(state: DeviceState, now: float) -> DeviceState:
     """With a clean record, if it has been ready for long enough."""
     if state.life is Life.READY and now - state.ready_at >= STABLE_S:
-        return replace(state, failures=0, climb=state.climb.settled())
+        return replace(state, failures=0, climb=state.climb.settled(now))
     return state
 
 

@@ -190,11 +190,15 @@ class RungFailed(WorkFailed):
 
 @dataclass(frozen=True, slots=True)
 class Ailing:
-    """A probe found something that recovery should mend; the ladder decides. Not news while it is being mended."""
+    """A probe found something that recovery should mend; the ladder decides. Not news while it is being mended.
+
+    `used`: somebody had the phone since its last check, and may have caused it: that it comes again says nothing.
+    """
 
     ailment: Ailment
     reason: str
     hint: str = ""
+    used: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,9 +121,11 @@ def found(state: DeviceState, event: Ailing | Well, now: float, around: Around) 
             if kept is None or (kept.rule, kept.ailment) != (ReleaseRule.WELL, ailment):
                 return state, ()
             return released(state)
-        case Ailing(ailment=ailment, reason=reason, hint=hint):
+        case Ailing(ailment=ailment, reason=reason, hint=hint, used=used):
             if state.life is not Life.READY or around.holder:
                 return state, ()
+            if not used:
+                state = replace(state, climb=state.climb.notice(ailment, now))
             # What a probe takes for stuck may still die: it is killed, and that is verified, before anything harder.
             return mend(state, Ailment.SESSION if ailment is Ailment.STUCK else ailment, reason, hint, now, around)
 
@@ -225,7 +227,7 @@ def link_down(state: DeviceState, event: Listed | Unlisted, now: float, around: 
         return pause(rest(state, life, f"{reason}; {said}" if reason else said, hint), max(1.0, left_s))
     cut = replace(state, climb=state.climb.end(Outcome.CUT, "its link was lost", now))
     if life in LINK_DOWN and state.life not in LINK_DOWN:
-        cut = replace(cut, climb=cut.climb.settled(but=Ailment.WRONG))
+        cut = replace(cut, climb=cut.climb.settled(now, but=Ailment.WRONG))
     resting = rest(cut, life, reason, hint)
     if not mendable or not state.adopted or state.quarantine is not None:
         return resting, ()
@@ -233,11 +235,11 @@ def link_down(state: DeviceState, event: Listed | Unlisted, now: float, around: 
     return pause(resting, LINK_PAUSES_S[min(tried, len(LINK_PAUSES_S) - 1)])
 
 
-def link_up(state: DeviceState) -> Decision:
+def link_up(state: DeviceState, now: float) -> Decision:
     """Adb lists it as usable: from the beginning, unless it comes back from a rung of ours."""
     under_way = state.climb.under_way
     if under_way is None or under_way.rung not in RETURN_S:
-        state = replace(state, failures=0, climb=state.climb.settled(but=Ailment.WRONG))
+        state = replace(state, failures=0, climb=state.climb.settled(now, but=Ailment.WRONG))
     return work(replace(state, identified=False, trouble="", hint=""), Life.IDENTIFYING)
 
 

@@ -6,12 +6,16 @@ for an ailment that it can mend: nothing here can burn a reboot on a network out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
 DAY_S = 24 * 3600.0
+# What a probe found is over when it was not found for so long: probes come every 10 s, and a driver that faults once in
+# some minutes is not mended by a fresh server each time.
+FOUND_STABLE_S = 600.0
 ANY_NUMBER = 10**9  # in a row: what users do to a phone says nothing about the phone
 
 
@@ -33,7 +37,6 @@ class Radius(StrEnum):
     SESSION = "session"  # what runs in the phone's RPC sessions
     DEVICE = "device"  # everything on the phone, its holder's shell too
     HUB = "hub"  # possibly every phone on the same USB hub
-    HOST = "host"
 
 
 class Ailment(StrEnum):
@@ -236,6 +239,8 @@ class Climb:
     since_s: float | None = None  # monotonic second at which it began to climb; None: it does not
     tried: tuple[tuple[Rung, Ailment], ...] = ()  # in this climb
     spent: tuple[tuple[Rung, float], ...] = ()  # rungs with a budget and when they were taken, of the last day
+    wrong: tuple[float, ...] = ()  # when rungs were taken for wrong numbers, of the last day
+    found: tuple[tuple[Ailment, float], ...] = ()  # what probes found, and when it was last acted on
     under_way: Taken | None = None
     last: Ended | None = None
     skipped: tuple[str, ...] = ()  # why rungs that might have helped were not taken this time
@@ -255,15 +260,27 @@ class Climb:
         """How many of the last 24 hours' budget are gone."""
         return sum(spent is rung and at > now_s - DAY_S for spent, at in self.spent)
 
+    def was_wrong(self, now_s: float) -> bool:
+        """Whether its numbers were wrong in the last 24 hours, and right since."""
+        mending = any(ailment is Ailment.WRONG for _, ailment in self.tried)
+        return not mending and any(at > now_s - DAY_S for at in self.wrong)
+
+    def notice(self, ailment: Ailment, now_s: float) -> Climb:
+        """A probe found this, and it is acted on."""
+        others = tuple(each for each in self.found if each[0] is not ailment)
+        return replace(self, found=(*others, (ailment, now_s)))
+
     def begin(self, rung: Rung, ailment: Ailment, cause: str, now_s: float, *, free: bool = False) -> Climb:
         """Take a rung; `free`: it is not counted (a person ordered it)."""
         recent = tuple((spent, at) for spent, at in self.spent if at > now_s - DAY_S)
         counted = not free and STEPS[rung].per_day is not None
+        wrong = tuple(at for at in self.wrong if at > now_s - DAY_S)
         return replace(
             self,
             since_s=now_s if self.since_s is None else self.since_s,
             tried=(*self.tried, (rung, ailment)) if STEPS[rung].mends.get(ailment, 0) < ANY_NUMBER else self.tried,
             spent=(*recent, (rung, now_s)) if counted else recent,
+            wrong=(*wrong, now_s) if ailment is Ailment.WRONG else wrong,
             under_way=Taken(rung, ailment, cause, now_s),
         )
 
@@ -274,12 +291,16 @@ class Climb:
         ended = Ended(self.under_way, outcome, detail, max(0.0, now_s - self.under_way.began_s))
         return replace(self, under_way=None, last=ended)
 
-    def settled(self, *, but: Ailment | None = None) -> Climb:
+    def settled(self, now_s: float = math.inf, *, but: Ailment | None = None) -> Climb:
         """The phone was well for long enough, or a person took care: the next trouble begins at the lowest rung.
 
-        What was tried for the ailment `but` still counts. Budgets stay spent.
+        What was tried for the ailment `but`, or for one that a probe found in the `FOUND_STABLE_S` before `now_s`,
+        still counts. Budgets stay spent.
         """
-        return replace(self, since_s=None, tried=tuple(each for each in self.tried if each[1] is but), skipped=())
+        found = tuple(each for each in self.found if each[1] > now_s - FOUND_STABLE_S)
+        kept = {but, *(ailment for ailment, _ in found)}
+        tried = tuple(each for each in self.tried if each[1] in kept)
+        return replace(self, since_s=None, tried=tried, found=found, skipped=())
 
 
 def return_s(rung: Rung, around: Around) -> float:
@@ -317,6 +338,8 @@ def next_rung(climb: Climb, ailment: Ailment, now_s: float, around: Around, *, p
         around: the world around it.
         proven: whether its bundle ever worked on this phone. One that never did is suspected before the phone.
     """
+    if ailment is Ailment.WRONG and climb.was_wrong(now_s):  # now and then is worse than always: nobody notices
+        return Choice(Rung.QUARANTINE, ("for the second time in 24 h, with right ones in between",))
     skipped: list[str] = []
     for step in LADDER:
         most = step.mends.get(ailment, 0)

@@ -57,6 +57,7 @@ class Agent:
         self.battery_percent: int | None = None
         self.health: Health | None = None  # the latest probe
         self.health_at = 0.0  # when it was read, monotonic seconds
+        self.used_at = 0.0  # when a session was last opened on it while it was ready, monotonic seconds
         self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
         self.checked = ""  # what the latest golden check said
         self.place: UsbPlace | None = None  # where it is plugged in, or was last, if anybody knows
@@ -158,6 +159,8 @@ class Agent:
         server = self.server
         if server is None or self.state.life not in SERVED:
             raise ServerGoneError(f"{self.name} is {self.state.life}: {self.state.reason}")
+        if self.state.life is Life.READY:
+            self.used_at = self._means.monotonic()
         return await self._means.client.open_tcp(self.serial, server.port, timeout_s=timeout_s), server.secret
 
     async def farewell(self) -> None:

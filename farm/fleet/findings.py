@@ -25,6 +25,7 @@ class _Device:
     at_s: float = -1.0  # when `health` was read, monotonic
     follow: int = 0  # number of the server that ran then
     held: bool = False
+    used: bool = False  # a probe saw that somebody had it since its last check
     ready_at: float | None = None  # of the check since which GPU faults count
     dealt: Collection[str] | None = None
 
@@ -61,11 +62,12 @@ class Findings:
         known.account, known.health, known.at_s = done.account, now, agent.health_at
         known.follow, known.held = agent.state.follow, held
         agent.findings = tuple(done.account.held[kind] for kind in sorted(done.account.held))
+        used = known.used or agent.used_at > agent.state.ready_at
         for each in done.news:
             self._tell("device.finding", agent, each)
         for each in done.over:
             self._tell("device.finding_over", agent, each)
-        return (*self._well(agent, now, done.account), *_ailing(done.fresh))
+        return (*self._well(agent, now, done.account), *_ailing(done.fresh, used=used))
 
     def _situation(self, agent: Agent, now: Health, known: _Device, *, held: bool, in_hands: bool) -> Situation:
         ready, kept = agent.state.life is Life.READY, agent.state.quarantine
@@ -74,6 +76,8 @@ class Findings:
             # too many. What was in the log when farm first looked is none of its business.
             known.dealt = (known.health or now).gpu_faults
             known.ready_at = agent.state.ready_at
+            known.used = False
+        known.used |= held
         return Situation(
             ready=ready,
             held=held or known.held,
@@ -96,5 +100,5 @@ class Findings:
         )
 
 
-def _ailing(fresh: Iterable[Finding]) -> Iterable[m.Ailing]:
-    return (m.Ailing(each.ailment, each.what, each.hint) for each in fresh if each.ailment is not None)
+def _ailing(fresh: Iterable[Finding], *, used: bool) -> Iterable[m.Ailing]:
+    return (m.Ailing(each.ailment, each.what, each.hint, used) for each in fresh if each.ailment is not None)

@@ -86,6 +86,7 @@ class RecoveryLog:
         self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
         self._writing: set[asyncio.Task[None]] = set()
         self._spent: dict[str, list[tuple[Rung, float]]] = {}
+        self._wrong: dict[str, list[float]] = {}
         self._kept: dict[str, QuarantineRecord] = {}
         self._proven: Mapping[str, str] = {}
         if book is not None:
@@ -98,6 +99,8 @@ class RecoveryLog:
                 continue
             at_s = now_s - max(0.0, (now - row.began_at).total_seconds())
             self._spent.setdefault(row.serial, []).append((Rung(row.rung), at_s))
+            if row.ailment == Ailment.WRONG:
+                self._wrong.setdefault(row.serial, []).append(at_s)
         # Another daemon may have other bundles: who waits for some tries again.
         self._kept = {row.serial: row for row in book.quarantined() if row.rule != ReleaseRule.BUNDLES}
         self._proven = book.proven()
@@ -117,7 +120,7 @@ class RecoveryLog:
         kept = None
         if row is not None and state.adopted:
             kept = Quarantine(row.reason, row.hint, Ailment(row.ailment), ReleaseRule(row.rule), row.evidence)
-        climb = Climb(spent=tuple(self._spent.get(serial, ())))
+        climb = Climb(spent=tuple(self._spent.get(serial, ())), wrong=tuple(self._wrong.get(serial, ())))
         return replace(state, climb=climb, quarantine=kept, proven=self._proven.get(serial, ""))
 
     def quarantined_at(self, serial: str) -> datetime | None:

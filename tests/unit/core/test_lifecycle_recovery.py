@@ -7,7 +7,7 @@ import pytest
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.lifecycle import STABLE_S
-from farm.core.recovery import Ailment, Around, Outcome, ReleaseRule, Rung
+from farm.core.recovery import DAY_S, FOUND_STABLE_S, Ailment, Around, Outcome, ReleaseRule, Rung
 from tests.support.lifecycle_story import USABLE, Story
 
 OFFLINE = m.Listed(m.Link.OFFLINE, "its adb transport does not answer", "replug it", mendable=True)
@@ -124,6 +124,86 @@ def test_what_a_probe_finds_waits_for_the_holder(around: Around) -> None:
     told = story.tell(m.Ailing(Ailment.GPU, "kgsl: gpu fault"))
     assert told == (() if around.holder else (m.StartServer(story.number),))
     assert story.tell(m.Ailing(Ailment.GPU, "kgsl: gpu fault")) == ()
+
+
+def _gpu_fault(story: Story, *, used: bool = False) -> tuple[m.Instruction, ...]:
+    """Seen by a probe 30 s after the phone was ready."""
+    story.now += 30.0
+    return story.tell(m.Ailing(Ailment.GPU, "kgsl: gpu fault", used=used))
+
+
+def _checked(story: Story) -> None:
+    """From STARTING on."""
+    story.tell(m.ServerStarted(story.number))
+    story.tell(m.CheckPassed(story.number))
+    assert story.state.life is Life.READY
+
+
+def test_what_probes_find_again_and_again_climbs_the_ladder() -> None:
+    story = Story().until_ready()
+    assert _gpu_fault(story) == (m.StartServer(story.number),)
+    _checked(story)
+    story.now += STABLE_S
+    story.tell(m.ServerDied(story.state.follow, "signal 11"))  # another ailment in between
+    _checked(story)
+    assert _gpu_fault(story) == (m.Reboot(story.number),)
+    story.tell(m.Unlisted())
+    story.tell(USABLE)
+    back_to_ready(story)
+    assert _gpu_fault(story) == (m.StopServer(),)
+    assert story.state.life is Life.QUARANTINED
+
+
+def test_what_was_not_found_for_long_begins_at_the_foot() -> None:
+    story = Story().until_ready()
+    for _ in range(6):
+        assert _gpu_fault(story) == (m.StartServer(story.number),)
+        _checked(story)
+        story.now += FOUND_STABLE_S
+
+
+def test_faults_that_users_may_have_made_say_nothing_about_the_phone() -> None:
+    story = Story().until_ready()
+    for _ in range(6):
+        assert _gpu_fault(story, used=True) == (m.StartServer(story.number),)
+        _checked(story)
+
+
+def wrong(story: Story) -> tuple[m.Instruction, ...]:
+    story.tell(m.CheckDue())
+    return story.tell(m.CheckFailed(story.number, "relu gives wrong numbers", wrong=True))
+
+
+def test_numbers_that_are_wrong_now_and_then_are_a_persons_business() -> None:
+    story = Story().until_ready()
+    assert wrong(story) == (m.StartServer(story.number),)
+    _checked(story)
+    story.now += DAY_S / 2
+    assert wrong(story) == (m.StopServer(),)
+    kept = story.state.quarantine
+    assert kept is not None
+    assert kept.rule is ReleaseRule.PERSON
+    assert kept.reason == "relu gives wrong numbers (for the second time in 24 h, with right ones in between)"
+
+
+def test_wrong_numbers_of_two_days_are_answered_from_the_foot() -> None:
+    story = Story().until_ready()
+    for _ in range(3):
+        assert wrong(story) == (m.StartServer(story.number),)
+        _checked(story)
+        story.now += DAY_S
+
+
+def test_numbers_that_stay_wrong_are_answered_rung_by_rung() -> None:
+    story = Story().until_ready()
+    assert wrong(story) == (m.StartServer(story.number),)
+    story.tell(m.ServerStarted(story.number))
+    again = m.CheckFailed(story.number, "wrong", wrong=True)
+    assert story.tell(again) == (m.Provision(story.number, deep=True),)
+    story.tell(m.Provisioned(story.number, "b" * 64))
+    story.tell(m.ServerStarted(story.number))
+    story.tell(m.CheckFailed(story.number, "wrong", wrong=True))
+    assert story.state.life is Life.QUARANTINED
 
 
 def test_what_looks_stuck_is_killed_before_anything_harder() -> None:

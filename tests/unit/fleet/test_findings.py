@@ -33,7 +33,7 @@ class Bench:
         self.findings = Findings(config or HealthConfig(), self.events)
         # Not a SimpleNamespace: findings are remembered by agent, weakly.
         self.agent: Any = type("Agent", (), {})()
-        self.agent.name, self.agent.health_at, self.agent.findings = "pixel", 0.0, ()
+        self.agent.name, self.agent.health_at, self.agent.used_at, self.agent.findings = "pixel", 0.0, 0.0, ()
         self.agent.identity = SimpleNamespace(model="SM-A556B")
         self.agent.state = DeviceState(life=Life.READY, follow=4, ready_at=1.0)
 
@@ -68,6 +68,23 @@ def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench: Be
         assert bench.probe(WELL) == ()
     assert bench.told == [("device.finding", "data-full"), ("device.finding_over", "data-full")]
     assert bench.agent.findings == ()
+
+
+@pytest.mark.parametrize("how", ["idle", "held", "a session between two probes"])
+def test_a_fault_of_a_phone_that_somebody_used_since_its_check_may_be_theirs(bench: Bench, how: str) -> None:
+    bench.probe(WELL)
+    bench.probe(WELL, held=how == "held")
+    bench.probe(WELL)
+    if how.startswith("a session"):
+        bench.agent.used_at = bench.agent.health_at + 1.0
+    (ailing,) = bench.probe(replace(WELL, gpu_faults=(FAULT,)))
+    assert isinstance(ailing, m.Ailing)
+    assert ailing.used is (how != "idle")
+    bench.agent.state = replace(bench.agent.state, ready_at=bench.agent.health_at + 1.0)  # checked
+    bench.probe(replace(WELL, gpu_faults=(FAULT,)))
+    (again,) = bench.probe(replace(WELL, gpu_faults=(FAULT, FAULT.replace("1.0", "2.0"))))
+    assert isinstance(again, m.Ailing)
+    assert not again.used
 
 
 def test_the_same_probe_looked_at_again_says_nothing(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -82,6 +83,25 @@ async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Cal
     assert budgets_left(remembered.climb, 0.0, Around())[Rung.REBOOT] == 2
     assert [each.outcome for each in second.log.taken("S1")] == ["failed", Outcome.CUT]
     assert budgets_left(second.log.remembered("S2", DeviceState()).climb, 0.0, Around())[Rung.REBOOT] == 3
+
+
+async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk]) -> None:
+    first = desk()
+
+    def wrong(of: Desk) -> None:
+        of.tell(m.CheckDue())
+        of.tell(m.CheckFailed(of.life.state.generation, "wrong numbers", wrong=True))
+
+    wrong(first)
+    assert first.life.state.life is Life.STARTING
+    await first.log.close()
+    second = desk()
+    second.at = START + timedelta(hours=23)
+    second.log = RecoveryLog(second.events, second.store.recoveries, clock=second.clock, monotonic=second.now_s)
+    second.life = Lifecycle(second.log.remembered("S1", replace(READY, ready_at=second.now_s())))
+    wrong(second)
+    assert second.life.state.life is Life.QUARANTINED
+    await second.log.close()
 
 
 async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Callable[[], Desk]) -> None:
