@@ -39,6 +39,9 @@ class RecoveryBook(Protocol):
     def quarantined(self) -> tuple[QuarantineRecord, ...]:
         """Every phone in quarantine."""
 
+    def open_quarantines(self) -> tuple[RecoveryRecord, ...]:
+        """Their rows that have not ended."""
+
     def proven(self) -> dict[str, str]:
         """Serial -> the bundle that last passed its check there."""
 
@@ -88,6 +91,8 @@ class RecoveryLog:
         self._spent: dict[str, list[tuple[Rung, float]]] = {}
         self._wrong: dict[str, list[float]] = {}
         self._kept: dict[str, QuarantineRecord] = {}
+        self._let_go: list[str] = []  # serials whose quarantine ended with the daemon before
+        self._over: list[tuple[str, float]] = []  # rows of quarantines that nobody is in any more, how long they took
         self._proven: Mapping[str, str] = {}
         if book is not None:
             self._load(book, monotonic())
@@ -102,13 +107,26 @@ class RecoveryLog:
             if row.ailment == Ailment.WRONG:
                 self._wrong.setdefault(row.serial, []).append(at_s)
         # Another daemon may have other bundles: who waits for some tries again.
-        self._kept = {row.serial: row for row in book.quarantined() if row.rule != ReleaseRule.BUNDLES}
+        quarantined = book.quarantined()
+        self._kept = {row.serial: row for row in quarantined if row.rule != ReleaseRule.BUNDLES}
+        self._let_go = [row.serial for row in quarantined if row.serial not in self._kept]
+        for row in book.open_quarantines():
+            kept = self._kept.get(row.serial)
+            if kept is not None and kept.at == row.began_at:
+                self._open[row.serial, True] = (row.id, row.began_at)
+            else:
+                self._over.append((row.id, max(0.0, (now - row.began_at).total_seconds())))
         self._proven = book.proven()
 
     def begin(self) -> None:
         """The daemon serves: rungs that were under way when the one before ended are over."""
-        if self._book is not None:
-            self._write(self._book.interrupted(Outcome.CUT, "the daemon ended"), "the daemon")
+        if self._book is None:
+            return
+        self._write(self._book.interrupted(Outcome.CUT, "the daemon ended"), "the daemon")
+        for serial in self._let_go:
+            self._write(self._book.let_go(serial), serial)
+        for row, took_s in self._over:
+            self._write(self._book.end(row, took_s, Outcome.CUT, "the daemon ended"), "the daemon")
 
     async def close(self) -> None:
         """Wait until everything is kept."""
@@ -192,8 +210,6 @@ class RecoveryLog:
             took_s = max(0.0, (self._clock() - former.at).total_seconds())
             over = Taken(Rung.QUARANTINE, Ailment(former.ailment), former.reason, 0.0)
             outcome, detail = (Outcome.MENDED, "released") if kept is None else (Outcome.CUT, "another reason")
-            row = f"{serial} {former.at.timestamp():.6f} {Rung.QUARANTINE}"  # also of the daemon before
-            self._open[serial, True] = (row, former.at)
             self._ended(serial, name, Ended(over, outcome, detail, took_s), quarantine=True)
         if kept is not None:
             self._began(serial, name, Taken(Rung.QUARANTINE, kept.ailment, kept.reason, 0.0), quarantine=True)

@@ -49,6 +49,13 @@ class RecoveryTable:
         )
         await self._database.write(lambda connection: connection.execute(over) and None)
 
+    def open_quarantines(self) -> tuple[RecoveryRecord, ...]:
+        """Rungs `quarantine` that have not ended, oldest first."""
+        wanted = select(recovery).where(recovery.c.outcome.is_(None), recovery.c.rung == "quarantine")
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted.order_by(recovery.c.began_at, recovery.c.id)).mappings()
+            return tuple(RecoveryRecord(**row) for row in rows)
+
     def quarantined(self) -> tuple[QuarantineRecord, ...]:
         """Every phone that is kept away from users."""
         with self._database.reading() as connection:

@@ -127,7 +127,31 @@ async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable
     first.tell(m.ProvisionFailed(2, "no bundle for arm64-v8a", "farm bundle add", person=True))
     await first.log.close()
     assert first.life.state.life is Life.QUARANTINED
-    assert desk().log.remembered("S1", DeviceState(adopted=True)).quarantine is None
+    second = desk()
+    assert second.log.remembered("S1", DeviceState(adopted=True)).quarantine is None
+    assert first.store.recoveries.quarantined() != ()
+    second.log.begin()
+    await second.log.close()
+    assert first.store.recoveries.quarantined() == ()
+    assert [each.outcome for each in second.log.taken("S1")] == [Outcome.CUT]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(
+    desk: Callable[[], Desk], restarted: bool
+) -> None:
+    first = desk()
+    first.tell(m.Distrusted("screen cracked"))
+    first.log.moved("S1", "10.0.0.7:5555")
+    await first.log.close()
+    second = desk() if restarted else first
+    kept = first.life.state
+    second.log.begin()
+    second.log.climbed("10.0.0.7:5555", "pixel", kept, replace(kept, quarantine=None))
+    await second.log.close()
+    (row,) = second.log.taken("10.0.0.7:5555")
+    assert (row.rung, row.outcome, row.detail) == ("quarantine", "mended", "released")
+    assert second.store.recoveries.open_quarantines() == ()
 
 
 async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(desk: Callable[[], Desk]) -> None:
