@@ -183,7 +183,21 @@ def put_elsewhere(scene: Scene) -> None:
 def other_serial(scene: Scene) -> None:
     """It is known by its name under its new serial."""
     before, scene.serial = scene.serial, scene.lab.phone(scene.phone).serial
-    assert scene.row()["serial"] == scene.serial != before
+    serial = scene.row()["serial"]
+    assert serial == scene.serial != before, f"{serial}, not {scene.serial}; it was {before}"
+
+
+def swapped(scene: Scene) -> None:
+    """It and its neighbour are pulled out; each will be listed as the other was."""
+    for phone in (scene.phone, scene.neighbour):
+        scene.lab.unplug(phone)
+    scene.lab.swap(scene.phone, scene.neighbour)
+
+
+def plug_both(scene: Scene) -> None:
+    """Both cables are in again."""
+    for phone in (scene.phone, scene.neighbour):
+        scene.lab.plug(phone)
 
 
 def is_on(scene: Scene) -> None:

@@ -173,6 +173,11 @@ FAULTS: tuple[Fault, ...] = (
         goal_s=5.0,
     ),
     Fault(
+        "two phones of a hub come back under each other's serials", (do.swapped,), ("device.gone",), _LIST,
+        stage=Stage.HUB, meanwhile="gone", undo=(do.plug_both,), undone_by="replug", then=("device.ready",),
+        check=(do.other_serial,), goal_s=5.0, tidy=(do.plug_both,),
+    ),
+    Fault(
         "offline: the handshake is never finished", (lab("offline", mode="offline"),), ("device.offline",), _LIST,
         undo=(lab("plug"),), undone_by="replug", then=("device.ready",), goal_s=5.0,
     ),
@@ -196,7 +201,7 @@ FAULTS: tuple[Fault, ...] = (
         undo=(do.accepted,), undone_by="a person accepts the key", then=("device.ready",), goal_s=5.0,
     ),
     Fault(
-        "slow link (10 MB/s, 5 ms)", (lab("slow", bytes_per_s=1e7, latency_s=0.005), lab("server_crash")),
+        "slow link (1 MB/s, 50 ms)", (lab("slow", bytes_per_s=1e6, latency_s=0.05), lab("server_crash")),
         ("device.starting", "device.ready"), _FOLLOWER, rungs=("restart-server",), tidy=(lab("fast"),),
     ),
     Fault(
@@ -285,6 +290,11 @@ FAULTS: tuple[Fault, ...] = (
         undo=(lab("wear", cycles=10, full_share=1.0, health="good"), farm("device", "release", "{}")),
         undone_by="a new battery, and a person releases it", then=("device.ready",), rungs=("quarantine",),
         tidy=(lab("wear", cycles=10, full_share=1.0, health="good"),),
+    ),
+    Fault(
+        "battery is at 5 %, and the phone does not charge",
+        (lab("battery", level=5, charging=False), do.probed("battery_percent", lambda now: now == 5)),
+        (), _NOBODY, meanwhile=READY, undo=(lab("battery", level=100, charging=True),), undone_by="it charges",
     ),
     Fault(
         "clocks are stuck at half", (lab("clock_stuck", share=0.5),), ("device.finding ~ clock-held",), _PROBE,

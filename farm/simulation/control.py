@@ -97,6 +97,10 @@ class LabClient:
         """Take a phone away for good; its folder stays."""
         self._call("remove", phone=phone)
 
+    def swap(self, phone: str, other: str) -> None:
+        """Two unplugged phones swap their serials: once plugged in, adb lists each as the other was."""
+        self._call("swap", phone=phone, other=other)
+
     def wait(self, phone: str, condition: str, *, timeout_s: float = 10.0) -> None:
         """Wait until a phone is `online`, `not_online`, `off`, `on`, `unplugged` or `key_shown` (lab.CONDITIONS)."""
         self._call("wait", phone=phone, condition=condition, timeout_s=timeout_s, answer_within_s=timeout_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ class Door:
     """A port that stays the phone's, open or not, and the one below it (the serial number's)."""
 
     def __init__(self, on_connection: Callable[[socket.socket], None]) -> None:
-        self._on_connection = on_connection
+        self.on_connection = on_connection
         self._held = _hold_port_pair()
         self._listener: socket.socket | None = None
         self.port = int(self._held[0].getsockname()[1])
@@ -46,7 +46,21 @@ class Door:
         except OSError:
             return  # the server changed its mind
         with connection:
-            self._on_connection(connection)
+            self.on_connection(connection)
+
+
+class HasDoor(Protocol):
+    """A phone with a door."""
+
+    door: Door
+    port: int
+
+
+def trade_doors(one: HasDoor, other: HasDoor) -> None:
+    """Each gets the other's port, and so its serial number. Both doors must be closed."""
+    one.door.on_connection, other.door.on_connection = other.door.on_connection, one.door.on_connection
+    one.door, other.door = other.door, one.door
+    one.port, other.port = other.port, one.port
 
 
 def _hold_port_pair() -> tuple[socket.socket, socket.socket]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from farm.adb.client import AdbClient
 from farm.core.errors import ExitCode, FarmError, HostError, UserError
 from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE, READY_LINE
+from farm.simulation.door import trade_doors
 from farm.simulation.faults import FAULTS
 from farm.simulation.host_programs import write_host_programs
 from farm.simulation.inotify import Watcher
@@ -157,6 +158,12 @@ class Lab:
                 self.hubs.remove(phone)
                 await phone.close()
             return None
+        if action == "swap":
+            (one, _), (other, _) = (*self._select(message.get("phone")), *self._select(message.get("other")))
+            if one.plugged or other.plugged:
+                raise UserError("phones swap their serials while they are unplugged", hint="fault unplug, for both")
+            trade_doors(one, other)
+            return None
         if action == "hub":
             await self.hubs.set_plugged(str(message.get("hub")), plugged=message.get("plugged") is True)
             return None
@@ -174,7 +181,8 @@ class Lab:
             self.done.set()
             return None
         raise UserError(
-            f"the lab cannot {action!r}", hint="use status, fault, wait, services, add, remove, hub, faults or quit"
+            f"the lab cannot {action!r}",
+            hint="use status, fault, wait, services, add, remove, swap, hub, faults or quit",
         )
 
     async def _run_host_program(self, name: str, arguments: list[str]) -> Said:

@@ -59,8 +59,8 @@ class LabPhone:
         self.replug_after_s: float | None = None  # after a cut; None: somebody has to plug it in
         self._adb = adb
         self._profile = load_profile(spec.profile)
-        self._door = Door(self._on_connection)
-        self.port = self._door.port
+        self.door = Door(self._on_connection)
+        self.port = self.door.port
         self._booted: Booted | None = None
         self._links = 0
         self._changed = asyncio.Event()
@@ -104,7 +104,7 @@ class LabPhone:
         self.userland.close()
         if self._booted is not None:
             self._booted.close()
-        self._door.close()
+        self.door.close()
 
     @property
     def title(self) -> str:
@@ -390,7 +390,7 @@ class LabPhone:
 
     def notify(self) -> None:
         """Something changed: open or close the door, and let `until` look again."""
-        self._door.set_open(wanted=self._wants_link)
+        self.door.set_open(wanted=self._wants_link)
         self.on_change()
         self._changed.set()
         self._changed = asyncio.Event()

@@ -80,7 +80,8 @@ class Link:
         """Slow the link down, or (None) let everything that was held back through at once."""
         if self.closed:
             return
-        held = [line for line in (self._inbound, self._outbound) if line is not None]
+        # What goes out first: what comes in may be answered past the line.
+        held = [line for line in (self._outbound, self._inbound) if line is not None]
         self._inbound = self._outbound = None
         for line in held:
             line.release()
@@ -184,10 +185,15 @@ class Link:
         if self.closed or self.deaf:
             return
         self._in_turn = True
+        rest = memoryview(data)
         try:
-            for event in self._connection.receive(data):
-                if not self.closed:
-                    self._on_event(event)
+            while rest and not (self.closed or self.deaf):
+                target = self._connection.writable()
+                count = min(len(target), len(rest))
+                target[:count] = rest[:count]
+                rest = rest[count:]
+                self._connection.wrote(count)
+                self._handle_events()  # each before the next is read: a stream's end must not be known too early
         except ProtocolError as error:
             self._lose(error.message)
         finally:

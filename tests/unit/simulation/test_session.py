@@ -250,6 +250,15 @@ async def test_ending_the_pace_lets_everything_through(rig, tmp_path):
     await until(lambda: (tmp_path / "x").exists())
 
 
+async def test_what_ends_in_the_portion_it_began_in_takes_nothing_else_along(rig):
+    rig.session.link.set_pace(Pace(bytes_per_s=1_000_000, latency_s=0.01))
+    opened, ended = Packet(Command.OPEN, 8, 0, b"sync:\0"), Packet(Command.CLSE, 8, 2)
+    await rig.host.send(opened, ended, Packet(Command.OPEN, 9, 0, b"sync:\0"))
+    while (packet := await rig.host.packet()).arg1 != 9:
+        assert packet.arg1 == 8
+    assert packet.command is Command.OKAY
+
+
 async def test_a_deaf_phone_answers_nothing_but_notices_the_end(rig):
     rig.session.link.deaf = True
     await rig.host.send(Packet(Command.OPEN, 8, 0, b"sync:\0"))
