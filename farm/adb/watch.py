@@ -19,12 +19,12 @@ from farm.adb.program import socket_holder
 from farm.adb.server import AdbServer
 from farm.adb.watch_policy import (
     REPLACEMENTS_WITHIN_S,
-    Care,
     Evidence,
     Load,
     NetworkAction,
     NetworkPhone,
     Outage,
+    Remedy,
     WatchPolicy,
     judge,
     network_address,
@@ -228,10 +228,10 @@ class DeviceWatcher:
             leases=self.load().leases,
             replaced=len(self._replaced_at),
         )
-        care, why = judge(evidence, self._policy)
-        if care is Care.REPLACE:
+        remedy, why = judge(evidence, self._policy)
+        if remedy is Remedy.REPLACE:
             await self._replace_wedged(why)
-        elif care is Care.TELL and not self._hangs_told:
+        elif remedy is Remedy.TELL and not self._hangs_told:
             self._hangs_told = True
             self._tell("adb.hangs", self._client.address.spec, f"The adb server on {self._client.address.spec}: {why}.")
         elif not why and not lists_lost and self._hangs_told:

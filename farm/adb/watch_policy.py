@@ -69,7 +69,7 @@ class Evidence:
     replaced: int  # how often it was replaced within the last hour
 
 
-class Care(StrEnum):
+class Remedy(StrEnum):
     """What to do about the adb server."""
 
     WAIT = "wait"
@@ -77,7 +77,7 @@ class Care(StrEnum):
     REPLACE = "replace"
 
 
-def judge(seen: Evidence, policy: WatchPolicy) -> tuple[Care, str]:
+def judge(seen: Evidence, policy: WatchPolicy) -> tuple[Remedy, str]:
     """Whether the server is dead enough to be replaced; the text says why, "" when all is well.
 
     A list alone proves nothing: transports may be dead behind it, and a slow list may come from a server that still
@@ -87,7 +87,7 @@ def judge(seen: Evidence, policy: WatchPolicy) -> tuple[Care, str]:
         if seen.heard_ago_s < policy.life_s:
             late = seen.lists_lost > policy.probes_lost
             said = "it is slow: it lists no phones in time, yet phones answer through it"
-            return (Care.TELL, said) if late else (Care.WAIT, "")
+            return (Remedy.TELL, said) if late else (Remedy.WAIT, "")
         wedged, said = seen.lists_lost >= policy.probes_lost, "it hangs: it takes connections but answers nothing"
     else:
         alive = seen.trips_lost == 0 or seen.usable < 2 or seen.heard_ago_s < policy.life_s
@@ -96,16 +96,16 @@ def judge(seen: Evidence, policy: WatchPolicy) -> tuple[Care, str]:
             (f"it lists {seen.usable} phones and not one of them answers a command"),
         )
     if not wedged:
-        return Care.WAIT, ""
+        return Remedy.WAIT, ""
     if seen.replaced >= policy.replacements:
-        return Care.TELL, f"{said}; it was replaced {seen.replaced} times within an hour, which did not help"
+        return Remedy.TELL, f"{said}; it was replaced {seen.replaced} times within an hour, which did not help"
     if seen.leases and seen.dead_s < policy.hurt_after_s:
         left_s = policy.hurt_after_s - seen.dead_s
-        return Care.TELL, (
+        return Remedy.TELL, (
             f"{said}; {seen.leases} leased phones would lose their sessions, so it is replaced"
             f" only if nothing works for {left_s:.0f} s more"
         )
-    return Care.REPLACE, said
+    return Remedy.REPLACE, said
 
 
 @dataclass(frozen=True, slots=True)

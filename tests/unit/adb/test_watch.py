@@ -13,12 +13,12 @@ from farm.adb.devices import DeviceState
 from farm.adb.errors import AdbVersionClash
 from farm.adb.watch_policy import (
     BackOff,
-    Care,
     Evidence,
     Load,
     NetworkAction,
     NetworkPhone,
     Outage,
+    Remedy,
     WatchPolicy,
     judge,
     network_address,
@@ -189,26 +189,26 @@ WELL = Evidence(lists_lost=0, usable=3, trips_lost=0, heard_ago_s=99.0, dead_s=0
 
 
 @pytest.mark.parametrize(
-    ("change", "care", "words"),
+    ("change", "remedy", "words"),
     [
-        ({}, Care.WAIT, ""),
-        ({"lists_lost": 1}, Care.WAIT, ""),  # one may drown
-        ({"lists_lost": 2}, Care.REPLACE, "answers nothing"),
-        ({"lists_lost": 9, "heard_ago_s": 3.0}, Care.TELL, "it is slow"),  # sessions run through it
-        ({"lists_lost": 2, "heard_ago_s": 3.0}, Care.WAIT, ""),
-        ({"lists_lost": 2, "leases": 2, "dead_s": 8.0}, Care.TELL, "2 leased phones .* for 22 s more"),
-        ({"lists_lost": 9, "leases": 2, "dead_s": 30.0}, Care.REPLACE, "answers nothing"),  # they are dead anyway
-        ({"lists_lost": 2, "replaced": 6}, Care.TELL, "replaced 6 times within an hour"),
-        ({"trips_lost": 2}, Care.WAIT, ""),
-        ({"trips_lost": 3}, Care.REPLACE, "3 phones and not one"),
-        ({"trips_lost": 3, "usable": 1}, Care.WAIT, ""),  # one silent phone is that phone's matter
-        ({"trips_lost": 3, "heard_ago_s": 1.0}, Care.WAIT, ""),
-        ({"trips_lost": 9, "leases": 1, "dead_s": 29.0}, Care.TELL, "for 1 s more"),
+        ({}, Remedy.WAIT, ""),
+        ({"lists_lost": 1}, Remedy.WAIT, ""),  # one may drown
+        ({"lists_lost": 2}, Remedy.REPLACE, "answers nothing"),
+        ({"lists_lost": 9, "heard_ago_s": 3.0}, Remedy.TELL, "it is slow"),  # sessions run through it
+        ({"lists_lost": 2, "heard_ago_s": 3.0}, Remedy.WAIT, ""),
+        ({"lists_lost": 2, "leases": 2, "dead_s": 8.0}, Remedy.TELL, "2 leased phones .* for 22 s more"),
+        ({"lists_lost": 9, "leases": 2, "dead_s": 30.0}, Remedy.REPLACE, "answers nothing"),  # they are dead anyway
+        ({"lists_lost": 2, "replaced": 6}, Remedy.TELL, "replaced 6 times within an hour"),
+        ({"trips_lost": 2}, Remedy.WAIT, ""),
+        ({"trips_lost": 3}, Remedy.REPLACE, "3 phones and not one"),
+        ({"trips_lost": 3, "usable": 1}, Remedy.WAIT, ""),  # one silent phone is that phone's matter
+        ({"trips_lost": 3, "heard_ago_s": 1.0}, Remedy.WAIT, ""),
+        ({"trips_lost": 9, "leases": 1, "dead_s": 29.0}, Remedy.TELL, "for 1 s more"),
     ],
 )
-def test_when_the_server_is_dead_enough(change: dict[str, float], care: Care, words: str) -> None:
+def test_when_the_server_is_dead_enough(change: dict[str, float], remedy: Remedy, words: str) -> None:
     told, why = judge(replace(WELL, **change), WatchPolicy())  # type: ignore[arg-type]
-    assert told is care
+    assert told is remedy
     assert re.search(words, why) if words else not why
 
 
@@ -221,12 +221,12 @@ def test_when_the_server_is_dead_enough(change: dict[str, float], care: Care, wo
 )  # fmt: skip
 def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen: Evidence) -> None:
     policy = WatchPolicy()
-    care, why = judge(seen, policy)
-    if care is Care.REPLACE:
+    remedy, why = judge(seen, policy)
+    if remedy is Remedy.REPLACE:
         assert seen.heard_ago_s >= policy.life_s
         assert not seen.leases or seen.dead_s >= policy.hurt_after_s
         assert seen.replaced < policy.replacements
-    assert bool(why) == (care is not Care.WAIT)
+    assert bool(why) == (remedy is not Remedy.WAIT)
 
 
 @given(failures=st.integers(1, 10_000))
