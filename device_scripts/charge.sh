@@ -3,16 +3,18 @@
 #
 #   charge.sh hold SECONDS   stops charging; charging goes on by itself after SECONDS unless it is held again before
 #   charge.sh allow          charging goes on; nothing to do where nothing was held
+#   charge.sh state          prints `held NODE` or `nothing`
 #
 # Prints one line: `held NODE`, `allowed NODE`, `nothing`, `no-root`, `no-switch` or, with exit code 1, `failed NODE`. A reboot
 # gives every node its own value again. Kernels have different switches; each line of the table is NODE, the value that
 # charges, the value that does not. Those that go on feeding the phone from the cable stand first: with `input_suspend` it
 # drains its battery, which is why nothing is held without a time.
-# shellcheck disable=SC1091
+# shellcheck disable=SC1091,SC2154  # sourced, and what it sets
 . "${0%/*}/processes.sh"
 
 HELD=${0%/bin/*}/charge    # boot, node, the value that charges, and a token of the timer
 SYS=${FARM_SYS:-/sys}
+RETRY_S=${FARM_RETRY_S:-60}
 
 table() {
     supply=$SYS/class/power_supply
@@ -27,19 +29,6 @@ $SYS/devices/platform/soc/soc:google,charger/charge_disable 0 1
 $supply/battery/batt_slate_mode 0 1
 $supply/battery/input_suspend 0 1
 $SYS/class/qcom-battery/input_suspend 0 1"
-}
-
-ask() {
-    if command -v timeout >/dev/null; then timeout 4 "$@"; else "$@"; fi 2>/dev/null </dev/null
-}
-
-find_root() {
-    root=''
-    if [ "$(id -u)" = 0 ]; then
-        root=self
-    elif command -v su >/dev/null && [ "$(ask su -c 'id -u')" = 0 ]; then
-        root=su
-    fi
 }
 
 get() {
@@ -69,6 +58,7 @@ allow() {
         echo nothing
         return
     }
+    find_root
     if [ "$boot" != "$(boot_id)" ] || set_to "$node" "$charging"; then
         rm -f "$HELD"
         echo "allowed $node"
@@ -78,7 +68,27 @@ allow() {
     fi
 }
 
+state() {
+    if read_held && [ "$boot" = "$(boot_id)" ]; then echo "held $node"; else echo nothing; fi
+}
+
+# expire SECONDS TOKEN NODE CHARGING: what it must know it is told, for our folder may be gone by then. Until it worked: nobody
+# else makes the phone charge. Another token is a later hold, with a timer of its own.
+expire() {
+    sleep "$1"
+    wanted=$2
+    while ! read_held || [ "$token" = "$wanted" ]; do
+        find_root
+        if set_to "$3" "$4"; then
+            rm -f "$HELD"
+            return
+        fi
+        sleep "$RETRY_S"
+    done
+}
+
 hold() {
+    find_root
     [ -n "$root" ] || {
         echo no-root
         return
@@ -92,31 +102,31 @@ hold() {
             echo "$(boot_id) $node $charging $token" >"$HELD"
             if set_to "$node" "$held"; then
                 echo "held $node"
+                start_timer "$1" "$token" "$node" "$charging"
                 exit 0
             fi
             put "$node" "$charging"
             rm -f "$HELD"
         done
         exit 1
-    ) || {
-        echo no-switch
-        return
-    }
+    ) || echo no-switch
+}
+
+start_timer() {
     if command -v setsid >/dev/null; then
-        setsid sh "$0" expire "$1" "$token" </dev/null >/dev/null 2>&1 &
+        setsid sh "$0" expire "$@" </dev/null >/dev/null 2>&1 &
     else
-        (trap '' HUP && exec sh "$0" expire "$1" "$token") </dev/null >/dev/null 2>&1 &
+        (trap '' HUP && exec sh "$0" expire "$@") </dev/null >/dev/null 2>&1 &
     fi
 }
 
-find_root
 case $1 in
 hold) hold "$2" ;;
 allow) allow ;;
+state) state ;;
 expire)
-    sleep "$2"
-    wanted=$3
-    if read_held && [ "$token" = "$wanted" ]; then allow; fi
+    shift
+    expire "$@"
     ;;
 *) exit 2 ;;
 esac

@@ -8,6 +8,23 @@ nap() {
     sleep 0.05 2>/dev/null || sleep 1
 }
 
+# ask COMMAND...: bounded where the phone has `timeout`; system_server may be stuck while the shell is not. What it says
+# counts, never its status: toybox 0.8.9's `timeout` ends with 127 after half of all quick commands.
+ask() {
+    if command -v timeout >/dev/null; then timeout 4 "$@"; else "$@"; fi 2>/dev/null </dev/null
+}
+
+# find_root: sets root to how one writes as root here, `self`, `su`, or '' where one cannot.
+find_root() {
+    root=''
+    if [ "$(id -u)" = 0 ]; then
+        root=self
+    elif command -v su >/dev/null && [ "$(ask su -c 'id -u')" = 0 ]; then
+        # shellcheck disable=SC2034  # read by charge.sh and quiesce.sh
+        root=su
+    fi
+}
+
 # This boot's name. Some builds hide boot_id from the shell: the boot time does as well. A virtual phone that shares the
 # lab host's kernel says itself where its own is.
 boot_id() {

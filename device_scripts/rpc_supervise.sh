@@ -293,7 +293,11 @@ stop() {
 }
 
 clean() {
-    # The ledger goes with the folder: what it says of the phone's settings must be done before.
+    # What is noted of the charger and of the phone's settings goes with the folder: it must be done before.
+    if ! said=$(sh "$ROOT/bin/charge.sh" allow 2>&1) && [ -e "$ROOT/charge" ]; then
+        echo "failed its charging is still held back:" "$said"
+        exit 1
+    fi
     if ! said=$(sh "$ROOT/bin/quiesce.sh" end 2>&1) && [ -e "$ROOT/quiesce/ledger" ]; then
         echo "failed the phone's settings are not as they were:" "$said"
         exit 1

@@ -74,6 +74,23 @@ def with_reading(day: BatteryDay, now: Battery) -> BatteryDay:
     )
 
 
+def joined(kept: Sequence[BatteryDay], since: Sequence[BatteryDay]) -> list[BatteryDay]:
+    """Days that were kept and days since, each oldest first; a day that is in both has the figures of both."""
+    days = {day.day: day for day in kept}
+    for day in since:
+        rest = Battery(
+            percent=day.percent_max,
+            celsius=day.celsius_max,
+            health=day.health,
+            cycles=day.cycles,
+            full_uah=day.full_uah,
+            design_uah=day.design_uah,
+        )
+        both = with_reading(days.get(day.day, BatteryDay(day.day)), Battery(percent=day.percent_min))
+        days[day.day] = with_reading(both, rest)
+    return [days[name] for name in sorted(days)]
+
+
 def charges(now: Battery, config: BatteryConfig, held_back: bool) -> bool | None:
     """Whether it should be charged now; None: as it is.
 

@@ -12,7 +12,17 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from farm.adb.client import AdbClient
-from farm.core.battery_care import BatteryConfig, BatteryDay, Window, battery_findings, charges, swelling, with_reading
+from farm.core.battery_care import (
+    KEPT_DAYS,
+    BatteryConfig,
+    BatteryDay,
+    Window,
+    battery_findings,
+    charges,
+    joined,
+    swelling,
+    with_reading,
+)
 from farm.core.device import Life
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
@@ -73,9 +83,12 @@ class BatteryLook:
 @dataclass(slots=True)
 class _Device:
     days: list[BatteryDay] = field(default_factory=list)
+    loaded: bool = False  # the book was read; before, `days` are only what probes told
+    ended: list[BatteryDay] = field(default_factory=list)  # days that are over and not yet saved
     saved: BatteryDay | None = None
     saved_at_s: float = float("-inf")
     node: str = ""  # of the charger's switch while charging is held back
+    boot: str | None = None  # in which boot the phone was asked whether it is held; None: it was not
     asked_at_s: float = float("-inf")  # when it was last asked to hold its charging back
     refused: str = ""  # why the phone does not let us
 
@@ -108,21 +121,17 @@ class BatteryCare:
 
     def findings(self, agent: Agent, now: Health) -> Iterable[Finding]:
         """Take one more probe of a phone; what its days tell."""
-        known = self._devices.get(agent)
-        if known is None:
-            known = self._devices[agent] = _Device(list(self._book.days(agent.serial)))
-        today = self._wall().date().isoformat()
-        if not known.days or known.days[-1].day != today:
-            known.days.append(BatteryDay(today))
-        known.days[-1] = with_reading(known.days[-1], now.battery)
+        known = self._devices.setdefault(agent, _Device())
+        self._note(known, now.battery)
         return battery_findings(now.battery, known.days, self._health.worn_percent, self._health.worn_cycles)
 
     def look(self, agent: Agent) -> BatteryLook:
         """What is known of a phone's battery, for people."""
-        known = self._devices.get(agent) or _Device(list(self._book.days(agent.serial)))
+        known = self._devices.get(agent) or _Device()
         battery = agent.health.battery if agent.health else None
-        signs = swelling(battery, known.days) if battery else ()
-        days = tuple(known.days[-SHOWN_DAYS:])
+        all_days = known.days if known.loaded else joined(self._book.days(agent.serial), known.days)
+        signs = swelling(battery, all_days) if battery else ()
+        days = tuple(all_days[-SHOWN_DAYS:])
         return BatteryLook(battery, days, self._config.window, known.node, known.refused, signs)
 
     async def moved(self, serial: str, to: str) -> None:
@@ -130,16 +139,16 @@ class BatteryCare:
         await self._book.moved(serial, to)
 
     async def run(self, agents: Callable[[], Iterable[Agent]]) -> None:
-        """Until cancelled; then charging goes on everywhere."""
+        """Until cancelled; then charging goes on everywhere, and every day is kept as it is by then."""
         try:
             while True:
                 await asyncio.sleep(self._every_s)
                 for agent in tuple(agents()):
                     await self.tend(agent)
         finally:
-            held = [agent for agent in tuple(agents()) if (known := self._devices.get(agent)) and known.node]
-            if held:
-                await asyncio.wait([asyncio.create_task(self.allow(each)) for each in held], timeout=END_TIMEOUT_S)
+            ending = [asyncio.create_task(self._end(each)) for each in tuple(agents()) if each in self._devices]
+            if ending:
+                await asyncio.wait(ending, timeout=END_TIMEOUT_S)
 
     async def tend(self, agent: Agent) -> None:
         """Keep a phone's latest day, and hold back or allow its charging if it is time for that. Never raises."""
@@ -147,7 +156,13 @@ class BatteryCare:
         if known is None or not agent.state.adopted:
             return
         try:
+            await self._load(agent, known)
             await self._save(agent, known)
+        except FarmError as error:  # the store's; the phone is cared for all the same
+            log.info("%s: the days of its battery: %s", agent.name, error)
+        except Exception:
+            log.exception("%s: a bug in farm while it kept its battery's days", agent.name)
+        try:
             await self._switch(agent, known)
         except FarmError as error:
             log.info("%s: its battery: %s", agent.name, error)
@@ -155,26 +170,65 @@ class BatteryCare:
             log.exception("%s: a bug in farm while it cared for its battery", agent.name)
 
     async def allow(self, agent: Agent) -> None:
-        """Charging goes on, if farm has held it back; a phone that cannot be told does it by itself. Never raises."""
+        """Charging goes on, if farm has held it back and the phone says so; else it stays held. Never raises.
+
+        A phone that cannot be told, or does not manage, tries by itself when its time is over.
+        """
         known = self._devices.get(agent)
         if known is None or not known.node:
             return
         try:
-            await self._ask(agent, "allow")
+            said = await self._ask(agent, "allow")
         except FarmError as error:
-            log.info("%s: it charges again by itself within %g s: %s", agent.name, HELD_S, error)
-        self._tell(agent, known, "")
+            said = str(error)
+        if said.partition(" ")[0] in ("allowed", "nothing"):
+            self._tell(agent, known, "")
+        else:
+            log.info("%s: its charging is still held back: %s", agent.name, said)
 
-    async def _save(self, agent: Agent, known: _Device) -> None:
+    async def _end(self, agent: Agent) -> None:
+        known = self._devices[agent]
+        await self.allow(agent)
+        try:
+            await self._save(agent, known, at_once=True)
+        except FarmError as error:
+            log.info("%s: the last figures of its battery are lost: %s", agent.name, error)
+
+    def _note(self, known: _Device, now: Battery) -> None:
+        """Take a reading into its day; a day that ends now is still to be saved."""
+        today = self._wall().date().isoformat()
+        if not known.days or known.days[-1].day != today:
+            known.ended += known.days[-1:] if known.days and known.days[-1] != known.saved else []
+            known.days.append(BatteryDay(today))
+            del known.days[:-KEPT_DAYS]
+        known.days[-1] = with_reading(known.days[-1], now)
+
+    async def _load(self, agent: Agent, known: _Device) -> None:
+        """The days before this daemon's. In a thread: a database may be slow, and all phones wait for the loop."""
+        if not known.loaded:
+            kept = await asyncio.to_thread(self._book.days, agent.serial)
+            known.days, known.loaded = joined(kept, known.days), True
+
+    async def _save(self, agent: Agent, known: _Device, *, at_once: bool = False) -> None:
+        if not known.loaded:
+            return  # a day that began before this daemon would lose its morning
+        while known.ended:
+            await self._book.keep(agent.serial, known.ended[0])
+            del known.ended[0]
         day, now_s = known.days[-1], self._monotonic()
-        if day == known.saved or now_s - known.saved_at_s < SAVE_EVERY_S:
+        if day == known.saved or (now_s - known.saved_at_s < SAVE_EVERY_S and not at_once):
             return
-        known.saved, known.saved_at_s = day, now_s
         await self._book.keep(agent.serial, day)
+        known.saved, known.saved_at_s = day, now_s
 
     async def _switch(self, agent: Agent, known: _Device) -> None:
         if self._config.window is Window.OFF or agent.state.life is not Life.READY or agent.health is None:
             return
+        if known.boot != agent.health.boot_id:
+            # A daemon before this one may have held it; a reboot lets it go.
+            said, _, node = (await self._ask(agent, "state")).partition(" ")
+            known.boot = agent.health.boot_id
+            self._tell(agent, known, node if said == "held" else "")
         wanted = charges(agent.health.battery, self._config, held_back=bool(known.node))
         due = self._monotonic() - known.asked_at_s >= RENEW_S
         if wanted:

@@ -61,9 +61,8 @@ class Care:
     def around(self, agent: Agent) -> Around:
         """What its recovery must know of the world around it."""
         no_power = self._no_power(agent)
-        hurt = (
-            [] if no_power else self._hurt(agent)
-        )  # asked at every event, and there may be a hundred phones to look at
+        # Asked at every event: no look at a hundred phones that lose nothing.
+        hurt = [] if no_power else self._hurt(agent)
         return Around(
             holder=self.holder(agent.name),
             in_hands=self._in_hands(agent),

@@ -270,8 +270,10 @@ class Fleet(Orders):
     def _probed(self, agent: Agent) -> None:
         """Show what a probe found, then let recovery have it."""
         held = self._gates.holds(agent.name)
-        found = self.findings.take(agent, held=held, in_hands=self.in_hands(agent))
-        self.changed(agent)
+        try:
+            found = self.findings.take(agent, held=held, in_hands=self.in_hands(agent))
+        finally:
+            self.changed(agent)  # gates judge its heat whatever else is wrong
         for event in found:
             agent.tell(event)
 

@@ -16,7 +16,9 @@ from farm.core.events import EventLog
 from farm.core.health import Battery, Health
 from farm.core.health_rules import HealthConfig
 from farm.core.lifecycle import DeviceState
+from farm.fleet import battery_care
 from farm.fleet.battery_care import HELD_S, RENEW_S, SAVE_EVERY_S, BatteryCare
+from farm.store.database import StoreReadError
 from tests.support.waiting import until
 
 FULL = Health(battery=Battery(percent=90, celsius=30.0, status="charging", powered_by=("usb",)))
@@ -31,9 +33,12 @@ class Said:
 class Book:
     def __init__(self) -> None:
         self.kept: list[BatteryDay] = []
+        self.kept_before: tuple[BatteryDay, ...] | Exception = (BatteryDay("2026-11-20", 10, 20),)
 
     def days(self, serial: str) -> tuple[BatteryDay, ...]:
-        return (BatteryDay("2026-11-20", 10, 20),)
+        if isinstance(self.kept_before, Exception):
+            raise self.kept_before
+        return self.kept_before
 
     async def keep(self, serial: str, day: BatteryDay) -> None:
         self.kept.append(day)
@@ -46,6 +51,8 @@ class Bench:
     def __init__(self, window: Window = Window.PHONE) -> None:
         self.events, self.book, self.commands = EventLog(), Book(), list[str]()
         self.answer: str | Exception = f"held {NODE}"
+        self.state, self.boot = "nothing", "boot-1"  # what the phone says of itself, and in which boot
+        self.asked_state = 0
         self.now_s, self.wall = 0.0, datetime(2026, 11, 21, 12, tzinfo=UTC)
         self.care = BatteryCare(
             cast(Any, self), self.events, BatteryConfig(window), HealthConfig(), 0.01, self.book,
@@ -56,13 +63,17 @@ class Bench:
         self.agent.state = DeviceState(life=Life.READY, adopted=True)
 
     async def shell(self, serial: str, command: str, *, timeout_s: float) -> Said:
-        self.commands.append(command.partition("charge.sh ")[2])
+        what = command.partition("charge.sh ")[2]
+        if what == "state":
+            self.asked_state += 1
+            return Said(f"{self.state}\n")
+        self.commands.append(what)
         if isinstance(self.answer, Exception):
             raise self.answer
         return Said(f"{self.answer}\n")
 
     async def probe(self, percent: int) -> None:
-        self.agent.health = replace(FULL, battery=replace(FULL.battery, percent=percent))
+        self.agent.health = replace(FULL, battery=replace(FULL.battery, percent=percent), boot_id=self.boot)
         assert list(self.care.findings(self.agent, self.agent.health)) == []
         await self.care.tend(self.agent)
 
@@ -87,6 +98,7 @@ async def test_charging_is_held_renewed_and_allowed() -> None:
     bench.now_s = RENEW_S
     await bench.probe(70)
     assert bench.commands == [HOLD, HOLD]
+    bench.answer = f"allowed {NODE}"
     await bench.probe(40)
     assert bench.commands == [HOLD, HOLD, "allow"]
     assert bench.told == ["battery.held", "battery.charges"]
@@ -112,15 +124,76 @@ async def test_nothing_is_written_unless_it_was_asked_for() -> None:
     assert bench.commands == []
 
 
-async def test_who_is_forgotten_charges_even_if_it_cannot_be_told() -> None:
+@pytest.mark.parametrize("answer", [AdbLinkLost("gone"), f"failed {NODE}", ""], ids=["away", "failed", "says nothing"])
+async def test_a_phone_that_was_not_let_go_is_held_until_it_says_otherwise(answer: str | Exception) -> None:
     bench = Bench()
     await bench.probe(90)
-    bench.answer = AdbLinkLost("gone")
-    await bench.care.allow(bench.agent)
-    assert bench.commands == [HOLD, "allow"]
+    bench.answer = answer
+    await bench.probe(40)
+    assert bench.care.look(bench.agent).held == NODE
+    bench.answer = f"allowed {NODE}"
+    await bench.probe(41)
+    assert bench.commands == [HOLD, "allow"]  # within the window: held as it was
+    await bench.probe(39)
     assert bench.care.look(bench.agent).held == ""
-    await bench.care.allow(bench.agent)
-    assert bench.commands == [HOLD, "allow"]
+    await bench.probe(39)
+    assert bench.commands == [HOLD, "allow", "allow"]
+    assert bench.told == ["battery.held", "battery.charges"]
+
+
+async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() -> None:
+    bench = Bench()
+    bench.state = f"held {NODE}"
+    await bench.probe(60)
+    assert bench.care.look(bench.agent).held == NODE
+    bench.answer = f"allowed {NODE}"
+    await bench.probe(40)
+    assert bench.commands[-1] == "allow"
+    bench.answer, bench.state = f"held {NODE}", "nothing"
+    await bench.probe(90)
+    assert bench.care.look(bench.agent).held == NODE
+    bench.boot = "boot-2"
+    await bench.probe(70)
+    assert bench.care.look(bench.agent).held == ""
+    assert bench.asked_state == 2
+
+
+async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging() -> None:
+    bench = Bench()
+    bench.book.kept_before = StoreReadError("the database cannot be read")
+    await bench.probe(90)
+    assert bench.commands == [HOLD]
+    assert bench.book.kept == []
+    bench.book.kept_before = (
+        BatteryDay("2026-11-20", 10, 20),
+        BatteryDay("2026-11-21", 15, 50, 44.0, health="overheat"),
+    )
+    await bench.probe(91)
+    assert bench.book.kept == [BatteryDay("2026-11-21", 15, 91, 44.0, health="overheat")]
+    assert [day.day for day in bench.care.look(bench.agent).days] == ["2026-11-20", "2026-11-21"]
+
+
+async def test_the_last_minutes_of_a_day_are_kept_at_midnight_and_when_the_daemon_stops() -> None:
+    bench = Bench(Window.OFF)
+    await bench.probe(60)
+    await bench.probe(65)
+    bench.wall += timedelta(days=1)
+    await bench.probe(70)
+    assert [(day.day, day.percent_max) for day in bench.book.kept] == [("2026-11-21", 60), ("2026-11-21", 65)]
+    running = asyncio.create_task(bench.care.run(lambda: (bench.agent,)))
+    await asyncio.sleep(0)
+    running.cancel()
+    await until(running.done)
+    assert (bench.book.kept[-1].day, bench.book.kept[-1].percent_max) == ("2026-11-22", 70)
+
+
+async def test_old_days_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(battery_care, "KEPT_DAYS", 2)
+    bench = Bench(Window.OFF)
+    for _ in range(4):
+        await bench.probe(60)
+        bench.wall += timedelta(days=1)
+    assert [day.day for day in bench.care.look(bench.agent).days] == ["2026-11-23", "2026-11-24"]
 
 
 async def test_a_daemon_that_stops_lets_everybody_charge() -> None:
