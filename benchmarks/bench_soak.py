@@ -20,7 +20,9 @@ import psutil
 
 from benchmarks.fault_scene import Recorder
 from benchmarks.harness import Context, Figure
-from benchmarks.storm import COOLS_AT_ONCE, FarmStorm, PhoneStorm, Tally, User, Weather
+from benchmarks.storm import COOLS_AT_ONCE, FarmStorm, PhoneStorm
+from benchmarks.storm_users import User
+from benchmarks.storm_weather import Tally, Weather
 from benchmarks.whole_farm import PROFILES, Event
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.core.errors import HostError, UserError

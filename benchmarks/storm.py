@@ -1,4 +1,4 @@
-"""The soak's weather: what happens to each phone, to the farm as a whole, and what its users do meanwhile.
+"""What happens in a storm to each phone, and to the farm as a whole.
 
 Each thread has a random generator of its own, so what a phone goes through is the same for the same seed; how it meets
 what the others do is not.
@@ -10,15 +10,13 @@ import contextlib
 import random
 import signal
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 
-from benchmarks.rpc_client import ClientHangsError, RpcClient
+from benchmarks.storm_weather import Tally, Weather
 from farm.cli.virtual_farm import VirtualFarm
 from farm.control.client import ControlClient
 from farm.core.errors import FarmError, HostError
@@ -26,7 +24,6 @@ from farm.simulation.control import LabClient
 
 KEY_LIMIT_S = 60.0  # its hub may be unplugged meanwhile, and the adb server killed
 BOOT_LIMIT_S = 30.0
-SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
 FARM_ROOT = "/data/local/tmp/farm"
 # A phone that is cooled is open again within a second, not after two probes and 20 s.
 COOLS_AT_ONCE = """
@@ -35,78 +32,6 @@ every_s = 1.0
 [heat]
 cool_for_s = 0.5
 """
-
-
-class Weather:
-    """Whether it storms. Threads wait here while it is calm, and calm waits for them."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._storms = False
-        self._over = False
-        self._under_way = 0
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Wait until it storms; False when it is all over. Calm begins after the turn."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._storms or self._over)
-            goes_on = not self._over
-            self._under_way += 1
-        try:
-            yield goes_on
-        finally:
-            with self._changed:
-                self._under_way -= 1
-                self._changed.notify_all()
-
-    def pause(self, seconds: float) -> None:
-        """Wait, at most until the storm ends."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._storms, seconds)
-
-    def storm(self) -> None:
-        with self._changed:
-            self._storms = True
-            self._changed.notify_all()
-
-    def calm(self, limit_s: float) -> None:
-        """End the storm; returns when everybody has finished a turn.
-
-        Raises:
-            HostError: somebody has not in time.
-        """
-        with self._changed:
-            self._storms = False
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: not self._under_way, limit_s):
-                raise HostError(f"{self._under_way} of the storm's threads do not come to rest")
-
-    def end(self) -> None:
-        with self._changed:
-            self._storms, self._over = False, True
-            self._changed.notify_all()
-
-
-class Tally:
-    """What was done and what came of it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.done: Counter[str] = Counter()
-        self.blows: list[tuple[float, str, str]] = []  # Unix seconds, phone ("" all), fault
-        self.wrong: list[str] = []  # sessions that told wrong numbers
-        self.hung = 0  # clients that did not come back
-
-    def add(self, what: str) -> None:
-        with self._lock:
-            self.done[what] += 1
-
-    def blow(self, phone: str, fault: str) -> None:
-        """A fault begins, on one phone or on what they all hang on (no name)."""
-        with self._lock:
-            self.blows.append((time.time(), phone, fault))
-        self.add(fault)
 
 
 class PhoneStorm(threading.Thread):
@@ -368,47 +293,3 @@ class FarmStorm(threading.Thread):
         if leases:
             with contextlib.suppress(FarmError):  # it may have ended by itself
                 self._client.call("lease.kick", device=self._random.choice(leases)["id"])
-
-
-class User(threading.Thread):
-    """Somebody who takes any phone, computes on it and checks the numbers; sometimes their program dies."""
-
-    def __init__(self, weather: Weather, tally: Tally, tracker: tuple[str, int], golden: Path, seed: str) -> None:
-        super().__init__(name=f"user {seed}", daemon=True)
-        self._weather = weather
-        self._tally = tally
-        self._tracker = tracker
-        self._golden = golden
-        self._random = random.Random(seed)
-        self.failure: FarmError | None = None
-
-    def run(self) -> None:
-        goes_on = True
-        while goes_on:
-            try:
-                with RpcClient(self._tracker, self._golden) as client:
-                    goes_on = self._use(client)
-            except ClientHangsError:
-                self._tally.hung += 1
-            except HostError:
-                self._tally.add("client crashed")  # TVM aborts where a broken session surprises it
-
-    def _use(self, client: RpcClient) -> bool:
-        while True:
-            with self._weather.turn() as goes_on:
-                if not goes_on:
-                    return False
-                if not client.ask("open", key="android", timeout_s=SESSION_TIMEOUT_S)["ok"]:
-                    self._tally.add("session refused")
-                    continue
-                if self._random.random() < 0.05:
-                    client.tell("run")
-                    client.answer()  # it has begun
-                    client.kill()
-                    self._tally.add("client killed")
-                    return True
-                ran = client.ask("run")
-                if not ran["ok"] and "wrong numbers" in ran["error"]:
-                    self._tally.wrong.append(ran["error"])
-                self._tally.add("session served" if ran["ok"] else "session broken")
-                client.ask("close")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from farm.config import UserConfig
@@ -11,6 +12,7 @@ from farm.core.job import FINAL, Job, JobState
 from farm.core.queue_model import NoSuchJobError
 from farm.store.jobs import JobTable
 
+JOB_ID_BYTES = 6  # of chance in an id: 48 bits keep a million jobs apart
 Limits = Callable[[str], UserConfig]  # what a user may have
 
 
@@ -41,6 +43,12 @@ class StoreTroubleError(HostError):
     """The farm cannot keep new jobs now."""
 
     code = "store_problem"
+
+
+def fresh_ids(kind: str) -> Iterator[str]:
+    """Endless fresh ids of jobs; the array's, if there is one, is the first."""
+    while True:
+        yield f"{kind}-{secrets.token_hex(JOB_ID_BYTES)}"
 
 
 def check_store(problem: str) -> None:
@@ -80,6 +88,19 @@ def resolve_after(jobs: JobTable, names: Collection[str]) -> tuple[str, ...]:
         UserError: one means several jobs.
     """
     return tuple(dict.fromkeys(_resolve(jobs, name) for name in dict.fromkeys(names)))
+
+
+def check_whole(jobs: JobTable, names: Collection[str]) -> None:
+    """Refuse names that only begin a job's id.
+
+    Raises:
+        NoSuchJobError: one means nothing.
+        UserError: one is no whole id of a job or array.
+    """
+    for name in names:
+        (meant,) = resolve_after(jobs, (name,))
+        if meant != name:
+            raise UserError(f"after: {name!r} is no whole id", hint=f"write {meant!r} if you mean that one")
 
 
 def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobState | None]:

@@ -8,46 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from farm.core import queue_messages as m
 from farm.core.device import DeviceView, Life
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, PhoneError, UserError
+from farm.core.errors import FarmError, PhoneError
 from farm.core.events import EventLog
 from farm.core.job import Attempt, AttemptState, Job, JobState
 from farm.core.queue import JobQueue
-from farm.core.queue_messages import (
-    ArrayBegan,
-    AskForPhone,
-    AttemptEnded,
-    AttemptNotStarted,
-    AttemptStarted,
-    EndAttempt,
-    Instruction,
-    JobAdded,
-    JobCancelled,
-    JobHeld,
-    JobImpossible,
-    JobResumed,
-    JobSaved,
-    Moment,
-    Outcome,
-    PhoneGranted,
-    PhonesChanged,
-    QueueEvent,
-    SaveJob,
-    StartAttempt,
-    StopAttempt,
-    TimePassed,
-    Withdraw,
-)
 from farm.core.queue_model import NoSuchJobError, Phase
 from farm.core.requests import Lease
 from farm.jobs.admission import (
@@ -56,8 +31,10 @@ from farm.jobs.admission import (
     Submitted,
     check_quota,
     check_store,
+    check_whole,
     ended_before,
     ended_before_start,
+    fresh_ids,
     resolve_after,
 )
 from farm.jobs.attempt_run import AttemptRun, Verdict
@@ -65,7 +42,7 @@ from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
 from farm.jobs.leftovers import keep_left
-from farm.jobs.planning import another_phone, plan, pooled, request_of, usable
+from farm.jobs.planning import Plan, another_phone, plan, pooled, request_of, usable
 from farm.jobs.pool import preferring
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.recovery import arrays_begun, recover
@@ -76,7 +53,6 @@ from farm.store.store import Store
 
 LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks again: a bug must not spin
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
-JOB_ID_BYTES = 6  # of chance in an id: 48 bits keep a million jobs apart
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +76,7 @@ class Dispatcher:
         executors: Mapping[str, Executor],
         bench: Workbench,
         limits: Limits,
-        clock: Callable[[], Moment] = lambda: Moment(time.monotonic(), datetime.now(UTC)),
+        clock: Callable[[], m.Moment] = lambda: m.Moment(time.monotonic(), datetime.now(UTC)),
     ) -> None:
         """`executors`: by kind of job. `bench`: what executors are given. `limits`: what each user may have."""
         self._store = store
@@ -130,7 +106,7 @@ class Dispatcher:
         survivors = await recover(self._store, self._events, self._writer, self._clock())
         live = self._store.jobs.live()
         for array, began in arrays_begun(self._store, live):
-            self._tell(ArrayBegan(array, began))
+            self._tell(m.ArrayBegan(array, began))
         for survivor in survivors:  # before their jobs are added: one may be late, and is stopped at once
             self._leases.restore(survivor.lease, survivor.lease.request)
             run = AttemptRun(survivor.job, survivor.attempt, survivor.lease, self._leases, self._devices)
@@ -139,7 +115,7 @@ class Dispatcher:
         ended = ended_before_start(self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
-            self._tell(JobAdded(job, {name: ended[name] for name in after if name in ended}))
+            self._tell(m.JobAdded(job, {name: ended[name] for name in after if name in ended}))
         self._usable = {view.name: usable(view) for view in self._devices.views()}
         self._unsubscribe = self._devices.subscribe(self._device_changed)
 
@@ -186,10 +162,7 @@ class Dispatcher:
         if known:
             return self._earlier(known)
         spec = replace(spec, after=resolve_after(self._store.jobs, spec.after))
-        now = self._clock()
-        planned = plan(spec, user, self._devices.views(), now.at, _fresh_ids(spec.kind), must_match=must_match)
-        mine = self._queue.count_of(user) + self._submitting[user]
-        check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
+        planned = self._plan(spec, user, must_match=must_match)
         self._submitting[user] += len(planned.jobs)
         try:
             ids = await self._writer.add(planned.jobs, key)
@@ -200,7 +173,7 @@ class Dispatcher:
         if not self._stopping:
             ended = ended_before(self._store.jobs, spec.after)
             for job in planned.jobs:
-                self._tell(JobAdded(job, ended))
+                self._tell(m.JobAdded(job, ended))
         return Submitted(ids, planned.array, planned.warnings, planned.jobs)
 
     def check(self, spec: AnySpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
@@ -211,17 +184,16 @@ class Dispatcher:
         """
         if key and self._store.jobs.submitted(user, key):
             return 0
-        for name, meant in zip(
-            spec.after, (resolve_after(self._store.jobs, (each,)) for each in spec.after), strict=True
-        ):
-            if meant != (name,):
-                raise UserError(f"after: {name!r} is no whole id", hint=f"write {meant[0]!r} if you mean that one")
-        planned = plan(
-            spec, user, self._devices.views(), self._clock().at, _fresh_ids(spec.kind), must_match=must_match
-        )
+        check_whole(self._store.jobs, spec.after)
+        return len(self._plan(spec, user, must_match=must_match, besides=besides).jobs)
+
+    def _plan(self, spec: AnySpec, user: str, *, must_match: bool, besides: int = 0) -> Plan:
+        """The jobs of a spec that its user may have, `besides` so many others."""
+        views, ids = self._devices.views(), fresh_ids(spec.kind)
+        planned = plan(spec, user, views, self._clock().at, ids, must_match=must_match)
         mine = self._queue.count_of(user) + self._submitting[user] + besides
         check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
-        return len(planned.jobs)
+        return planned
 
     def _earlier(self, ids: tuple[str, ...]) -> Submitted:
         first = self._store.jobs.get(ids[0])
@@ -233,7 +205,7 @@ class Dispatcher:
         Raises:
             NoSuchJobError: it has ended.
         """
-        self._tell(JobCancelled(job_id, error_to_wire(error)))
+        self._tell(m.JobCancelled(job_id, error_to_wire(error)))
 
     def hold(self, job_id: str) -> None:
         """Keep a job that does not run from running.
@@ -242,7 +214,7 @@ class Dispatcher:
             NoSuchJobError: it has ended.
             JobRunsError: it runs.
         """
-        self._tell(JobHeld(job_id))
+        self._tell(m.JobHeld(job_id))
 
     def resume(self, job_id: str) -> None:
         """Let a held job go on.
@@ -250,7 +222,7 @@ class Dispatcher:
         Raises:
             NoSuchJobError: it has ended.
         """
-        self._tell(JobResumed(job_id))
+        self._tell(m.JobResumed(job_id))
 
     async def settled(self, job_id: str) -> None:
         """Wait until nothing of the job is being written or stopped."""
@@ -280,31 +252,31 @@ class Dispatcher:
 
     # --- the queue's instructions ---------------------------------------------------------------------------------
 
-    def _apply(self, event: QueueEvent) -> tuple[Instruction, ...]:
+    def _apply(self, event: m.QueueEvent) -> tuple[m.Instruction, ...]:
         instructions = self._queue.apply(event, self._clock())
         self._set_timer()
         return instructions
 
-    def _tell(self, event: QueueEvent) -> None:
+    def _tell(self, event: m.QueueEvent) -> None:
         for instruction in self._apply(event):
             self._perform(instruction)
 
-    def _perform(self, instruction: Instruction) -> None:
+    def _perform(self, instruction: m.Instruction) -> None:
         match instruction:
-            case AskForPhone(job, avoid):
+            case m.AskForPhone(job, avoid):
                 if not self._stopping:
                     self._ask(job, avoid)
-            case Withdraw(job_id):
+            case m.Withdraw(job_id):
                 if (request := self._asked.pop(job_id, None)) is not None:
                     self._leases.withdraw(request)
-            case StartAttempt(job, number):
+            case m.StartAttempt(job, number):
                 self._tasks.spawn(self._attempt(job, number, self._granted.pop(job.id)), f"attempt {job.id}.{number}")
-            case StopAttempt(job_id, state, error):
+            case m.StopAttempt(job_id, state, error):
                 if (run := self._runs.get(job_id)) is not None:
                     run.stop(state, error)
-            case SaveJob(job, before):
+            case m.SaveJob(job, before):
                 self._tasks.spawn(self._save(job, before), f"save {job.id}")
-            case EndAttempt(job):
+            case m.EndAttempt(job):
                 raise FarmError(f"the end of an attempt of {job.id} came out of nowhere")
 
     def _ask(self, job: Job, avoid: frozenset[str]) -> None:
@@ -314,7 +286,7 @@ class Dispatcher:
                 request = preferring(request, self._devices.views(), job.spec["devices"])
         except Exception as error:  # a job of another release, or a bug: no trouble of its neighbours'
             log.exception("job %s cannot ask for a phone", job.id)
-            self._tell(JobImpossible(job.id, error_to_wire(error)))
+            self._tell(m.JobImpossible(job.id, error_to_wire(error)))
             return
         self._asked[job.id] = self._leases.ask(request, partial(self._grant, job.id))
 
@@ -323,7 +295,7 @@ class Dispatcher:
             self._leases.release(lease.id, "its job does not wait any more")
             return
         self._granted[job_id] = lease
-        self._tell(PhoneGranted(job_id, lease.device))
+        self._tell(m.PhoneGranted(job_id, lease.device))
 
     async def _save(self, job: Job, before: JobState) -> None:
         if not self._stopping:
@@ -331,7 +303,7 @@ class Dispatcher:
         self._saved(await self._writer.save(job, before, self._clock().at))
 
     def _saved(self, became: Job) -> None:
-        self._tell(JobSaved(became.id, became))
+        self._tell(m.JobSaved(became.id, became))
         self._wake(became.id)
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
@@ -346,11 +318,11 @@ class Dispatcher:
             started = False
         if not started:
             self._leases.release(lease.id, "its attempt could not begin")
-            self._tell(AttemptNotStarted(job.id, LOST_START_PAUSE_S))
+            self._tell(m.AttemptNotStarted(job.id, LOST_START_PAUSE_S))
             self._wake(job.id)
             return
         run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
-        self._tell(AttemptStarted(job.id))
+        self._tell(m.AttemptStarted(job.id))
         self._wake(job.id)
         if self._stopping:
             run.leave()
@@ -372,9 +344,9 @@ class Dispatcher:
         job, device = run.job, run.lease.device
         avoid = self._queue.avoided(job.id) | {device}
         elsewhere = another_phone(job, self._devices.views(), avoid)
-        outcome = Outcome(verdict.state, verdict.error, device, elsewhere=elsewhere)
-        (end,) = self._apply(AttemptEnded(job.id, outcome))
-        assert isinstance(end, EndAttempt)
+        outcome = m.Outcome(verdict.state, verdict.error, device, elsewhere=elsewhere)
+        (end,) = self._apply(m.AttemptEnded(job.id, outcome))
+        assert isinstance(end, m.EndAttempt)
         now = self._clock().at
         ended = replace(run.attempt, state=verdict.state, ended_at=now, error=verdict.error)
         return await self._writer.finish(ended, end.job, now, verdict.result)
@@ -388,7 +360,7 @@ class Dispatcher:
             self._timer = None
         if due_s is not None and not self._stopping:
             delay_s = max(0.0, due_s - self._clock().s)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tell, TimePassed())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tell, m.TimePassed())
 
     def _device_changed(self, view: DeviceView) -> None:
         """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
@@ -399,12 +371,12 @@ class Dispatcher:
             for job in self._queue.jobs():
                 if job.device == view.name:
                     with suppress(NoSuchJobError):  # its end is being written
-                        self._tell(JobImpossible(job.id, error))
+                        self._tell(m.JobImpossible(job.id, error))
         if was and not self._usable.get(view.name):
             views = self._devices.views()
             for job in self._queue.choosy():
                 if not another_phone(job, views, self._queue.avoided(job.id)):
-                    self._tell(PhonesChanged(job.id))
+                    self._tell(m.PhonesChanged(job.id))
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
@@ -412,9 +384,3 @@ class Dispatcher:
         for waiter in self._changed.pop(job_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _fresh_ids(kind: str) -> Iterator[str]:
-    """Endless fresh ids of jobs; the array's, if there is one, is the first."""
-    while True:
-        yield f"{kind}-{secrets.token_hex(JOB_ID_BYTES)}"

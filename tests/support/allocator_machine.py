@@ -1,0 +1,333 @@
+"""The allocator beside the plainest model of its rules: a machine that checks every invariant after every step."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import (
+    AllocatorPolicy,
+    DeviceChanged,
+    LeaseEnded,
+    LeaseExtended,
+    PlaceFreed,
+    PlaceKept,
+    RequestCame,
+    RequestWithdrawn,
+    TimePassed,
+)
+from farm.core.allocator_index import WHOLE_REQUEST, Meaning
+from farm.core.attribution import UsbPlace
+from farm.core.device import Closed, Life
+from farm.core.requests import LeaseClass
+from farm.core.selector import Selector
+from tests.support.allocator import phone
+from tests.support.allocator_model import Model, line_of, means
+
+NAMES = ("a", "b", "c")
+ALIASES = ("adreno", "mali")
+HUB = UsbPlace("1-4", 1, "1-4.1")
+KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
+USERS = ("ann", "bob", "cleo")
+POLICY = AllocatorPolicy(
+    workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=40.0, min_slice_s=20.0, reservation_guard_s=30.0,
+    cooling_hold_s=70.0,
+)  # fmt: skip
+
+users = st.sampled_from(USERS)
+names = st.sampled_from(NAMES)
+lives = st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING])
+wishes = {
+    "text": st.sampled_from((*KEYS, "android", "android")),
+    "priority": st.sampled_from((1, 1, 1, 2)),
+    "device": st.sampled_from(("", "", "", "b")),
+    "user": users,
+    "worker": st.booleans(),
+    "lease_class": st.sampled_from(LeaseClass),
+    "quiet_hub": st.sampled_from((False, False, False, True)),
+    "personal": st.sampled_from((False, False, False, True)),
+    "longest_s": st.sampled_from((None, 1.0, 40.0, 200.0)),
+    "avoid": st.sampled_from((frozenset(), frozenset(), frozenset("a"), frozenset("bc"))),
+    "only": st.sampled_from((None, None, frozenset(), frozenset("ab"))),
+}
+
+
+class Beside(RuleBasedStateMachine):
+    """An allocator beside the model: leases end and time passes; how requests come is for machines below."""
+
+    PLACES: ClassVar[Mapping[str, UsbPlace]] = {}
+    WARM: ClassVar[Mapping[LeaseClass, Closed]] = {}
+    POLICY = POLICY
+
+    @initialize(present=st.lists(st.sampled_from(ALIASES), min_size=1, max_size=len(NAMES)))
+    def begin(self, present):
+        self.allocator = Allocator(self.POLICY)
+        self.model = Model(self.POLICY)
+        self.count = 0
+        for name, alias in zip(NAMES, present, strict=False):
+            self.model.views[name] = phone(name, alias, place=self.PLACES.get(name), closed=self.WARM)
+            self.model.told_s[name] = self.model.now_s
+            self.step(DeviceChanged(self.model.views[name]))
+
+    def step(self, event):
+        model = self.model
+        model.keep_cool()
+        expected, close = model.who_is_served()
+        # A phone that was kept for somebody who is served with another one may be claimed anew before it is given away.
+        close |= any(line_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
+        # Those are served one after the other, and which device each gets decides who is next.
+        close |= any(request.quiet_hub for request in model.waiting.values())
+        decision = self.allocator.apply(event, model.now_s)
+        served = [grant.request_id for grant in decision.grants]
+        assert close or served == expected
+        for grant in decision.grants:
+            request, view = model.waiting[grant.request_id], model.views[grant.device]
+            assert not model.paused
+            assert view.serves(request.lease_class)
+            assert grant.device not in model.held
+            assert means(request, view)
+            assert not model.reserved(request, grant.device)
+            assert not (request.quiet_hub and model.loud(grant.device))
+            assert not model.hushed(request, grant.device)
+            model.granted(grant.request_id, grant.device)
+            having = Counter(lease.request.user for lease in model.held.values())
+            limit = model.share(request.user).devices
+            assert not limit or having[request.user] <= limit
+            if request.worker:
+                places = len(model.places) + sum(lease.request.worker for lease in model.held.values())
+                assert places <= POLICY.workers
+        model.keep_cool()
+        due = [] if model.paused else model.looked_at()
+        if isinstance(event, DeviceChanged) and not model.paused and self.too_warm(event.view.name):
+            assert event.view.name in {ask.device for ask in decision.yields}
+        for ask in decision.yields:
+            self.check_ask(ask)
+        newcomer = event.id if isinstance(event, RequestCame) else ""
+        if decision.places:
+            self.check_place_asks(decision.places)
+        elif newcomer in model.waiting and not model.paused:
+            self.check_that_no_place_should_be_asked(newcomer)
+        if not model.paused and not any(lease.asked for lease in model.held.values()):
+            self.check_that_nobody_should_be_asked(due, newcomer)
+
+    def check_ask(self, ask):
+        model = self.model
+        lease = model.held[ask.device]
+        assert not model.paused
+        assert lease.id == ask.request_id
+        assert lease.request.lease_class is LeaseClass.TUNE
+        assert not lease.asked
+        lease.asked = True
+        if ask.reason.startswith("it is reserved"):
+            assert any(
+                each.covers(model.views[ask.device])
+                and each.starts_s <= model.now_s < each.ends_s
+                and lease.request.user not in each.users
+                for each in model.reservations
+            )
+            return
+        if ask.reason.startswith("it is to cool for "):
+            (user, *_), _ = model.kept[ask.device]
+            assert ask.reason.startswith(f"it is to cool for {user}'s ")
+            assert model.now_s >= lease.since_s + POLICY.min_slice_s
+            return
+        if ask.reason.startswith("it is too warm"):
+            assert LeaseClass.TUNE in model.views[ask.device].closed
+            return
+        assert model.now_s >= lease.since_s + POLICY.min_slice_s
+        # Somebody gains by it who then goes before the holder's next request, and is named.
+        lease.asked = False
+        entitled, close = model.entitled(ask.device)
+        lease.asked = True
+        assert close or ask.reason in {f"{model.waiting[name].user} waits for it" for name in entitled}
+
+    def too_warm(self, device):
+        """Whether a tune lease that was not asked to yield is on a device that is closed to tuning."""
+        return device in self.model.tuning() and LeaseClass.TUNE in self.model.views[device].closed
+
+    def check_place_asks(self, asks):
+        """One at a time, of one who has had its slice, for somebody who gains by it and is named."""
+        (ask,) = asks
+        model = self.model
+        place = model.places[ask.id]
+        assert not model.paused
+        assert not any(each.asked for each in model.places.values())
+        assert model.now_s >= place.since_s + POLICY.min_slice_s
+        entitled, close = model.entitled_to_place(ask.id)
+        place.asked = True
+        names = {f"{model.waiting[name].user} waits for its worker place" for name in entitled}
+        assert close or ask.reason in names
+
+    def check_that_no_place_should_be_asked(self, newcomer):
+        model = self.model
+        if any(each.asked for each in (*model.places.values(), *model.held.values())):
+            return
+        for name, place in tuple(model.places.items()):
+            if place.since_s + POLICY.min_slice_s <= model.now_s:
+                entitled, close = model.entitled_to_place(name)
+                assert close or newcomer not in entitled
+
+    def check_that_nobody_should_be_asked(self, due, newcomer):
+        """No lease was asked so far, so whoever waits was promised nothing."""
+        model = self.model
+        for device in due:
+            entitled, close = model.entitled(device)
+            assert close or not entitled
+        came = model.waiting.get(newcomer)
+        for device in model.tuning() if came is not None and model.may_hold_more(came.user) else ():
+            if model.held[device].since_s + POLICY.min_slice_s <= model.now_s:
+                entitled, close = model.entitled(device)
+                assert close or newcomer not in entitled
+
+    # --- requests and leases ---
+
+    def comes(self, request):
+        self.count += 1
+        self.model.came(f"r{self.count}", request)
+        self.step(RequestCame(f"r{self.count}", request))
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data())
+    def request_is_withdrawn(self, data):
+        request_id = data.draw(st.sampled_from(sorted(self.model.waiting)))
+        self.model.left(request_id)
+        self.step(RequestWithdrawn(request_id))
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data(), longest_s=st.sampled_from((None, 5.0, 500.0)))
+    def lease_is_extended(self, data, longest_s):
+        self.step(LeaseExtended(data.draw(st.sampled_from(sorted(self.model.held))), longest_s))
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def lease_ends(self, data):
+        device = data.draw(st.sampled_from(sorted(self.model.held)))
+        self.model.ended(device)
+        self.step(LeaseEnded(device))
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def place_is_kept(self, data):
+        self.count += 1
+        device = data.draw(st.sampled_from(sorted(self.model.held)))
+        self.model.keeps_place(device, f"p{self.count}")
+        self.step(PlaceKept(device, f"p{self.count}"))
+
+    @precondition(lambda self: self.model.places)
+    @rule(data=st.data())
+    def place_is_freed(self, data):
+        place = data.draw(st.sampled_from(sorted(self.model.places)))
+        del self.model.places[place]
+        self.step(PlaceFreed(place))
+
+    @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
+    def time_passes(self, seconds):
+        until_s = self.model.now_s + seconds
+        while (look_s := self.allocator.next_look_s()) is not None and look_s <= until_s:
+            assert look_s > self.model.now_s
+            self.model.now_s = look_s
+            self.step(TimePassed())
+        self.model.now_s = until_s
+
+    # --- what is always true ---
+
+    @invariant()
+    def nobody_waits_for_what_is_free(self):
+        served, _ = self.model.who_is_served()
+        assert not served
+
+    @invariant()
+    def it_knows_what_the_model_knows(self):
+        allocator, model = self.allocator, self.model
+        assert {name: each.request_id for name, each in allocator.held.items()} == {
+            name: lease.id for name, lease in model.held.items()
+        }
+        assert {name: each.asked for name, each in allocator.held.items()} == {
+            name: lease.asked for name, lease in model.held.items()
+        }
+        assert dict(allocator.waiting()) == model.waiting
+        for key in KEYS:
+            selector = Selector.parse(key)
+            expected = {name for name, view in model.views.items() if selector.matches(view.labels, view.aliases)}
+            assert allocator.matching(selector) == expected
+
+    @invariant()
+    def phones_are_kept_cool_for_those_who_starve(self):
+        model = self.model
+        kept = {device: (line_of(each.line.first.request), each.until_s) for device, each in self.kept().items()}
+        assert kept == model.kept
+        if not model.reservations:  # else a window that comes nearer takes a phone out of reach, which nobody looks for
+            model.keep_cool()
+            assert kept == model.kept
+
+    def kept(self):
+        return self.allocator._state.kept
+
+    @invariant()
+    def tune_leases_make_way_for_those_who_starve(self):
+        model = self.model
+        for device in () if model.paused else model.kept:
+            lease = model.held.get(device)
+            assert lease is None or lease.asked or model.now_s <= lease.look_s
+
+    @invariant()
+    def the_index_adds_up(self):
+        index = self.allocator._state.index
+        demand = Counter()
+        for meaning, group in index._groups.items():
+            assert group.waiting or group.recent
+            assert group.devices == {name for name, view in self.model.views.items() if meaning.suits(view)}
+            assert group.waiting == sum(Meaning.of(each) == meaning for each in self.model.waiting.values())
+            assert all(group in index._groups_of[name] for name in group.devices)
+            turns = [line.turn for line in group.lines.values()]
+            assert turns == sorted(turns)
+            for name in group.devices:
+                demand[name] += (group.waiting + group.recent) * (WHOLE_REQUEST // len(group.devices))
+        assert index._demand == {name: demand[name] for name in self.model.views}
+        for groups in index._groups_of.values():
+            assert groups <= set(index._groups.values())
+        assert self.allocator._state.free == set(self.model.free())
+
+    @invariant()
+    def places_add_up(self):
+        state, model = self.allocator._state, self.model
+        assert {name: each.asked for name, each in state.places.items()} == {
+            name: each.asked for name, each in model.places.items()
+        }
+        assert state._workers == len(model.places) + sum(each.request.worker for each in model.held.values())
+
+    @invariant()
+    def promises_are_to_those_who_wait(self):
+        yields = self.allocator._yields
+        assert yields._promised == {request: device for device, request in yields._asked_for.items()}
+        assert yields._promised.keys() <= self.model.waiting.keys()
+        asked = {name for name, lease in self.model.held.items() if lease.asked}
+        assert yields._asked_for.keys() | yields._unclaimed == asked
+
+    @invariant()
+    def tune_leases_are_looked_at_in_time(self):
+        model = self.model
+        if model.waiting and not model.paused and (tuning := model.tuning()):
+            assert self.allocator.next_look_s() <= min(model.held[device].look_s for device in tuning)
+
+    @invariant()
+    def usage_is_what_was_held(self):
+        state = self.allocator._state
+        for user in USERS:
+            assert abs(state.ledger.usage_s(user, self.model.now_s) - self.model.usage_s(user)) < 1e-3
+
+    @invariant()
+    def everything_is_explained(self):
+        now_s = self.model.now_s
+        for request_id, request in self.model.waiting.items():
+            reasons = self.allocator.explain(request, now_s, request_id)
+            assert {each.device for each in reasons} == set(self.model.views)
+            for reason in reasons:
+                assert reason.matches == means(request, self.model.views[reason.device])
+                assert reason.reason
+                assert reason.reason != "free" or self.allocator.limits(request)
+            estimate_s = self.allocator.estimate_s(request_id, now_s)
+            assert estimate_s is None or estimate_s >= 0
