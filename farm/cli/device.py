@@ -147,31 +147,58 @@ def set_device(
 @app.command()
 def drain(name: Name, json: JsonFlag = False) -> None:
     """Hand it out no more; running leases go on."""
-    _service(name, "draining", "{name} is draining", json)
+    _service(name, "draining", json)
 
 
 @app.command()
 def maintain(name: Name, json: JsonFlag = False) -> None:
     """Take it out for a person's hands."""
-    _service(name, "maintenance", "{name} is in maintenance", json)
+    _service(name, "maintenance", json)
 
 
 @app.command()
 def release(name: Name, json: JsonFlag = False) -> None:
-    """Put a drained, maintained or quarantined phone back into service."""
-    _service(name, "in", "{name} is back in service", json)
+    """Put a drained, maintained or quarantined phone back into service: both, when it is both."""
+    _service(name, "in", json)
 
 
-def _service(name: str, service: str, done: str, json: bool) -> None:
+def _service(name: str, service: str, json: bool) -> None:
     answer = call("device.service", device=name, service=service)
     if json:
         print_json(answer)
         return
-    tell(done.format(**answer))
-    if answer["released"]:
-        tell("it is in quarantine no more; it is checked before anybody gets it")
+    for line in service_lines(answer):
+        tell(line)
+
+
+_ORDERS = {"draining": "is draining", "maintenance": "is in maintenance", "in": "is in service"}
+
+
+def service_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """What an order about a phone's service changed, and what it did not."""
+    name, service, before = answer["name"], answer["service"], answer["before"]
+    released, kept = answer["released"], answer["quarantine"]
+    if service == before and not released:
+        yield (
+            f"{name} was not out of service: nothing to release"
+            if service == "in"
+            else f"{name} {_ORDERS[service]} already"
+        )
+    elif service == "in":
+        undone = [f"{before} is over"] * (before != "in") + [f"its quarantine is over ({kept})"] * released
+        yield f"{name} is back in service: {' and '.join(undone)}"
+    else:
+        yield f"{name} {_ORDERS[service]}" + (f" (it was {before} before)" if before not in ("in", service) else "")
+    if released:
+        yield "it is checked before anybody gets it"
+    for each in answer["still"]:
+        yield f"beware: {each}. It is not taken out for that again until it says something else"
+    if service != "in" and kept:
+        yield f"it also stays in quarantine: {kept}"
+    elif service == "in" and not released and answer["life"] != "ready":
+        yield f"it is {answer['life']}: farm explain device {name}"
     if service != "in" and answer["holder"]:
-        tell(f"{answer['holder']} still has it; it is free when that lease ends (farm lease kick {answer['name']})")
+        yield f"{answer['holder']} still has it; it is free when that lease ends (farm lease kick {name})"
 
 
 @app.command()
@@ -182,7 +209,13 @@ def quarantine(
     json: JsonFlag = False,
 ) -> None:
     """Keep it away from users until `farm device release`, over unplugging and restarts too."""
-    _act("device.quarantine", "{name} is in quarantine: {reason}", json, device=name, reason=reason, force=force)
+    answer = call("device.quarantine", device=name, reason=reason, force=force)
+    if json:
+        print_json(answer)
+        return
+    tell(f"{answer['name']} is in quarantine: {answer['reason']}")
+    if answer["holder"]:
+        tell(f"{answer['holder']} had it: that lease ends")
 
 
 Force = Annotated[bool, typer.Option("--force", help="Even while someone holds it, or would be hurt.")]

@@ -12,8 +12,10 @@ from pydantic.dataclasses import dataclass as checked
 from farm.control.explain_device import DeviceFacts
 from farm.control.server import ControlCall, ControlServer, Role
 from farm.control.verbs import STRICT, read_fields
-from farm.core.device import Life, Service
+from farm.core.device import DeviceView, Life, Service
+from farm.core.durations import format_duration
 from farm.core.errors import UserError
+from farm.core.recovery import Quarantine, ReleaseRule, Rung
 from farm.fleet.fleet import Fleet
 from farm.fleet.gates import beside
 
@@ -62,19 +64,43 @@ class CareVerbs:
         """Drain, maintain or release a phone; `holder` still has it."""
         asked = read_fields(call, SetService)
         before = self._fleet.view(asked.device)
-        released = asked.service is Service.IN and self._fleet.care.state(before.name).quarantine is not None
+        kept = self._fleet.care.state(before.name).quarantine
+        still: list[str] = []
+        if asked.service is Service.IN and kept is not None:
+            still = self._still(before, kept)
         view = await self._fleet.set_service(asked.device, asked.service)
         return {
             "name": view.name,
             "service": view.service.value,
+            "before": before.service.value,
+            "life": view.life.value,
+            "quarantine": "" if kept is None else kept.reason,
             "holder": self._holder(view.name),
-            "released": released,
+            "released": asked.service is Service.IN and kept is not None,
+            "still": still,
         }
+
+    def _still(self, view: DeviceView, kept: Quarantine) -> list[str]:
+        """What probes still find of the reason that keeps a phone away; a person may have judged it.
+
+        Raises:
+            UserError: the next probe would take it out again, and ends the quarantine by itself once it is mended.
+        """
+        found = [each for each in self._fleet.care.look(view.name).findings if each.ailment is kept.ailment]
+        if found and kept.rule is ReleaseRule.WELL:
+            model = view.identity.model if view.identity else "MODEL"
+            raise UserError(
+                f"{view.name} stays in quarantine: {found[0].what}",
+                hint=f"{found[0].hint}. If this model says so for nothing: "
+                f'[health.model."{model}"] ignore = ["{found[0].kind}"]',
+            )
+        return [each.what for each in found]
 
     async def reboot(self, call: ControlCall) -> Mapping[str, Any]:
         """Reboot a phone; unless forced, one that nobody has."""
         asked = read_fields(call, Forced)
         name = self._free(asked.device, f"farm device reboot {asked.device} --force", force=asked.force)
+        self._none_under_way(name, Rung.REBOOT)
         await self._fleet.care.reboot(name, call.caller.user)
         return {"name": name}
 
@@ -82,6 +108,7 @@ class CareVerbs:
         """Cut the power of a phone's USB port for a moment; `beside` are others that may lose it too."""
         asked = read_fields(call, Forced)
         name = self._free(asked.device, f"farm device power-cycle {asked.device} --force", force=asked.force)
+        self._none_under_way(name, Rung.POWER_CYCLE)
         others = await self._fleet.care.power_cycle(name, call.caller.user, force=asked.force)
         return {"name": name, "beside": list(others)}
 
@@ -92,10 +119,21 @@ class CareVerbs:
         if not reason:
             raise UserError("device.quarantine: a reason is missing", hint='--reason "what is wrong with it"')
         name = self._free(asked.device, f"add --force: {asked.device} is taken away from them", force=asked.force)
+        holder = self._holder(name)
         by = f" (by {call.caller.user})" if call.caller.user else ""
         await self._fleet.care.quarantine(name, reason + by)
         view = self._fleet.view(name)
-        return {"name": name, "reason": reason, "connected": view.life is not Life.GONE}
+        return {"name": name, "reason": reason, "connected": view.life is not Life.GONE, "holder": holder}
+
+    def _none_under_way(self, name: str, rung: Rung) -> None:
+        """Refuse what is being done already."""
+        under_way = self._fleet.care.state(name).climb.under_way
+        if under_way is not None and under_way.rung is rung:
+            since = format_duration(max(0.0, time.monotonic() - under_way.began_s))
+            raise UserError(
+                f"a {rung} of {name} is already under way, for {since}: {under_way.cause}",
+                hint=f"farm explain device {name}",
+            )
 
     def _free(self, name: str, otherwise: str, *, force: bool) -> str:
         """The phone's own name, if nobody has it or `force` is given.

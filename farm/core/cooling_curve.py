@@ -81,9 +81,14 @@ class CoolingCurve:
         return seconds if seconds <= LONGEST_S else None
 
     def floor_c(self, target_c: float) -> float | None:
-        """The temperature at which it stays by itself, when that is certain and not below `target_c`; else None."""
+        """The temperature at which it stays by itself, when that is certain and not below `target_c`; else None.
+
+        A phone that still warms up tells where that ends, not how far it would cool: None.
+        """
         cooling = self.now()
-        return cooling.ambient_c if cooling.sure and cooling.ambient_c > target_c - TOLD_C else None
+        if not cooling.sure or cooling.ambient_c <= target_c - TOLD_C:
+            return None
+        return cooling.ambient_c if cooling.ambient_c <= self.segment[-1][1] + TOLD_C else None
 
     def _ended(self) -> CoolingCurve:
         if not self.segment:

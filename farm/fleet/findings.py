@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from farm.core import lifecycle_messages as m
@@ -12,10 +12,12 @@ from farm.core.events import EventLog
 from farm.core.health import Health
 from farm.core.health_account import Account, advance
 from farm.core.health_rules import Finding, HealthConfig, Situation, findings, kinds_of, tells
-from farm.core.recovery import ReleaseRule
+from farm.core.recovery import Ailment, ReleaseRule
 from farm.fleet.agent import Agent
 
 More = Callable[[Agent, Health], Iterable[Finding]]
+
+_FOR_A_PERSON = frozenset({Ailment.BATTERY})  # a probe finds it again for as long as nobody changes the battery
 
 
 @dataclass(slots=True)
@@ -28,6 +30,7 @@ class _Device:
     used: bool = False  # a probe saw that somebody had it since its last check
     ready_at: float | None = None  # of the check since which GPU faults count
     dealt: Collection[str] | None = None
+    accepted: frozenset[str] = frozenset()  # findings, by their sentence, that a person knew of and released it
 
 
 class Findings:
@@ -58,7 +61,11 @@ class Findings:
             *self._more(agent, now),
         ]
         ignored = self._config.ignored(agent.identity.model if agent.identity else "")
-        done = advance(known.account, [each for each in found if each.kind not in ignored])
+        counted = [each for each in found if each.kind not in ignored]
+        done = advance(
+            known.account, [replace(each, ailment=None) if each.what in known.accepted else each for each in counted]
+        )
+        known.accepted &= {each.what for each in done.account.held.values()}
         known.account, known.health, known.at_s = done.account, now, agent.health_at
         known.follow, known.held = agent.state.follow, held
         agent.findings = tuple(done.account.held[kind] for kind in sorted(done.account.held))
@@ -68,6 +75,14 @@ class Findings:
         for each in done.over:
             self._tell("device.finding_over", agent, each)
         return (*self._well(agent, now, done.account), *_ailing(done.fresh, used=used))
+
+    def released(self, agent: Agent) -> None:
+        """A person put it back into service: what only a person judges is not held against it until it changes."""
+        known = self._devices.get(agent)
+        if known is not None:
+            known.accepted |= {
+                each.what for each in agent.findings if each.ailment is not None and each.ailment in _FOR_A_PERSON
+            }
 
     def _situation(self, agent: Agent, now: Health, known: _Device, *, held: bool, in_hands: bool) -> Situation:
         ready, kept = agent.state.life is Life.READY, agent.state.quarantine

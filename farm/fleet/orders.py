@@ -15,6 +15,7 @@ from farm.fleet.agent import Agent
 from farm.fleet.agents import part, require_adopted, require_reachable
 from farm.fleet.battery_care import BatteryCare
 from farm.fleet.board import Board
+from farm.fleet.findings import Findings
 from farm.fleet.links import Watcher, part_from_network
 from farm.fleet.registry import Registry
 from farm.store.changes import to_its_end
@@ -30,6 +31,7 @@ class Orders(ABC):
     _board: Board
     _agents: dict[str, Agent]
     batteries: BatteryCare
+    findings: Findings
 
     @abstractmethod
     def _find(self, name: str) -> Agent:
@@ -87,6 +89,7 @@ class Orders(ABC):
             await self._keep(agent, replace(self._record_of(agent), service=service.value))
             agent.tell(m.ServiceChanged(service))
             if service is Service.IN:
+                self.findings.released(agent)
                 agent.tell(m.Released())
             return self._board.view(agent.serial)
 

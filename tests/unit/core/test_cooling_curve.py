@@ -118,3 +118,14 @@ def test_whatever_is_read_an_estimate_is_a_time_or_unknown(readings, target_c, c
     assert estimate_s is None or 0.0 <= estimate_s <= LONGEST_S
     if celsius <= target_c:
         assert estimate_s == 0.0
+
+
+def test_a_phone_that_warms_up_slowly_is_never_said_to_rest_above_its_reading():
+    curve = CoolingCurve()
+    for at_s in range(0, 900, 10):
+        celsius = 75.0 - 45.0 * math.exp(-at_s / 400.0)
+        curve = curve.take(at_s, celsius, idle=True)
+        floor_c = curve.floor_c(36.0)
+        assert floor_c is None or floor_c <= celsius + 0.5
+    assert curve.segment[-1][1] < 72.0
+    assert curve.seconds_until(36.0, celsius) is None

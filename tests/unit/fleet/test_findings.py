@@ -141,3 +141,18 @@ def test_another_server_has_no_probe_before(bench: Bench) -> None:
 def test_a_model_may_be_exempt() -> None:
     bench = Bench(HealthConfig(model={"SM-A556B": ModelHealth(ignore=(FindingKind.DATA_FULL,))}))
     assert [bench.probe(FULL) for _ in range(3)] == [()] * 3
+
+
+def test_what_a_person_released_it_with_counts_again_when_the_phone_says_something_else(bench: Bench) -> None:
+    def says(word: str) -> Health:
+        return replace(WELL, battery=Battery(percent=50, health=word))
+
+    bench.probe(says("dead"))
+    assert [each.ailment for each in bench.probe(says("dead"))] == [Ailment.BATTERY]
+    bench.findings.released(bench.agent)
+    assert [bench.probe(says("dead")) for _ in range(3)] == [()] * 3
+    assert bench.probe(WELL) == ()  # one probe that does not say so changes nothing
+    assert bench.probe(says("dead")) == ()
+    assert [each.what for each in bench.agent.findings] == ["the phone says of its battery: dead"]
+    assert [each.ailment for each in bench.probe(says("failure"))] == [Ailment.BATTERY]
+    assert [each.ailment for each in bench.probe(says("dead"))] == [Ailment.BATTERY]
