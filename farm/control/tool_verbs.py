@@ -99,7 +99,8 @@ class ToolVerbs:
         """One probe, as the phone printed it and as farm reads it."""
         serial = self._usable(call, read_fields(call, OneDevice).device)
         output = await raw_probe(self._shells, serial)
-        return {"probe": decode(output), "health": asdict(parse_probe(output))}
+        health = await asyncio.to_thread(parse_probe, output)  # of a phone that may print anything
+        return {"probe": decode(output), "health": asdict(health)}
 
     def _usable(self, call: ControlCall, name: str) -> str:
         """The serial of an adopted phone that nobody else has in hands: screens and files are its holder's.

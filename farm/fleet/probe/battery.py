@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from farm.core.health import Battery, Dropped
-from farm.fleet.probe.readings import MAX_BATTERY_C, celsius, first_of, integer
+from farm.fleet.probe.readings import MAX_BATTERY_C, celsius, integer
 
 DUMPSYS, SUPPLY = "battery", "power_supply"
 _STOPPED = "UPDATES STOPPED"  # after `dumpsys battery set` or `unplug`: what follows was made up by somebody
@@ -35,7 +35,9 @@ _LEAST_UA, _MOST_UA = 10_000, 20_000_000  # below 10 mA, a figure in µA cannot 
 _USAGE_PER_CYCLE = 100  # Samsung counts percent that were discharged ...
 _LEAST_USAGE = 1_000  # ... but small figures may be cycles: a phone that lost 4 % of its capacity says 132
 _FIELD = re.compile(r"\s*([A-Za-z][A-Za-z ]*?): (\S+)\s*")
-_SAMSUNG_USAGE = re.compile(r"^\s*mSavedBatteryUsage: \[?([0-9]{1,9})\]?\s*$", re.MULTILINE)
+_SAMSUNG_USAGE = re.compile(r"^[ \t]*mSavedBatteryUsage: \[?([0-9]{1,9})\]?[ \t]*$", re.MULTILINE)
+
+_LEVEL = re.compile(r"^[ \t]*level: \S", re.MULTILINE)
 
 
 def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
@@ -179,4 +181,4 @@ def _current(text: str | None, status: str, dropped: list[Dropped]) -> float | N
 
 def source_is_silent(dumpsys: str) -> bool:
     """Whether `dumpsys battery` said nothing of a battery service at all."""
-    return "powered:" not in dumpsys and not first_of(re.findall(r"^\s*level: \S+", dumpsys, re.MULTILINE))
+    return "powered:" not in dumpsys and not _LEVEL.search(dumpsys)

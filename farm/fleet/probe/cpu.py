@@ -10,6 +10,8 @@ from farm.fleet.probe.readings import files, integer
 SOURCE = "cpufreq"
 _MIN_KHZ, _MAX_KHZ = 10_000, 10_000_000
 _MOST_CORES = 64
+_MOST_CLUSTERS = 16
+_LONGEST_LIST = 400  # characters: 64 cores, each by its number, are 182
 _FOLDER = re.compile(r"(.*/(?:policy|cpu)([0-9]{1,3})(?:/cpufreq)?)/([a-z_]+)", re.ASCII)
 
 
@@ -40,7 +42,7 @@ def parse_cpu(text: str) -> tuple[tuple[ClusterReading, ...], list[Dropped]]:
             governor=governor if re.fullmatch(r"[A-Za-z][\w.+-]{1,40}", governor, re.ASCII) else "",
         )
         clusters.setdefault(cores, reading)
-    return tuple(clusters[cores] for cores in sorted(clusters)), dropped
+    return tuple(clusters[cores] for cores in sorted(clusters)[:_MOST_CLUSTERS]), dropped
 
 
 _CLOCKS = ("scaling_cur_freq", "scaling_min_freq", "scaling_max_freq", "cpuinfo_max_freq")
@@ -56,10 +58,12 @@ def _khz(folder: str, name: str, values: dict[str, str], dropped: list[Dropped])
 
 def _cores(text: str) -> tuple[int, ...]:
     """`0 1 2 3`, `0-3`, `0-1,4`."""
+    if len(text) > _LONGEST_LIST:
+        return ()
     cores: set[int] = set()
     for word in re.split(r"[\s,]+", text.strip()):
         found = re.fullmatch(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", word, re.ASCII)
-        if found is None:
+        if found is None or int(found[2] or found[1]) >= _MOST_CORES:
             return ()
         cores |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return tuple(sorted(cores)) if max(cores, default=0) < _MOST_CORES else ()
+    return tuple(sorted(cores))

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from farm.core.health import Battery, Dropped, Health, SensorGroup, Temperature, ThrottleStatus
+from farm.core.phone_text import WORD, plain
 from farm.fleet.probe import battery as batteries
 from farm.fleet.probe.boot import parse_boot
 from farm.fleet.probe.command import SECTIONS
@@ -17,6 +18,9 @@ from farm.fleet.probe.processes import parse_processes
 from farm.fleet.probe.sections import Sections, cut_sections
 from farm.fleet.probe.thermal import parse_thermalservice
 from farm.fleet.probe.zones import parse_zones
+
+MOST_TEMPERATURES = 256  # of the thermal service and of zones; the phone with the most has 110
+MOST_DROPPED = 256
 
 
 def parse_probe(output: bytes, asked: Collection[str] = SECTIONS) -> Health:
@@ -61,14 +65,26 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
         "zones": bool(zones),
         "gpu": bool(parts.get("gpu").strip()),
     }
+    cut = {parts.last, *parts.too_long}
+    unread = [
+        Dropped("probe", name, f"{count} characters", "longer than any phone's")
+        for name, count in parts.too_long.items()
+    ]
+    found = (*thermal.temperatures, *zones)
+    believed = tuple(
+        replace(each, sensor=plain(each.sensor, WORD), source=plain(each.source, WORD))
+        for each in found[:MOST_TEMPERATURES]
+    )
+    if more := len(found) - len(believed):
+        unread.append(Dropped("probe", "", f"{more} temperatures", "more than any phone has"))
     return Health(
         boot_id=boot.boot_id,
         uptime_s=boot.uptime_s,
         load_1min=boot.load_1min,
         battery=battery,
-        temperatures=(*thermal.temperatures, *zones, *gpu_temperatures, *_of_battery(battery)),
+        temperatures=(*believed, *gpu_temperatures, *_of_battery(battery)),
         throttle=thermal.throttle,
-        throttled_by=thermal.throttled_by,
+        throttled_by=plain(thermal.throttled_by, WORD),
         gpu=gpu,
         cpu=cpu,
         memory_total_bytes=memory_total,
@@ -78,9 +94,20 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
         busiest=busiest,
         server=server,
         gpu_faults=faults,
-        missing=tuple(name for name in SECTIONS if name in asked and (not said[name] or name == parts.last)),
-        dropped=(*battery_dropped, *thermal_dropped, *zones_dropped, *gpu_dropped, *cpu_dropped),
+        missing=tuple(name for name in SECTIONS if name in asked and (not said[name] or name in cut)),
+        dropped=_bounded([*unread, *battery_dropped, *thermal_dropped, *zones_dropped, *gpu_dropped, *cpu_dropped]),
     )
+
+
+def _bounded(dropped: list[Dropped]) -> tuple[Dropped, ...]:
+    """The first of them, fit for people; of the others how many there are."""
+    kept = [
+        replace(each, source=plain(each.source, WORD), sensor=plain(each.sensor, WORD), raw=plain(each.raw, WORD))
+        for each in dropped[:MOST_DROPPED]
+    ]
+    if more := len(dropped) - len(kept):
+        kept.append(Dropped("probe", "", f"{more} more readings", "not kept"))
+    return tuple(kept)
 
 
 def _battery(parts: Sections) -> tuple[Battery, list[Dropped]]:

@@ -9,8 +9,10 @@ import re
 from collections.abc import Sequence
 
 from farm.core.health import ProcessReading
+from farm.core.phone_text import WORD, plain
 
 MOST_BUSIEST = 10
+MOST_OF_SERVER = 64  # a session is a process, and a phone has one at a time
 SERVER_NAME = "tvm_rpc"
 _NOTED = re.compile(r"^(self|server|supervisor)=([0-9]{1,9})[ \t]*$", re.MULTILINE | re.ASCII)
 _RENAMED = {"NAME": "NAME", "CMD": "NAME", "ARGS": "NAME", "CMDLINE": "NAME", "S": "S", "RSS": "RSS"}
@@ -26,7 +28,7 @@ def parse_processes(text: str) -> tuple[tuple[ProcessReading, ...], tuple[Proces
         for pid, row in rows.items()
         if row.name == SERVER_NAME or pid in (server, supervisor) or row.pgid == server > 1 or row.ppid == server > 1
     }
-    group = tuple(row for pid, row in sorted(rows.items()) if pid in ours)
+    group = tuple(row for pid, row in sorted(rows.items()) if pid in ours)[:MOST_OF_SERVER]
     others = [row for row in rows.values() if own not in (row.pid, row.ppid) and not row.name.startswith("[")]
     others.sort(key=lambda row: row.cpu_percent or 0.0, reverse=True)
     return tuple(row for row in others if row.cpu_percent)[:MOST_BUSIEST], group
@@ -46,8 +48,8 @@ def _rows(text: str) -> list[ProcessReading]:
 
 def _name(words: Sequence[str]) -> str:
     """Without the path; a kernel thread's ("kworker/0:0") has none."""
-    name = " ".join(words)[:200]
-    return name.rpartition("/")[2] if name.startswith("/") else name
+    name = " ".join(words)
+    return plain(name.rpartition("/")[2] if name.startswith("/") else name, WORD)
 
 
 def _row(words: Sequence[str], columns: dict[str, int]) -> ProcessReading | None:

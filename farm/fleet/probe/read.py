@@ -15,7 +15,8 @@ from farm.fleet.probe.parse import health_of
 from farm.fleet.probe.sections import cut_sections
 
 READ_TIMEOUT_S = 15.0  # generous on purpose: two dumpsys calls of at most 4 s each, and no real phone was measured
-MAX_OUTPUT_BYTES = 1 << 20  # a hundred times what a phone with 79 zones prints
+MAX_OUTPUT_BYTES = 256 << 10  # twenty times what a phone with 79 zones prints
+_MANY_BYTES = 32 << 10  # parsed beside the event loop: no phone keeps the others waiting
 
 
 class Shells(Protocol):
@@ -51,7 +52,14 @@ async def probe(client: Shells, serial: str, sections: Collection[str], *, timeo
         AdbTimeout: the phone said nothing in time.
         AdbError: the phone or the adb server did not do its part.
     """
-    parts = cut_sections(await raw_probe(client, serial, sections, timeout_s=timeout_s))
+    output = await raw_probe(client, serial, sections, timeout_s=timeout_s)
+    if len(output) > _MANY_BYTES:
+        return await asyncio.to_thread(_read, output, sections)
+    return _read(output, sections)
+
+
+def _read(output: bytes, sections: Collection[str]) -> Probed:
+    parts = cut_sections(output)
     return Probed(health_of(parts, sections), "" if parts.whole else parts.last)
 
 
@@ -70,8 +78,8 @@ async def raw_probe(
         await stream.close_stdin()
         try:
             while chunk := await stream.read(timeout_s=deadline - asyncio.get_running_loop().time()):
-                output += chunk
-                if len(output) > MAX_OUTPUT_BYTES:
+                output += chunk[: MAX_OUTPUT_BYTES - len(output)]
+                if len(output) == MAX_OUTPUT_BYTES:
                     break
         except AdbTimeout:
             if not output:

@@ -19,16 +19,16 @@ _GROUPS = {0: SensorGroup.CPU, 1: SensorGroup.GPU, 2: SensorGroup.BATTERY, 3: Se
 _ELECTRIC = {6: "a voltage", 7: "a current", 8: "a percentage"}
 _LAST_TYPE = 30
 # Samsung's Sdhms numbers types from 1 and names them as the enumeration does: the name counts.
-_SHIFTED = re.compile(r"^\s*Sdhms connected", re.MULTILINE)
+_SHIFTED = re.compile(r"^[ \t]*Sdhms connected", re.MULTILINE)
 _NAMED = re.compile(r"(?:TYPE_)?(CPU|GPU|BATTERY|SKIN|UNKNOWN|BCL_[A-Z]+|AP|BAT|SUBBAT)[0-9]*", re.IGNORECASE)
 _BY_NAME = {
     "CPU": SensorGroup.CPU, "AP": SensorGroup.CPU, "GPU": SensorGroup.GPU, "BATTERY": SensorGroup.BATTERY,
     "BAT": SensorGroup.BATTERY, "SUBBAT": SensorGroup.BATTERY, "SKIN": SensorGroup.SKIN,
 }  # fmt: skip
 
-_HEADLINE = re.compile(r"^\s*Thermal Status:[ \t]*([0-6])[ \t]*$", re.MULTILINE)
-_OVERRIDDEN = re.compile(r"^\s*IsStatusOverride:[ \t]*true", re.MULTILINE | re.IGNORECASE)
-_CURRENT = re.compile(r"^\s*Current temperatures from HAL:[ \t]*$", re.MULTILINE)
+_HEADLINE = re.compile(r"^[ \t]*Thermal Status:[ \t]*([0-6])[ \t]*$", re.MULTILINE)
+_OVERRIDDEN = re.compile(r"^[ \t]*IsStatusOverride:[ \t]*true", re.MULTILINE | re.IGNORECASE)
+_CURRENT = re.compile(r"^[ \t]*Current temperatures from HAL:[ \t]*$", re.MULTILINE)
 _READING = re.compile(
     r"\s*Temperature\{mValue=([^,}]*), mType=(-?[0-9]{1,3}), mName=(.*), mStatus=(-?[0-9]{1,3})\}?\s*"
 )

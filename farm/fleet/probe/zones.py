@@ -15,9 +15,7 @@ from farm.fleet.probe.readings import celsius
 
 SOURCE = "thermal_zones"  # of a line that does not say which zone it is
 # "thermal_zone12 cpu-0-0-usr=45900", "cpu-0-0-usr: 45900", "type=temp"
-_ZONE = re.compile(
-    r"[ \t]*(?:(thermal_zone[0-9]{1,4}) )?([A-Za-z][^=:]*?)[ \t]*[=:][ \t]*(-?[0-9]{1,9})[ \t]*", re.ASCII
-)
+_ZONE = re.compile(r"[ \t]*(?:(thermal_zone[0-9]{1,4}) )?([A-Za-z][^=:]*)[=:][ \t]*(-?[0-9]{1,9})[ \t]*", re.ASCII)
 # Zones of power drivers that hold mA, mV or percent, and steps that a governor computes.
 _NOT_THERMAL = re.compile(
     r"ibat|vbat|bcl|vph|lvl|socd|^soc$|cur(?:rent)?\b|volt|max-step|-step$|vdroop|ocp", re.IGNORECASE
@@ -42,7 +40,7 @@ def parse_zones(text: str) -> tuple[tuple[Temperature, ...], list[Dropped]]:
         found = _ZONE.fullmatch(line)
         if found is None:
             continue
-        source, name, raw = found[1] or SOURCE, found[2], int(found[3])
+        source, name, raw = found[1] or SOURCE, found[2].rstrip(" \t"), int(found[3])
         if _NOT_THERMAL.search(name):
             dropped.append(Dropped(source, name, str(raw), "not a thermometer, by its name"))
             continue
