@@ -200,6 +200,19 @@ def plug_both(scene: Scene) -> None:
         scene.lab.plug(phone)
 
 
+def swapped_back(scene: Scene) -> None:
+    """Each phone is listed as it was before."""
+    if scene.lab.phone(scene.phone).serial != scene.notes["serial"]:
+        swapped(scene)
+        plug_both(scene)
+    scene.serial = scene.notes["serial"]
+
+
+def note_serial(scene: Scene) -> None:
+    """Remember what adb calls it."""
+    scene.notes["serial"] = scene.lab.phone(scene.phone).serial
+
+
 def is_on(scene: Scene) -> None:
     """It is on, whether adb sees it or not."""
     scene.lab.wait(scene.phone, "on")
