@@ -47,10 +47,14 @@ set_to() {
     [ "$value" = "$2" ]
 }
 
+# read_held: what is noted, if its node and value are the table's: they reach a root shell, and anybody may write the note.
 read_held() {
     boot='' node='' charging='' token=''
     [ -f "$HELD" ] && read -r boot node charging token <"$HELD"
-    [ -n "$token" ]
+    [ -n "$token" ] || return 1
+    case "
+$(table)" in *"
+$node $charging "*) ;; *) return 1 ;; esac
 }
 
 allow() {

@@ -16,7 +16,7 @@ from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around
 from farm.fleet import traces
 from farm.fleet.checker import Checker
-from farm.fleet.switchboard import Switchboard
+from farm.fleet.power import PowerSwitch
 
 if TYPE_CHECKING:
     from farm.fleet.agent import Agent
@@ -79,4 +79,4 @@ class Means:
     pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
     monotonic: Callable[[], float] = time.monotonic
     quiet: Container[str] = frozenset()  # serials of phones that somebody here has made quiet, and will change back
-    power: Switchboard | None = None  # None: that rung of the ladder is skipped, and said so
+    power: PowerSwitch | None = None  # None: that rung of the ladder is skipped, and said so

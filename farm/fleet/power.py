@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ PROGRAM = "uhubctl"
 VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may switch it on again within a second
 DARK_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
 GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
-_CALLS = 4  # of a switch's program in one order: -N refused, before, the order, and one that began just before VERIFY_S
+_KILLED_S = 2.0  # a program that hangs in a USB driver does not die: nobody waits for it
 _LOOK_S = 0.1
 _EVIDENCE_CHARS = 2000
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -226,11 +227,6 @@ async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool])
             raise
 
 
-def cycle_limit_s(call_s: float) -> float:
-    """How long a `cycle` takes at most when one call of a switch's program takes `call_s`; then it hangs."""
-    return 2 * (_CALLS * call_s + VERIFY_S) + max(GONE_S, DARK_S)
-
-
 def fill(words: Sequence[str], fields: Mapping[str, str], place: UsbPlace) -> tuple[str, ...]:
     """A command's words with {fields} in place.
 
@@ -284,5 +280,6 @@ async def _run(command: Sequence[str], timeout_s: float, missing_hint: str) -> t
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _KILLED_S)
     return process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from farm.core.attribution import UsbPlace, hubs_above, parse_place
 from farm.core.power_policy import PowerConfig
-from farm.fleet.power import CommandSwitch, PowerError, PowerSwitch, Uhubctl, cycle_limit_s
+from farm.fleet.power import CommandSwitch, PowerError, PowerSwitch, Uhubctl
 
 REFUSED_S = 600.0  # a hub that hung or was replugged may obey again: the next one to need it asks it
 RELIGHT_EVERY_S = 30.0  # a phone without power is empty in hours, and a call of uhubctl is cheap
@@ -72,11 +72,6 @@ class Switchboard:
         whole = whole and place.path not in self._config.hub
         top = place.hub if whole else place.path
         return tuple(sorted(serial for serial, other in places.items() if top in (other.path, *hubs_above(other))))
-
-    @property
-    def cycle_limit_s(self) -> float:
-        """How long a power cycle may take until it is taken for hanging."""
-        return cycle_limit_s(self._config.timeout_s)
 
     def problems(self) -> list[str]:
         """Ports that may be without power because farm could not switch them on again."""

@@ -14,14 +14,16 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbTimeout
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
+from farm.core.attribution import UsbPlace
 from farm.core.device import Life
 from farm.core.errors import PhoneError, ProtocolError
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
-from farm.core.recovery import Around
+from farm.core.recovery import Around, Rung
 from farm.fleet.agent import Agent
 from farm.fleet.checker import CheckReport
 from farm.fleet.means import Means
+from farm.fleet.power import PowerSwitch
 from farm.fleet.probe_round import ProbeRound
 from farm.fleet.rpc_server import RunningServer
 from farm.fleet.traces import Tidied
@@ -92,11 +94,12 @@ class Watcher:
 
 
 @asynccontextmanager
-async def agent_of(call: Callable[..., Awaitable[Any]], state: DeviceState) -> AsyncIterator[tuple[Agent, Watcher]]:
+async def agent_of(
+    call: Callable[..., Awaitable[Any]], state: DeviceState, power: PowerSwitch | None = None
+) -> AsyncIterator[tuple[Agent, Watcher]]:
     watcher = Watcher()
-    agent = Agent(
-        "S1", "unit", Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher, watcher, watcher), state
-    )
+    means = Means(cast(AdbClient, Phone(call)), NoBundles(), Patient(), watcher, watcher, watcher, power=power)
+    agent = Agent("S1", "unit", means, state)
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     agent.server = RunningServer(5000, "b" * 64, "secret")
     try:
@@ -169,6 +172,28 @@ async def test_whoever_orders_a_reboot_hears_that_the_phone_did_not_answer() -> 
             await agent.reboot("ann wants it rebooted")
         await watcher.until(Life.RECOVERING)
         assert [each.climb.under_way is None for each in watcher.climbs] == [True, False]
+
+
+class SlowSwitch:
+    """A port that needs more time than a farewell."""
+
+    async def off(self, place: UsbPlace) -> None:
+        await asyncio.sleep(0.1)
+
+    async def on(self, place: UsbPlace) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_a_power_cycle_takes_as_long_as_its_switch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.fleet.agent.FAREWELL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("farm.fleet.power.DARK_S", 0.0)
+    away = DeviceState(Life.OFFLINE, adopted=True, identified=True, generation=5)
+    async with agent_of(for_ever, away, SlowSwitch()) as (agent, _):
+        agent.place = UsbPlace("1-4", 2, "1-4.2")
+        agent.tell(m.Ordered(Rung.POWER_CYCLE, "ann wants its power cycled"))
+        await asyncio.sleep(0)  # its work begins
+        await agent.farewell()
+        assert not [step for step in agent.story if "RungFailed" in step]
 
 
 async def test_what_watchers_get_wrong_quarantines_the_phone_and_reaches_nobody(

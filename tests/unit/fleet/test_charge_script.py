@@ -160,3 +160,11 @@ def test_clean_lets_the_phone_charge_first(shell: str, tmp_path: Path) -> None:
     assert phone.run("clean", script="rpc_supervise.sh") == "cleaned"
     assert phone.says("charging_enabled") == "1"
     assert not phone.folder.exists()
+
+
+@pytest.mark.parametrize("node", ["/{0}/x;touch\t{0}/done", "$(touch${{IFS}}{0}/done)", "{0}/boot_id", "*"])
+def test_a_note_that_names_no_switch_reaches_no_shell(shell: str, tmp_path: Path, node: str) -> None:
+    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
+    (tmp_path / "p/charge").write_text(f"{(tmp_path / 'p/boot_id').read_text().strip()} {node.format(tmp_path)} 1 t\n")
+    assert phone.run("state") == phone.run("allow") == "nothing"
+    assert not (tmp_path / "done").exists()
