@@ -50,6 +50,7 @@ def test_a_library_is_no_archive_and_stays_as_it_is() -> None:
         (b"\x1f\x8b and no more", "damaged"),
         (archive({"lib0.o": OBJECT + bytes(1 << 20)}), "more than 0 MB"),  # a kilobyte that says it is a megabyte
     ],
+    ids=["other", "empty", "cut", "damaged", "large"],  # not by contents: archives hold the time
 )
 def test_what_holds_something_else_or_too_much_is_refused(made: bytes, why: str) -> None:
     with pytest.raises(tar.TarError, match=why):
