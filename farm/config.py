@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from farm.core.attribution import parse_place
 from farm.core.battery_care import BatteryConfig
+from farm.core.config_limits import mistakes
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.health_rules import HealthConfig
@@ -211,15 +211,26 @@ def load(
         ConfigError: the file cannot be read, a key is unknown, or a value has the wrong type.
     """
     tree, origin = _read_file(path, environ)
+    elsewhere: dict[str, str] = {}  # keys that are not the file's, and whose they are
     for name, value in environ.items():
         if name.startswith(ENV_PREFIX) and name not in ENV_RESERVED:
-            _put(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), _scalar(value), f"environment {name}")
+            keys = name.removeprefix(ENV_PREFIX).lower().split("__")
+            elsewhere[".".join(keys)] = f"environment {name}"
+            _put(tree, keys, _scalar(value), f"environment {name}")
     for key, flag in (flags or {}).items():
         if flag is not None:
+            elsewhere[key] = f"option {key}"
             _put(tree, key.split("."), flag, f"option {key}")
-    _refuse_unknown(FarmConfig, tree, origin, ())
-    config = _validate(tree, origin)
-    return _with_paths(config)
+    try:
+        _refuse_unknown(FarmConfig, tree, origin, ())
+        return _with_paths(_validate(tree, origin))
+    except ConfigError as error:
+        said = error.message.removeprefix(f"{origin}: ")
+        for key, whose in elsewhere.items():
+            if said.startswith((f"{key}:", f"{key} ", f"{key}.", f"unknown key {key!r}")):
+                hint = "" if error.hint == VALUES_HINT else error.hint
+                raise ConfigError(f"{whose}: {said}", hint=hint) from error
+        raise
 
 
 def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
@@ -294,8 +305,10 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     try:
         config = TypeAdapter(FarmConfig).validate_python(tree)
     except ValidationError as error:
-        where, said, hint = field_error(error.errors())
-        raise ConfigError(f"{origin}: {where} {said}", hint=hint or VALUES_HINT) from error
+        errors = error.errors()
+        where, said, hint = field_error(errors)
+        of_its_kind = errors[0]["type"].endswith(("_type", "_parsing"))
+        raise ConfigError(f"{origin}: {where} {said}", hint=hint or (VALUES_HINT if of_its_kind else "")) from error
     if not 0 <= config.tvm.port <= 65535:
         raise ConfigError(
             f"{origin}: tvm.port: {config.tvm.port} is not a port", hint="0 to 65535; 0 lets the kernel choose"
@@ -339,25 +352,8 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
     _check_health(config.health, origin)
     if not 0 <= config.battery.low_percent < config.battery.high_percent <= 100:
         raise ConfigError(f"{origin}: battery: low_percent must be below high_percent", hint="0 to 100")
-    _check_usb(config, origin)
-
-
-def _check_usb(config: FarmConfig, origin: str) -> None:
-    if not 0 < config.power.timeout_s < math.inf:
-        raise ConfigError(f"{origin}: power.timeout_s: {config.power.timeout_s} is no time to wait")
-    for serial, path in config.usb.places.items():
-        if parse_place(path) is None:
-            raise ConfigError(
-                f"{origin}: usb.places.{serial}: {path!r} is no USB port", hint='as sysfs names it, "1-4.2"'
-            )
-    for where, rule in {
-        "power": config.power,
-        **{f'power.hub."{key}"': each for key, each in config.power.hub.items()},
-    }.items():
-        if bool(rule.off) != bool(rule.on):
-            raise ConfigError(f"{origin}: {where}: off and on belong together", hint="docs/configuration.md, [power]")
-        if rule.switch == "command" and not (rule.off or config.power.off):
-            raise ConfigError(f"{origin}: {where}: switch = command needs off and on")
+    for what, way_out in mistakes(config.heat, config.probe, config.health, config.quiesce, config.power, config.usb):
+        raise ConfigError(f"{origin}: {what}", hint=way_out)
 
 
 def _check_health(health: HealthConfig, origin: str) -> None:

@@ -5,6 +5,7 @@ Takes the list that `ValidationError.errors()` returns, so that importing this c
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from farm.core.durations import BadTimeError, parse_duration
 
 SHOWN_CHARS = 80
+_EMPTY = "'', "
 SHA256_FORM = r"^[0-9a-f]{64}$"
 
 # What pydantic appends to the path of a value that may be one of several types.
@@ -42,7 +44,7 @@ def field_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     given = first["input"]
     if first["type"] not in ("missing", "unexpected_keyword_argument"):
         said += f" (got {str(given)[:SHOWN_CHARS]!r})" if isinstance(given, str) else f" (got {_short(given)})"
-    return ".".join(map(str, path)), said, _hint(path, given)
+    return ".".join(map(str, path)), said, _nearest(first) or _hint(path, given)
 
 
 def _path(error: Mapping[str, Any]) -> tuple[str | int, ...]:
@@ -71,10 +73,19 @@ def _words(error: Mapping[str, Any]) -> str:
         case "string_pattern_mismatch":
             form = facts["pattern"]
             return "must be a SHA-256, 64 hexadecimal digits" if form == SHA256_FORM else f"must match {form}"
-        case "literal_error" | "enum":
-            return f"must be {facts['expected']}"
+        case "literal_error" | "enum":  # an empty text stands for "not said": nobody writes it
+            return f"must be {str(facts['expected']).replace(_EMPTY, '')}"
     known = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0])
     return known or str(error["msg"])
+
+
+def _nearest(error: Mapping[str, Any]) -> str:
+    """People write `clok-held`."""
+    expected, given = str(error.get("ctx", {}).get("expected", "")), error["input"]
+    if error["type"] not in ("literal_error", "enum") or not isinstance(given, str):
+        return ""
+    near = difflib.get_close_matches(given, re.findall(r"'([^']+)'", expected), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _hint(path: tuple[str | int, ...], given: object) -> str:

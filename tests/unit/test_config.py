@@ -51,6 +51,25 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("[heat.tune]\nthrottle = 7", "heat.tune.throttle: 7", "3 severe"),
         ("[heat]\nmargin_c = -1", "heat.margin_c: -1.0", "0 or more"),
         ("[gates.tvm_class]\nflagship = 'benhc'", "gates.tvm_class.flagship must be 'interactive', 'bench'", ""),
+        ("[gates.tvm_class]\nflagship = 'x'", "gates.tvm_class.flagship", ""),
+        ("[health.model.X]\nignore = ['clok-held']", "health.model.X.ignore.0", "did you mean 'clock-held'?"),
+        ("[power]\nswitch = 'no'", "power.switch must be 'uhubctl', 'command' or 'none'", ""),
+        ("[heat]\nstale_s = 0", "heat.stale_s: 0 s is not above probe.every_s (10 s)", "several times"),
+        ("[probe]\nevery_s = 300", "heat.stale_s: 120 s is not above probe.every_s (300 s)", "several times"),
+        ("[probe]\nevery_s = 0.001", "probe.every_s: 0.001 s is out of range", "0.2 to 3600 s"),
+        ("[probe]\nevery_s = 1e9", "probe.every_s: 1e+09 s is out of range", "0.2 to 3600 s"),
+        ("[heat]\nmargin_c = 40", "heat.margin_c: 40 °C is out of range", "0 to 20 °C"),
+        ("[heat]\ncool_for_s = 1e6", "heat.cool_for_s: 1e+06 s is out of range", "0 to 3600 s"),
+        ("[heat.bench]\nskin_c = 49", "heat.bench.skin_c: 49 is above heat.hard.skin_c (48)", "at most"),
+        ("[heat.hard]\nskin_c = 40", "heat.tune.skin_c: 43 is above heat.hard.skin_c (40)", "change one"),
+        ("[heat.model.X.bench]\ncpu_c = 106", 'heat.model."X".bench.cpu_c: 106 is above', "at most"),
+        ("[heat.end_leases]\nskin_c = 45", "heat.end_leases.skin_c: 45 is below heat.hard.skin_c (48)", "at least"),
+        ("[health]\ndata_full_mb = 2000", "health.data_full_mb: 2000 is above data_low_mb (1000)", "before"),
+        ("[health]\nbattery_cold_c = 50", "health.battery_cold_c: 50 °C is not below 47 °C", "55"),
+        ("[health]\nworn_percent = 650", "health.worn_percent: 650 % is out of range", "0 to 100 %"),
+        ("[quiesce]\nrestore_after_s = 1", "quiesce.restore_after_s: 1 s is out of range", "5 to 86400 s"),
+        ("[power.hub.xx]\nswitch = 'none'", 'power.hub."xx" is no hub', '"1-4.2"'),
+        ("[power]\noff = ['x', '{nosuch}']\non = ['x']", "power.off: nobody says what {nosuch} is", "{hub}"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_out(tmp_path, text, message, hint):
@@ -59,6 +78,37 @@ def test_a_mistake_is_named_with_the_way_out(tmp_path, text, message, hint):
     assert message in caught.value.message
     assert hint in caught.value.hint
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"FARM_HEAT__BENCH__SKIN_C": "abc"},
+            "environment FARM_HEAT__BENCH__SKIN_C: heat.bench.skin_c must be a number",
+        ),
+        ({"FARM_HEAT__BENCH__SKIN_C": "49"}, "environment FARM_HEAT__BENCH__SKIN_C: heat.bench.skin_c: 49 is above"),
+        ({"FARM_PROBE__EVRY_S": "5"}, "environment FARM_PROBE__EVRY_S: unknown key 'probe.evry_s'"),
+    ],
+)
+def test_a_mistake_in_a_variable_names_the_variable_and_not_the_file(tmp_path, environ, message):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "[tvm]\nport = 1001"), environ=environ)
+    assert caught.value.message.startswith(message)
+    assert "quotes" not in caught.value.hint
+
+
+def test_fields_of_a_hub_and_hubs_by_their_names_are_understood(tmp_path):
+    text = """
+[power]
+off = ["ssh", "{box}", "{port}"]
+on = ["ssh", "{box}", "{port}"]
+[power.hub."1-4".fields]
+box = "left"
+[power.hub.usb1]
+switch = "none"
+"""
+    assert load(write(tmp_path, text), environ={}).power.hub["1-4"].fields == {"box": "left"}
 
 
 def test_a_missing_file_is_an_error_when_it_was_named(tmp_path):
