@@ -8,11 +8,12 @@ quarantined without a fault that explains it. Left out is what needs a person by
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,13 +54,22 @@ reboots_per_day = 100000
 power_cycles_per_day = 100000
 """
 EXPLAINS_S = 120.0  # a fault so long ago explains a quarantine
-_OF_THE_SERVER = frozenset({"server", "start", "check", "stuck"})
-# Faults that may end in quarantine when they fall on one phone again and again, by what is wrong with it then.
-EXPLAINED = {
-    **dict.fromkeys(("full", "wiped"), frozenset({"storage", *_OF_THE_SERVER})),
-    **dict.fromkeys(("server_crash", "server_hang", "segfault", "endless", "stuck"), _OF_THE_SERVER),
-    **dict.fromkeys(("supervisor_killed", "corrupted", "slow", "slow_shell", "boot_loop"), _OF_THE_SERVER),
-    **dict.fromkeys(("hot", "hot_battery"), frozenset({"hot"})),
+# How a quarantine's own cause reads when that was wrong, by ailment.
+_OF_THE_SERVER = {
+    "server": r"RPC server (died|did not|hangs)|supervisor",
+    "start": r"RPC server did not start|did not finish a command",
+    "check": r"golden|check|session",
+    "stuck": r"SIGKILL|do not die|does not die",
+}
+_STORAGE = {"storage": r"/data has \d+ MB left"}
+_HOT = {"hot": r"battery is too hot: .* the phone calls it overheated"}
+# Faults that may end in quarantine, most of them only when they fall on one phone again and again: what is said then.
+EXPLAINED: Mapping[str, Mapping[str, str]] = {
+    "full": {**_STORAGE, **_OF_THE_SERVER},
+    "hot_battery": _HOT,
+    "stuck": {"stuck": _OF_THE_SERVER["stuck"]},
+    **dict.fromkeys(("wiped", "server_crash", "server_hang", "segfault", "endless"), _OF_THE_SERVER),
+    **dict.fromkeys(("supervisor_killed", "corrupted", "boot_loop"), _OF_THE_SERVER),
 }
 
 
@@ -139,13 +149,13 @@ def run(context: Context) -> list[Figure]:
 
 
 def _explained(quarantine: Event, phone: str, tally: Tally) -> bool:
-    """Whether a fault that fell on the phone lately explains it."""
-    return any(
-        hurt == phone
-        and 0 <= quarantine.at - at <= EXPLAINS_S
-        and quarantine.data["ailment"] in EXPLAINED.get(fault, ())
-        for at, hurt, fault in tally.blows
-    )
+    """Whether a fault that fell on the phone lately explains it: its ailment, and the very words of its cause."""
+    ailment, cause = str(quarantine.data["ailment"]), str(quarantine.data["cause"])
+    for at, hurt, fault in tally.blows:
+        said = EXPLAINED.get(fault, {}).get(ailment)
+        if hurt == phone and 0 <= quarantine.at - at <= EXPLAINS_S and said and re.search(said, cause):
+            return True
+    return False
 
 
 def _slope(values: Sequence[tuple[float, float]]) -> float:

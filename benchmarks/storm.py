@@ -61,6 +61,7 @@ class PhoneStorm(threading.Thread):
         if self._lab.phone(self._phone).isolation != "full":
             faults.remove(self.stuck)
         try:
+            self._farm.status()  # its connection is there before anybody counts
             while True:
                 self._weather.pause(self._random.uniform(0.0, self._pause_s))
                 with self._weather.turn() as goes_on:
@@ -245,6 +246,7 @@ class FarmStorm(threading.Thread):
             self.kicked,
         ]  # fmt: skip
         try:
+            self._farm.status()  # its connection is there before anybody counts
             while True:
                 self._weather.pause(self._random.uniform(5.0, 20.0))
                 with self._weather.turn() as goes_on:
