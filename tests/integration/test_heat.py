@@ -82,6 +82,22 @@ def test_a_hard_limit_is_one_word_and_keeps_everybody_away(farm, name):
     assert row(farm)["state"] == "ready"
 
 
+def test_above_the_last_limit_its_holder_loses_the_phone_and_what_ran_there_ends(farm, name):
+    story = Story(farm)
+    done = farm.farm("shell", "--on", "android", "--detach", "--json", "--", "sleep", "600")
+    assert done.returncode == 0, done.stderr
+    story.until("attempt.started")
+    farm.lab.heat(PHONE, 70.0)
+    revoked = story.until("lease.revoked")
+    assert re.search(r"dangerously hot: skin (69|70)\.\d °C is above 65 °C", revoked["data"]["reason"])
+    ended = story.until("attempt.ended")
+    assert (ended["data"]["error"]["code"], ended["data"]["error"]["fault"]) == ("too_hot", "phone")
+    story.order("lease.hot", "lease.revoked", "device.recovering", "attempt.ended")
+    story.until("device.ready", subject=name)
+    farm.lab.cool(PHONE)
+    story.until("device.cool", subject=name)
+
+
 def test_a_stock_key_may_be_for_benchmarks(farm, name):
     from tvm import rpc
 
