@@ -285,6 +285,9 @@ class Agent:
         switch, place = self._means.power, self.place
         if switch is None or place is None:
             raise HostError("there is no switch for the power of its port")
+        taken, hurt = self.state.climb.under_way, self._means.recovery.around(self).neighbours
+        if hurt and taken is not None and taken.ailment is not Ailment.ORDER:  # leased since it was decided
+            raise HostError(f"its power is not cut: it would hurt {hurt}")
         # Each of its parts is bounded; how many phones wait for the switch's turn before it, nobody knows.
         await asyncio.shield(self._say_farewell(cycle(switch, place, lambda: self.device is not None), limit_s=None))
 

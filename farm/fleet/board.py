@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from farm.adb.push import PushProgress
-from farm.core.device import DeviceView, Life
+from farm.core.attribution import UsbPlace
+from farm.core.device import Closed, DeviceView, Life
 from farm.core.events import EventLog
+from farm.core.phone_text import REASON, plain
+from farm.core.recovery import Rung
 from farm.core.requests import LeaseClass
 from farm.fleet.agent import Agent
 from farm.fleet.gates import LOOK_EVERY_S, LOUD, Gates, Turned, beside
@@ -19,13 +22,21 @@ from farm.fleet.traces import Tidied
 PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see no more, the log keeps less
 
 
+Hurt = Callable[[UsbPlace, Mapping[str, UsbPlace]], Collection[str]]
+
+
 class Board:
     """Views by serial. Used from the event loop's thread, except where a method says otherwise."""
 
-    def __init__(self, registry: Registry, events: EventLog, gates: Gates | None = None) -> None:
+    def __init__(
+        self, registry: Registry, events: EventLog, gates: Gates | None = None, hurt: Hurt = lambda *_: ()
+    ) -> None:
+        """`hurt`: which of the places, by serial, lose their power with that port (farm.fleet.switchboard)."""
         self._registry = registry
         self._events = events
         self._gates = gates or Gates()
+        self._hurt = hurt
+        self._cut: dict[str, tuple[str, UsbPlace]] = {}  # name and port of those whose power is cut, by serial
         self._views: dict[str, DeviceView] = {}
         self._watching: list[Callable[[DeviceView], None]] = []
         self._told_at: dict[str, float] = {}  # monotonic seconds of the last news about a push, by serial
@@ -60,6 +71,8 @@ class Board:
         """Publish the agent's view if it differs from the last one; returns whether its life changed."""
         before = self._views.get(agent.serial)
         turned = self._feel(agent)
+        taken = agent.state.climb.under_way
+        self._cuts(agent.serial, agent.name, agent.place if taken and taken.rung is Rung.POWER_CYCLE else None)
         view = self._gated(self._view_of(agent))
         if view == before:
             return False
@@ -89,9 +102,8 @@ class Board:
 
     def take_down(self, serial: str, reason: str) -> None:
         """Show a device that is no longer known a last time: not adopted and gone."""
-        last = self._views.pop(serial, None)
-        self._told_at.pop(serial, None)
-        self._gates.forget(serial)
+        last = self._views.get(serial)
+        self.move_away(serial)
         if last is not None:
             self._tell(replace(last, life=Life.GONE, adopted=False, reason=reason))
             self._look_beside(last)
@@ -101,6 +113,7 @@ class Board:
         self._views.pop(serial, None)
         self._told_at.pop(serial, None)
         self._gates.forget(serial)
+        self._cuts(serial, "", None)
 
     def pushing(self, agent: Agent, progress: PushProgress) -> None:
         """Say how far a push is, not more often than people can see."""
@@ -124,7 +137,7 @@ class Board:
             serial=agent.serial,
             life=state.life,
             service=state.service,
-            reason="; ".join(filter(None, (state.reason, agent.elsewhere))),
+            reason=plain("; ".join(filter(None, (state.reason, agent.elsewhere))), REASON),
             adopted=state.adopted,
             pool=called.pool,
             identity=agent.identity,
@@ -150,7 +163,27 @@ class Board:
         return self._gates.take(agent.serial, model, agent.health, agent.health_at, idle=idle)
 
     def _gated(self, view: DeviceView) -> DeviceView:
-        return self._gates.apply(view, beside(view, self._views.values()))
+        """The view with what closes it: its heat, its hub, and a power cycle that takes its power too."""
+        gated = self._gates.apply(view, beside(view, self._views.values()))
+        by = sorted(
+            name
+            for serial, (name, port) in self._cut.items()
+            if view.place is not None and serial != view.serial and self._hurt(port, {view.serial: view.place})
+        )
+        if not by:
+            return gated
+        why = Closed(f"its USB power is cut with that of {', '.join(by)}", heat=False)
+        return replace(gated, closed={**dict.fromkeys(LeaseClass, why), **gated.closed})
+
+    def _cuts(self, serial: str, name: str, port: UsbPlace | None) -> None:
+        """A device's port is about to lose its power, or (None) is not any more: others may lose theirs with it."""
+        _, before = self._cut.pop(serial, ("", None))
+        if port is not None:
+            self._cut[serial] = (name, port)
+        places = {view.serial: view.place for view in self._views.values() if view.place is not None}
+        if port != before:
+            for other in {each for place in (before, port) if place for each in self._hurt(place, places)} - {serial}:
+                self._look_again(self._views[other])
 
     def _look_beside(self, view: DeviceView) -> None:
         """What a device does may close others on its hub, and open them again."""

@@ -82,7 +82,8 @@ class Fleet(Orders):
         self._client = client
         self._watcher = watcher
         self._registry = Registry(book, config.rules)
-        self._board = Board(self._registry, events, config.gates)
+        self._power = config.care.power
+        self._board = Board(self._registry, events, config.gates, self._power.hurt if self._power else lambda *_: ())
         self._gates = config.gates
         self.probes = ProbeRound(
             client,
@@ -102,7 +103,6 @@ class Fleet(Orders):
         )
         self.lending = Lending(self._find, self._board.subscribe)
         self.usb_faults = UsbFaults(events)
-        self._power = config.care.power
         self._topology = config.topology
         self._agents: dict[str, Agent] = {}  # by serial
         self._sanity = Sanity(self._agents.values, config.gates, config.health.check_every_h)

@@ -7,15 +7,17 @@ from typing import Any, cast
 import pytest
 
 from farm.core.attribution import UsbPlace
-from farm.core.device import DeviceView, Heat, Life, Service
+from farm.core.device import Closed, DeviceView, Heat, Life, Service
 from farm.core.events import EventLog
 from farm.core.health import Health, SensorGroup, Temperature, ThrottleStatus
 from farm.core.heat_policy import HeatConfig, HeatLimits, ModelHeat
+from farm.core.power_policy import PowerConfig, PowerRule
 from farm.core.recovery import Ailment, Climb, Rung
 from farm.core.requests import LeaseClass
 from farm.core.thermal import NO_THERMOMETER
 from farm.fleet.board import Board
 from farm.fleet.gates import Gates, beside
+from farm.fleet.switchboard import Switchboard
 
 BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
 
@@ -23,13 +25,13 @@ BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERAC
 class Bench:
     """A board with agents that are nothing but their facts, and a clock."""
 
-    def __init__(self, heat: HeatConfig | None = None) -> None:
+    def __init__(self, heat: HeatConfig | None = None, hurt: Any = lambda *_: ()) -> None:
         self.now_s = 100.0
         self.gates = Gates(heat, monotonic=lambda: self.now_s)
         self.events = EventLog()
         called = SimpleNamespace(pool="", labels={}, aliases=())
         registry = cast(Any, SimpleNamespace(called=lambda *_, **__: called))
-        self.board = Board(registry, self.events, self.gates)
+        self.board = Board(registry, self.events, self.gates, hurt)
         self.told: list[DeviceView] = []
         self.board.subscribe(self.told.append)
         self.agents: dict[str, Any] = {}
@@ -181,6 +183,38 @@ def test_a_loud_neighbour_that_is_forgotten_or_moved_is_loud_no_more():
     assert not bench.view("a").serves(BENCH)
     bench.board.take_down("s-b", "forgotten")
     assert bench.view("a").serves(BENCH)
+
+
+def test_who_loses_power_with_another_is_nobodys_until_that_one_is_back():
+    whole_hub = PowerConfig(hub={"1-4": PowerRule(off=("relay", "{hub}"), on=("relay", "{hub}"))})
+    bench = Bench(hurt=Switchboard(whole_hub).hurt)
+    for name, path in (("a", "1-4.1"), ("below", "1-4.3.1"), ("b", "1-4.2"), ("far", "2-1.1")):
+        bench.agent(name, path=path)
+    bench.agents["b"].state.climb = Climb().begin(Rung.POWER_CYCLE, Ailment.OFFLINE, "it is offline", 1.0)
+    for life in (Life.OFFLINE, Life.GONE, Life.CHECKING):
+        bench.lives("b", life)
+        for name in ("a", "below"):
+            assert set(bench.view(name).closed) == set(LeaseClass)
+            assert bench.view(name).closed[TUNE] == Closed("its USB power is cut with that of b", heat=False)
+        assert bench.view("far").closed == {}
+        assert TUNE not in bench.view("b").closed
+    assert bench.probe("a", 30.0).closed.keys() == set(LeaseClass)
+    bench.agents["b"].state.climb = Climb()
+    bench.lives("b", Life.READY)
+    assert bench.view("a").closed == bench.view("below").closed == {}
+    bench.agents["b"].state.climb = Climb().begin(Rung.POWER_CYCLE, Ailment.OFFLINE, "it is offline", 1.0)
+    bench.lives("b", Life.OFFLINE)
+    bench.board.take_down("s-b", "forgotten")
+    assert bench.view("a").closed == {}
+
+
+def test_a_port_of_its_own_takes_nobody_along():
+    bench = Bench(hurt=Switchboard().hurt)
+    bench.agent("a", path="1-4.1")
+    bench.agent("b", path="1-4.2")
+    bench.agents["b"].state.climb = Climb().begin(Rung.POWER_CYCLE, Ailment.OFFLINE, "it is offline", 1.0)
+    bench.lives("b", Life.OFFLINE)
+    assert bench.view("a").serves(TUNE)
 
 
 def test_heat_is_the_reason_when_both_close():
