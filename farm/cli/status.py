@@ -8,6 +8,8 @@ import typer
 
 from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 
+REASON_CHARS = 120
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -57,11 +59,16 @@ def print_devices(devices: list[dict[str, Any]]) -> None:
                 device["gpu"] or "-",
                 *_figures(device),
                 device["holder"] or "-",
-                device["reason"],
+                brief(device["reason"]),
             )
             for device in devices
         ),
     )
+
+
+def brief(reason: str) -> str:
+    """The beginning of a reason that would push everything else out of sight; `farm explain device` has all of it."""
+    return reason if len(reason) <= REASON_CHARS else f"{reason[: REASON_CHARS - 3].rstrip()}..."
 
 
 def print_devices_long(devices: list[dict[str, Any]]) -> None:

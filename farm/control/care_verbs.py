@@ -165,6 +165,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
     seen = fleet.care.look(view.name)
     log = fleet.care.log
     now_s = time.monotonic()
+    others = [other.name for other in beside(view, fleet.views())]
     return DeviceFacts(
         view=view,
         state=seen.state,
@@ -172,7 +173,8 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         holder=seen.around.holder,
         findings=seen.findings,
         probed_s_ago=None if view.health is None else max(0.0, now_s - seen.probed_at_s),
-        beside=[other.name for other in beside(view, fleet.views())],
+        beside=others,
+        busy_beside={other: holder for other in others if (holder := fleet.care.holder(other))},
         rungs=await asyncio.to_thread(log.taken, view.serial),
         quarantined_at=log.quarantined_at(view.serial),
         story=seen.story,

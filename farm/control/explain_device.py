@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from farm.core.device import DeviceView, Service
+from farm.core.device import DeviceView, Heat, Service
 from farm.core.durations import format_duration
 from farm.core.health import Health
 from farm.core.health_rules import Finding
 from farm.core.lifecycle_state import DeviceState
-from farm.core.recovery import Around, ReleaseRule, Rung, budgets_left
+from farm.core.recovery import Ailment, Around, Outcome, ReleaseRule, Rung, budgets_left
 from farm.core.requests import LeaseClass
 from farm.store.records import RecoveryRecord
 
+BRIEF_CHARS = 60  # of a reason that stands in full above
+EVIDENCE_CHARS = 200
+# As farm.core.lifecycle writes a step: monotonic second, event, its values, life before and after, what was ordered.
+_STEP = re.compile(r"(\d+\.\d+) (\w+)\((.*)\) : (\S+) -> (\S+) \[.*\]", re.DOTALL)
+_WORD = re.compile(r"[A-Z][a-z]*")
 RUNGS_SHOWN = 10  # of the last 24 hours; `--json` has all
 _RELEASED = {
     ReleaseRule.PERSON: "until somebody releases it: farm device release {name}",
@@ -35,6 +41,7 @@ class DeviceFacts:
     findings: Sequence[Finding]
     probed_s_ago: float | None
     beside: Sequence[str]  # others on its hub
+    busy_beside: Mapping[str, str]  # of these: name -> who has it
     rungs: Sequence[RecoveryRecord]  # of the last 24 hours, oldest first
     quarantined_at: datetime | None
     story: Sequence[str]
@@ -104,13 +111,19 @@ def as_lines(facts: DeviceFacts) -> list[str]:
 def _state(facts: DeviceFacts) -> Iterator[str]:
     view = facts.view
     held = f"{facts.holder} has it" if facts.holder else "nobody has it"
-    yield f"{view.name}: {view.life}, service {view.service}, heat {view.heat}; {held}"
+    yield f"{view.name}: {view.life}, service {view.service}, heat {_heat(view)}; {held}"
     if view.reason:
         yield f"  why: {view.reason}"
     if facts.state.hint:
         yield f"  what to do: {facts.state.hint.replace('NAME', view.name)}"
     if view.service is not Service.IN:
         yield f"  an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}"
+
+
+def _heat(view: DeviceView) -> str:
+    """The state of its heat, with the classes it is too warm for."""
+    warm = [each.value for each in LeaseClass if each in view.closed and view.closed[each].heat]
+    return f"warm: closed to {', '.join(warm)}" if warm and view.heat is Heat.OK else view.heat.value
 
 
 def _classes(view: DeviceView) -> Iterator[str]:
@@ -141,7 +154,36 @@ def _quarantine(facts: DeviceFacts) -> Iterator[str]:
     yield f"  {_RELEASED[kept.rule].format(name=facts.view.name)}"
     if kept.evidence:
         yield "  its last steps before:"
-        yield from (f"    {line}" for line in kept.evidence.splitlines())
+        yield from (f"    {line}" for line in _steps(kept.evidence.splitlines(), facts.quarantined_at))
+
+
+def _steps(evidence: Sequence[str], last_at: datetime | None) -> Iterator[str]:
+    """The steps before a quarantine in words, by the clock where its end is known (the last of them)."""
+    told = [(line, _STEP.fullmatch(line)) for line in evidence]
+    ends_s = next((float(match[1]) for _, match in reversed(told) if match), 0.0)
+    for line, match in told:
+        if match is None:
+            yield line
+            continue
+        at_s, event, said, before, after = match.groups()
+        what = " ".join(_WORD.findall(event)).lower()
+        reason = next((f": {found[1]}" for each in ("reason", "trouble") if (found := _told(each, said))), "")
+        at = "" if last_at is None else f"{last_at - timedelta(seconds=ends_s - float(at_s)):%H:%M:%S} "
+        yield f"{at}{before if before == after else f'{before} -> {after}'}, {what}{in_brief(reason, EVIDENCE_CHARS)}"
+
+
+def _told(name: str, said: str) -> re.Match[str] | None:
+    """A value among the `name=value` of an event."""
+    return re.search(rf"\b{name}=(.*?)(?:, \w+=|$)", said)
+
+
+def in_brief(text: str, chars: int = BRIEF_CHARS) -> str:
+    """The beginning of a sentence that stands in full elsewhere: up to its details, and no longer than that."""
+    head = text.partition("; ")[0]
+    kind, colon, rest = head.partition(": ")
+    if len(head) > chars and colon and rest and kind:
+        head = kind
+    return head if len(head) <= chars else f"{head[: chars - 3].rstrip()}..."
 
 
 def _ladder(facts: DeviceFacts) -> Iterator[str]:
@@ -151,19 +193,29 @@ def _ladder(facts: DeviceFacts) -> Iterator[str]:
         yield f"recovery: {climb.under_way.rung} under way for {took}: {climb.under_way.cause}"
     yield from (f"recovery: not taken: {each}" for each in climb.skipped)
     if facts.rungs:
-        yield f"recovery in the last 24 h ({len(facts.rungs)} rungs):"
+        count = len(facts.rungs)
+        yield f"recovery and orders in the last 24 h ({count}):"
     if len(facts.rungs) > RUNGS_SHOWN:
         yield f"  ... {len(facts.rungs) - RUNGS_SHOWN} before these"
     for each in facts.rungs[-RUNGS_SHOWN:]:
-        ended = "under way" if each.outcome is None else f"{each.outcome} in {each.took_s or 0.0:.1f} s"
-        found = f"; then: {each.detail}" if each.detail else ""
-        yield f"  {each.began_at:%H:%M:%S} {each.rung} ({each.cause}): {ended}{found}"
+        found = f"; then: {in_brief(each.detail)}" if each.detail else ""
+        yield f"  {each.began_at:%H:%M:%S} {each.rung} ({in_brief(each.cause)}): {_ended(each)}{found}"
     left = budgets_left(climb, facts.now_s, facts.around)
     spent = {rung: count for rung, count in left.items() if count < (facts.around.budget(rung) or 0)}
     hard = {rung: left[rung] for rung in (Rung.REBOOT, Rung.POWER_CYCLE)} | spent
     yield "recovery left for now: " + ", ".join(f"{rung} {count}" for rung, count in hard.items())
     if facts.around.no_power:
         yield f"  power-cycle: {facts.around.no_power}"
+
+
+def _ended(rung: RecoveryRecord) -> str:
+    """How it ended; an order mends nothing, and a quarantine lasts."""
+    if rung.outcome is None:
+        return "still" if rung.rung == Rung.QUARANTINE else "under way"
+    if rung.rung == Rung.QUARANTINE:
+        return f"lasted {format_duration(rung.took_s or 0.0)}"
+    word = "by order" if rung.ailment == Ailment.ORDER and rung.outcome == Outcome.MENDED else rung.outcome
+    return f"{word}, {rung.took_s or 0.0:.1f} s" if word == "by order" else f"{word} in {rung.took_s or 0.0:.1f} s"
 
 
 def _probe(facts: DeviceFacts) -> Iterator[str]:
@@ -182,10 +234,14 @@ def _readings(health: Health) -> str:
         "" if battery.percent is None else f"battery {battery.percent} %",
         "" if battery.celsius is None else f"battery {battery.celsius:.1f} °C",
         "" if hottest is None else f"hottest {hottest.sensor} {hottest.celsius:.1f} °C",
-        "" if health.throttle is None else f"throttle {health.throttle.name.lower()}",
-        "" if health.data_free_bytes is None else f"/data {health.data_free_bytes / 1e9:.1f} GB free",
+        "thermal status not known" if health.throttle is None else f"throttle {health.throttle.name.lower()}",
+        "" if health.data_free_bytes is None else f"/data {_size(health.data_free_bytes)} free",
     )
     return ", ".join(filter(None, said))
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.0f} MB"
 
 
 def _place(facts: DeviceFacts) -> Iterator[str]:
@@ -193,3 +249,5 @@ def _place(facts: DeviceFacts) -> Iterator[str]:
     if place is not None:
         others = f", beside {', '.join(facts.beside)}" if facts.beside else ""
         yield f"plugged in at hub {place.hub}, port {place.port}{others}"
+        for name, holder in facts.busy_beside.items():
+            yield f"  {holder} has {name}: with --quiet-hub a bench waits until that is given back"

@@ -286,7 +286,8 @@ def _available_s(state: State, device: str, waiting: Waiting, now_s: float) -> f
     if not view.adopted or view.service is not Service.IN or (holding is None and not leasable):
         return None
     at_s = now_s if holding is None else _given_back_s(state, holding, waiting, now_s)
-    for other in state.quiet_beside(device, request.user):
+    beside = state.leased_beside(device) if request.quiet_hub else state.quiet_beside(device, request.user)
+    for other in beside:
         quiet_s = _given_back_s(state, state.held[other], waiting, now_s)
         at_s = None if at_s is None or quiet_s is None else max(at_s, quiet_s)
     if at_s is not None and (kept := state.kept_from(device, waiting.line.group.meaning, waiting.line)):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from farm.control.explain_device import DeviceFacts, as_lines, as_values
 from farm.core.attribution import UsbPlace
 from farm.core.device import Closed, DeviceView, Life, Service
+from farm.core.durations import format_duration
 from farm.core.health import Battery, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.core.health_rules import Finding, FindingKind
 from farm.core.lifecycle_state import DeviceState
@@ -25,6 +26,7 @@ READY = DeviceFacts(
     findings=(),
     probed_s_ago=None,
     beside=("nexus",),
+    busy_beside={},
     rungs=(),
     quarantined_at=None,
     story=("1.0 Listed",),
@@ -83,6 +85,7 @@ def test_a_quarantine_has_reason_rule_and_evidence() -> None:
     assert "quarantine since 2026-11-22 12:00:00 UTC: battery 52 °C" in said
     assert "until a probe finds it well, or farm device release pixel" in said
     assert "    2.0 Ailing" in said
+    assert "heat cooling" not in said
     assert as_values(facts)["quarantine"]["evidence"] == ["1.0 Listed", "2.0 Ailing"]
 
 
@@ -103,3 +106,42 @@ def test_the_probe_tells_readings_and_findings() -> None:
 
 def test_all_of_it_is_json() -> None:
     assert json.loads(json.dumps(as_values(READY)))["story"] == ["1.0 Listed"]
+
+
+def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words() -> None:
+    evidence = (
+        "14632.500 CheckPassed(generation=8) : checking -> ready []\n"
+        "14640.500 RungFailed(generation=9, ailment=wrong, reason=wrong numbers on cpu: 3 of 4) : "
+        "recovering -> quarantined [StopServer]"
+    )
+    kept = Quarantine("wrong numbers on cpu: 3 of 4", "", Ailment.WRONG, ReleaseRule.PERSON, evidence)
+    facts = replace(READY, state=DeviceState(Life.QUARANTINED, quarantine=kept), quarantined_at=AT)
+    said = text(facts)
+    assert "    11:59:52 checking -> ready, check passed" in said
+    assert "    12:00:00 recovering -> quarantined, rung failed: wrong numbers on cpu: 3 of 4" in said
+    assert "generation" not in said
+
+
+def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending() -> None:
+    cause = "wrong numbers on cpu: " + "conv2d differs by 3.1 of 0.01 allowed, " * 8
+    rungs = (
+        RecoveryRecord("r1", "S1", "pixel", "restart-server", "wrong", cause, AT, 2.0, "failed", cause),
+        RecoveryRecord("r2", "S1", "pixel", "reboot", "order", "ann wants it rebooted", AT, 41.5, "mended", ""),
+        RecoveryRecord("r3", "S1", "pixel", "quarantine", "order", "cracked", AT, 363.0, "mended", "released"),
+    )
+    view = replace(READY.view, life=Life.QUARANTINED, reason=cause)
+    said = text(replace(READY, view=view, rungs=rungs))
+    assert said.count(cause) == 1
+    assert "restart-server (wrong numbers on cpu): failed in 2.0 s; then: wrong numbers on cpu" in said
+    assert "reboot (ann wants it rebooted): by order, 41.5 s" in said
+    assert f"quarantine (cracked): lasted {format_duration(363.0)}; then: released" in said
+
+
+def test_a_warm_phone_does_not_call_its_heat_ok_and_small_sizes_are_no_zero() -> None:
+    shut = {LeaseClass.BENCH: Closed("skin 43.1 °C is above 38 °C for bench", 180.0)}
+    health = Health(data_free_bytes=50 * 10**6)
+    view = replace(READY.view, closed=shut, health=health)
+    said = text(replace(READY, view=view, probed_s_ago=1.0, busy_beside={"nexus": "ann"}))
+    assert "heat warm: closed to bench; nobody has it" in said
+    assert "thermal status not known, /data 50 MB free" in said
+    assert "ann has nexus: with --quiet-hub a bench waits" in said

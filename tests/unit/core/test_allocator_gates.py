@@ -153,6 +153,13 @@ def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back():
     assert lab.holders() == {"a": "quiet"}
 
 
+def test_a_request_for_a_quiet_hub_is_told_the_time_of_its_neighbours():
+    lab = Lab(on_hub("a"), on_hub("b"))
+    lab.want("other", device="b", longest_s=114.0)
+    lab.want("quiet", device="a", quiet_hub=True)
+    assert lab.allocator.estimate_s("quiet", lab.now_s) == 114.0
+
+
 def test_requests_for_a_quiet_hub_that_could_be_served_at_once_are_served_one_after_the_other():
     lab = Lab()
     for name in ("q1", "q2"):
