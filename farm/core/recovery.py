@@ -339,7 +339,7 @@ def next_rung(climb: Climb, ailment: Ailment, now_s: float, around: Around, *, p
         proven: whether its bundle ever worked on this phone. One that never did is suspected before the phone.
     """
     if ailment is Ailment.WRONG and climb.was_wrong(now_s):  # now and then is worse than always: nobody notices
-        return Choice(Rung.QUARANTINE, ("for the second time in 24 h, with right ones in between",))
+        return Choice(Rung.QUARANTINE, ("for the second time in 24 h",))
     skipped: list[str] = []
     for step in LADDER:
         most = step.mends.get(ailment, 0)
