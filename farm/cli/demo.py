@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm.cli.context import say
+from farm.cli.context import connect, print_table, say, tell
 from farm.cli.status import print_status
-from farm.core.errors import HostError
+from farm.core.errors import HostError, UserError
 
 if TYPE_CHECKING:
     from farm.cli.virtual_farm import VirtualFarm
@@ -29,10 +29,14 @@ TRIALS = 16
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo")(demo)
+    group = typer.Typer(help="Run the farm's main job on virtual phones; `fault` breaks one of them.")
+    group.callback(invoke_without_command=True)(demo)
+    group.command("fault")(fault)
+    app.add_typer(group, name="demo")
 
 
 def demo(
+    context: typer.Context,
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
     phones: Annotated[str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.")] = ",".join(PHONES),
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
@@ -44,13 +48,17 @@ def demo(
     arm64: Annotated[bool, typer.Option("--arm64", help="Phones that run AArch64 code, under qemu.")] = False,
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
+    if context.invoked_subcommand is not None:
+        return
     from farm.cli.virtual_farm import phones_of, virtual_farm
 
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
     started = time.monotonic()
     lab = phones_of(profile + "+arm64" * arm64 for profile in phones.split(","))
-    with virtual_farm(lab, isolation=isolation, physics_speed=10.0 if physics else None, tell=say) as farm:
+    places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
+    speed = 10.0 if physics else None
+    with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, tell=say) as farm:
         farm.wait_ready(len(lab), tell=say)
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))
@@ -72,9 +80,61 @@ def demo(
             typer.echo(f"  export FARM_SOCKET={farm.socket}   # farm status, farm bench, ...")
             typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
             typer.echo(f'  tvm.rpc.connect_tracker("{host}", {port})')
+            one = farm.status()["devices"][0]["name"]
+            typer.echo(
+                f"  farm demo fault {one} full_disk free_bytes=50000000   # break a phone; `farm demo fault` lists how"
+            )
             with contextlib.suppress(KeyboardInterrupt):
                 while True:
                     time.sleep(3600)
+
+
+def fault(
+    phone: Annotated[str, typer.Argument(help="A virtual phone, as farm or the lab calls it.")] = "",
+    name: Annotated[str, typer.Argument(help="The fault.")] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG=VALUE]...", help="Its arguments.")] = None,
+) -> None:
+    """Break a phone of the `farm demo --stay` that FARM_SOCKET names, or mend it; without a name: list the faults."""
+    from farm.simulation.faults import FAULTS, parse_fault
+
+    if not name:
+        print_table(
+            ("FAULT", "ARGUMENTS", "WHAT"),
+            ((key, " ".join(f"{each}=" for each in one.arguments), one.meaning) for key, one in FAULTS.items()),
+        )
+        return
+    given = dict(_argument(each) for each in arguments or ())
+    parse_fault(name, given)  # a mistake is told before anything is looked for
+    from farm.simulation.control import LabClient
+
+    with connect() as client:
+        devices = client.call("status")["devices"]
+        folder = client.path.parent.parent / "lab"
+    if not folder.is_dir():
+        raise UserError(
+            "this farm has no virtual phones",
+            hint="in another shell: farm demo --stay; then set FARM_SOCKET as it says",
+        )
+    with LabClient(folder) as lab:
+        known = {status.serial: nickname for nickname, status in lab.status().items()}
+        names = {row["name"]: known[row["serial"]] for row in devices if row["serial"] in known}
+        if phone not in names and phone not in known.values():
+            raise UserError(f"no virtual phone {phone!r}", hint=f"there are: {', '.join([*names, *known.values()])}")
+        lab.fault(names.get(phone, phone), name, **given)
+    tell(f"{phone}: {FAULTS[name].meaning}")
+
+
+def _argument(text: str) -> tuple[str, float | str | bool]:
+    """ARG=VALUE; numbers, true and false are what they look like."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"{text!r} is no argument of a fault", hint="ARG=VALUE, as in free_bytes=50000000")
+    if value in ("true", "false"):
+        return key, value == "true"
+    try:
+        return key, float(value)
+    except ValueError:
+        return key, value
 
 
 def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:
