@@ -130,13 +130,16 @@ class AdbClient:
         """Drops what is remembered of a phone; to be called when its transport changed (another adbd may answer)."""
         self._features.pop(serial, None)
 
-    async def shell(self, serial: str, command: str, *, timeout_s: float) -> ShellResult:
+    async def shell(
+        self, serial: str, command: str, *, timeout_s: float, most_bytes: int = MAX_OUTPUT_BYTES
+    ) -> ShellResult:
         """Runs a command on the phone to its end; its stdin is empty.
 
         Args:
             serial: as listed.
             command: for the phone's `sh -c`; quote outside words with shlex.quote.
             timeout_s: for everything together; then the command is left to adbd's SIGHUP.
+            most_bytes: of output; a phone that prints more fails.
 
         Raises:
             AdbTimeout: not finished in time; the evidence is what it printed so far.
@@ -154,10 +157,10 @@ class AdbClient:
 
         async with (
             Deadline(timeout_s, late),
-            await self._open_shell(serial, command, stderr_bytes=MAX_OUTPUT_BYTES) as stream,
+            await self._open_shell(serial, command, stderr_bytes=most_bytes) as stream,
         ):
             await stream.close_stdin()
-            return await collect(stream, kept)
+            return await collect(stream, kept, most_bytes=most_bytes)
 
     async def open_shell(
         self,

@@ -190,19 +190,19 @@ class ShellStream:
         return AdbTimeout(f"The command on phone {self.serial} neither said nor took anything in time.")
 
 
-async def collect(stream: ShellStream, kept: list[bytes]) -> ShellResult:
+async def collect(stream: ShellStream, kept: list[bytes], *, most_bytes: int = MAX_OUTPUT_BYTES) -> ShellResult:
     """Reads a command to its end. `kept` grows with stdout, so that a caller who gives up has the evidence.
 
     Raises:
         AdbLinkLost: the stream ended before the command did.
-        AdbFailed: more output than MAX_OUTPUT_BYTES.
+        AdbFailed: more output than `most_bytes`.
     """
     size = 0
     while chunk := await stream.read():
         kept.append(chunk)
         size += len(chunk)
-        if size > MAX_OUTPUT_BYTES:
-            raise AdbFailed(f"A command on phone {stream.serial} printed more than {MAX_OUTPUT_BYTES >> 20} MiB.")
+        if size > most_bytes:
+            raise AdbFailed(f"A command on phone {stream.serial} printed more than {most_bytes >> 20} MiB.")
     assert stream.exit_code is not None  # read() ends in no other way
     out = b"".join(kept)
     return ShellResult(out.replace(b"\r\n", b"\n") if stream.translated else out, stream.stderr, stream.exit_code)

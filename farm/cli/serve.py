@@ -33,13 +33,13 @@ def serve(
 
     from farm.config import load
     from farm.daemon import Daemon
+    from farm.daemon.log_format import PlainFormatter
 
     if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     flags = {
         "state_dir": state_dir and str(state_dir),

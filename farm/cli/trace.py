@@ -119,14 +119,18 @@ def _read(file: Path) -> list[tuple[float, Health]]:
         UserError: it cannot be read, is none, or has no probes.
     """
     from farm.fleet.probe.parse import parse_probe
-    from farm.simulation.trace import parse_trace
+    from farm.simulation.trace import parse_trace, torn_line
 
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = file.read_bytes()
+        text, torn = torn_line(data.decode("utf-8", errors="surrogateescape"))
+        text.encode("utf-8")
+    except (OSError, UnicodeError) as error:
         raise UserError(f"cannot read {file}: {error}", hint="farm trace record DEVICE --out FILE makes one") from error
     parse_trace(text)
-    lines = [json_.loads(line) for line in text.splitlines() if line.strip()]
+    if torn:
+        say(f"the last line of {file} is incomplete and left out: the recording was cut")
+    lines = [json_.loads(line) for line in text.split("\n") if line.strip()]
     rows = [(float(line["t"]), parse_probe(line["probe"].encode())) for line in lines if line.get("probe")]
     if not rows:
         raise UserError(f"{file} has no probes", hint="only traces of `farm trace record` can be shown")

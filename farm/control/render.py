@@ -8,7 +8,10 @@ from typing import Any
 from farm.bundle.manifest import Bundle
 from farm.core.alike import alike
 from farm.core.device import DeviceView, Heat, Life, Service
+from farm.core.phone_text import REASON, plain
 from farm.core.requests import LeaseClass
+
+_MOST_ENTRIES = 32  # of a list in a row
 
 
 def state_word(view: DeviceView, *, held: bool) -> str:
@@ -37,7 +40,7 @@ def _found(view: DeviceView) -> str:
 def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
     """A device in `farm status`. `holder` is empty when nobody has it."""
     identity = view.identity
-    return {
+    row = {
         "name": view.name,
         "serial": view.serial,
         "state": state_word(view, held=bool(holder)),
@@ -65,6 +68,18 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "bundle": view.bundle,
         "since": view.since.isoformat() if view.since else None,
     }
+    return {name: _bounded(value) for name, value in row.items()}
+
+
+def _bounded(value: Any) -> Any:
+    """So much that no device's words make the answer about all of them too large to send."""
+    if isinstance(value, str):
+        return plain(value, REASON)
+    if isinstance(value, list):
+        return [_bounded(each) for each in value[:_MOST_ENTRIES]]
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    return value
 
 
 def device_details(view: DeviceView, holder: str) -> dict[str, Any]:

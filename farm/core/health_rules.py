@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from shlex import quote
 
 from farm.core.health import ClusterReading, Health, ProcessReading, ThrottleStatus
 from farm.core.labels import normalise
@@ -353,7 +354,7 @@ def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation
         yield Finding(
             FindingKind.FOREIGN_LOAD,
             f"{_named(worst)} keeps the phone busy (load {now.load_1min:.1f}): measurements are disturbed",
-            f"stop that app on the phone: adb shell am force-stop {worst.name}",
+            f"stop that app on the phone: adb shell am force-stop {quote(worst.name)}",
         )
 
 

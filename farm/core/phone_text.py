@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 WORD = 80  # characters of a name or a figure
-LINE = 200  # of a sentence or a property
+LINE = 200  # of a property
+REASON = 400  # of a sentence that may quote one
 # C0 (but tab and newline), DEL, C1, separators that some take for a line end, marks that turn the direction of text,
 # and halves of surrogate pairs, which no UTF-8 has.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escaped(text: str) -> str:
-    """The text with what a terminal would obey spelled out (`\\x1b`); tabs and newlines stay."""
+    r"""The text with what a terminal would obey spelled out (`\x1b`); tabs and newlines stay."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

@@ -14,7 +14,10 @@ from functools import cache
 from importlib.resources import files as package_files
 
 from farm.core.identity import CpuCluster
+from farm.core.phone_text import WORD, plain
 
+_LONGEST_LIST = 400  # characters: 64 cores, each by its number, are 182
+_MOST_FLAGS = 256  # of a core; ARM has some 60, x86 130
 MAX_CPUS = 64  # phones have at most 10 cores; a larger number in a file is damage, not a core
 
 _CPU_DIR = "/sys/devices/system/cpu/"
@@ -78,7 +81,8 @@ def read_cpu(cpuinfo: str, sysfs: Mapping[str, str], core_kinds: int = 0) -> Cpu
         if core.part is None and core.group >= 0:
             core.part = next((c.part for c in cores.values() if c.group == core.group and c.part), None)
     stated = [core.features for core in cores.values() if core.features]
-    features = [flag for flag in stated[0] if all(flag in other for other in stated)] if stated else []
+    common = frozenset(stated[0]).intersection(*stated) if stated else frozenset()
+    features = [flag for flag in stated[0] if flag in common] if stated else []
     ranked = [(core.max_khz, number, core.part) for number, core in cores.items() if core.part and core.part.mcpu]
     lead = max(ranked, key=lambda entry: entry[:2])[2] if ranked else shared
     seen = dict.fromkeys(part for part in (lead, *(core.part for core in cores.values())) if part)
@@ -104,7 +108,7 @@ def arm_parts() -> Mapping[tuple[int, int], ArmPart]:
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """`0-3,6` (present, online) or `0 1 2 3` (related_cpus) -> core numbers; damage is skipped."""
     numbers: list[int] = []
-    for word in re.split(r"[,\s]+", text.strip()):
+    for word in re.split(r"[,\s]+", text[:_LONGEST_LIST].strip()):
         if found := re.fullmatch(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", word):
             first, last = int(found.group(1)), int(found.group(2) or found.group(1))
             numbers.extend(number for number in range(first, min(last, MAX_CPUS) + 1) if number < MAX_CPUS)
@@ -125,14 +129,14 @@ def _read_cpuinfo(text: str, cores: dict[int, _Core]) -> tuple[str, ArmPart | No
             if re.fullmatch(r"[0-9]{1,3}", value) and int(value) < MAX_CPUS:
                 numbered.append((int(value), {}))
         elif key == "Hardware":
-            hardware = hardware or value
+            hardware = hardware or plain(value)
         else:
             (numbered[-1][1] if numbered else preamble).setdefault(key, value)
     if not numbered and ("CPU part" in preamble or "Features" in preamble):
         numbered = [(0, preamble)]
     for number, fields in numbered:
         flags = fields.get("Features") or fields.get("flags") or ""
-        cores[number] = _Core(_part_of(fields), tuple(flags.split()) or None)
+        cores[number] = _Core(_part_of(fields), tuple(flags.split()[:_MOST_FLAGS]) or None)
     parts = [number for number, fields in numbered if "CPU part" in fields]
     if len(numbered) > 1 and parts == [numbered[-1][0]]:
         # One part for several cores: it is that of the core which ran `cat`, not of the last one listed.
@@ -148,7 +152,7 @@ def _part_of(fields: Mapping[str, str]) -> ArmPart | None:
     except (KeyError, ValueError):
         name = fields.get("model name", "")
         # ARM kernels print the architecture here, x86 ones the product.
-        return ArmPart(" ".join(name.split()), "", None, None) if "vendor_id" in fields and name else None
+        return ArmPart(plain(" ".join(name.split()), WORD), "", None, None) if "vendor_id" in fields and name else None
 
 
 def _read_sysfs(sysfs: Mapping[str, str], cores: dict[int, _Core]) -> None:

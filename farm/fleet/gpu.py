@@ -16,12 +16,12 @@ STATED_IN = (
 )
 SURFACE_FLINGER = "SurfaceFlinger"  # key under which its "GLES:" line is handed in
 
-_ADRENO = re.compile(r"adreno\W*(?:\(?tm\)?)?\W*([0-9]{3}[a-z]?)(?=v[0-9]|[^a-z0-9]|$)", re.IGNORECASE)
-_MALI = re.compile(r"\b(mali|immortalis)[-_ ]([a-z][0-9]{1,4}[a-z]*|[0-9]{3}[a-z]?)", re.IGNORECASE)
+_ADRENO = re.compile(r"adreno\W{0,4}(?:\(?tm\)?)?\W{0,4}([0-9]{3}[a-z]?)(?=v[0-9]|[^a-z0-9]|$)", re.IGNORECASE)
+_MALI = re.compile(r"\b(mali|immortalis)[-_ ]([a-z][0-9]{1,4}[a-z]{0,8}|[0-9]{3}[a-z]?)", re.IGNORECASE)
 _MALI_CORES = re.compile(r"\b(?:MC|MP)([0-9]{1,2})\b|\b([0-9]{1,2}) cores\b")
 _XCLIPSE = re.compile(r"xclipse[-_ ]?([0-9]{3,4}[a-z]?)", re.IGNORECASE)
-_POWERVR = re.compile(
-    r"powervr[-_ ]?((?:[a-z]+(?:-[a-z]+)? ){0,3}[a-z]{0,4}-?[0-9][a-z0-9-]*)",  # "Rogue GE8320", "B-Series BXM-8-256"
+_POWERVR = re.compile(  # "Rogue GE8320", "B-Series BXM-8-256"
+    r"powervr[-_ ]?((?:[a-z]{1,16}(?:-[a-z]{1,16})? ){0,3}[a-z]{0,4}-?[0-9][a-z0-9-]{0,20})",
     re.IGNORECASE,
 )
 _MALEOON = re.compile(r"maleoon[-_ ]?([0-9]{3}[a-z]?)", re.IGNORECASE)

@@ -6,12 +6,14 @@ A phone that nobody adopted gets `READ_COMMAND` and nothing else. It writes noth
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from farm.core.errors import PhoneError
 from farm.core.identity import DeviceIdentity
+from farm.core.phone_text import LINE, WORD, plain
 from farm.fleet.cpu import read_cpu
 from farm.fleet.getprop import decode, parse_getprop
 from farm.fleet.gpu import STATED_IN, SURFACE_FLINGER, parse_gpu, read_gpu
@@ -22,6 +24,12 @@ from farm.fleet.targets import targets_of
 
 READ_TIMEOUT_S = 20.0  # generous on purpose: no real phone under load was measured
 
+MAX_OUTPUT_BYTES = 1 << 20  # ten times what the most talkative phone of 60 prints; strangers are asked too
+_MANY_BYTES = 128 << 10  # parsed beside the event loop
+_MAX_FILES = 1024
+_MAX_CPUINFO = 256 << 10  # characters; a server's 128 cores have 200 KB
+_MAX_VALUE = 1000  # characters of a property or a file's first line; Android allows 92, read-only ones more
+_MAX_ABIS, _MAX_FEATURES, _MAX_GOVERNORS = 16, 256, 8
 _EVIDENCE_BYTES = 2000  # of an answer that makes no sense; enough to see what it is
 _CPU_GLOBS = (
     "/sys/devices/system/cpu/present",
@@ -106,14 +114,14 @@ class RawIdentity:
     def parse(cls, output: bytes) -> RawIdentity:
         """Split the output of `READ_COMMAND`; whatever is missing stays empty."""
         sections = split_sections(output, last="getprop")
-        files = dict(
+        files = [
             line.split("=", 1) for line in sections.get("files", "").split("\n") if line.startswith("/") and "=" in line
-        )
+        ]
         return cls(
-            properties=parse_getprop(sections.get("getprop", "")),
-            cpuinfo=sections.get("cpuinfo", ""),
-            files=files,
-            gles=sections.get("gles", "").strip(),
+            properties={name: value[:_MAX_VALUE] for name, value in parse_getprop(sections.get("getprop", "")).items()},
+            cpuinfo=sections.get("cpuinfo", "")[:_MAX_CPUINFO],
+            files={path: value[:_MAX_VALUE] for path, value in files[:_MAX_FILES]},
+            gles=sections.get("gles", "")[:_MAX_VALUE].strip(),
         )
 
 
@@ -124,8 +132,11 @@ async def read_identity(client: Shell, serial: str, *, timeout_s: float = READ_T
         AdbError: the phone or the adb server did not do its part.
         NoIdentityError: the command ran but printed no property; the evidence is what it printed.
     """
-    result = await client.shell(serial, READ_COMMAND, timeout_s=timeout_s)
-    raw = RawIdentity.parse(result.stdout)
+    result = await client.shell(serial, READ_COMMAND, timeout_s=timeout_s, most_bytes=MAX_OUTPUT_BYTES)
+    if len(result.stdout) > _MANY_BYTES:
+        raw = await asyncio.to_thread(RawIdentity.parse, result.stdout)
+    else:
+        raw = RawIdentity.parse(result.stdout)
     if not raw.properties:
         evidence = decode(result.stdout[:_EVIDENCE_BYTES])
         raise NoIdentityError(
@@ -144,10 +155,11 @@ def identify(raw: RawIdentity) -> DeviceIdentity:
     gpu_seen = next((found[1] for text in stated_gpu.values() if (found := parse_gpu(text))), "")
     max_khz = max((cluster.max_khz for cluster in cpu.clusters), default=0)
     soc, rows = identify_soc(properties, raw.files, cpu.hardware, Evidence(gpu_seen, max_khz))
+    soc = replace(soc, model=plain(soc.model, WORD), vendor=plain(soc.vendor, WORD))
     if kinds := common(row.core_kinds for row in rows):
         cpu = read_cpu(raw.cpuinfo, raw.files, kinds)
     gpu = read_gpu(stated_gpu, properties, rows, soc.confidence)
-    virtual_abi = properties.get(_VIRTUAL_ABI, "").strip()
+    virtual_abi = plain(properties.get(_VIRTUAL_ABI, "").strip(), WORD)
     abis = _abis(properties)
     abi = virtual_abi or (abis[0] if abis else "")
     return DeviceIdentity(
@@ -163,7 +175,7 @@ def identify(raw: RawIdentity) -> DeviceIdentity:
         soc=soc,
         gpu=gpu,
         cpu=cpu.clusters,
-        cpu_features=cpu.features,
+        cpu_features=tuple(plain(flag, WORD) for flag in cpu.features[:_MAX_FEATURES]),
         virtual=bool(virtual_abi),
         clock_policy=clock_policy(raw.files),
         targets=targets_of(abi, cpu, gpu.family, virtual=bool(virtual_abi)),
@@ -176,16 +188,18 @@ def clock_policy(files: Mapping[str, str]) -> str:
 
     Clusters are not told apart: one that is offline just then shows no governor, and that is no other policy.
     """
-    cpu = {text.strip() for path, text in files.items() if path.endswith("/scaling_governor") and text.strip()}
-    gpu = files.get(_GPU_GOVERNOR, "").strip()
-    return ", ".join([*sorted(cpu), *([f"gpu {gpu}"] if gpu else [])])
+    cpu = {
+        plain(text.strip(), WORD) for path, text in files.items() if path.endswith("/scaling_governor") and text.strip()
+    }
+    gpu = plain(files.get(_GPU_GOVERNOR, "").strip(), WORD)
+    return ", ".join([*sorted(cpu)[:_MAX_GOVERNORS], *([f"gpu {gpu}"] if gpu else [])])
 
 
 def _first(properties: Mapping[str, str], *names: str) -> str:
     """The first of these properties that is not blank, on one line."""
     for name in names:
         if value := " ".join(properties.get(name, "").split()):
-            return value
+            return plain(value)
     return ""
 
 
@@ -194,7 +208,7 @@ def _abis(properties: Mapping[str, str]) -> tuple[str, ...]:
     listed = properties.get("ro.product.cpu.abilist", "") or properties.get("ro.system.product.cpu.abilist", "")
     claims = listed.split(",") if listed.strip() else []
     claims += [properties.get("ro.product.cpu.abi", ""), properties.get("ro.product.cpu.abi2", "")]
-    return tuple(dict.fromkeys(claim.strip() for claim in claims if claim.strip()))
+    return tuple(dict.fromkeys(plain(claim.strip(), WORD) for claim in claims[:_MAX_ABIS] if claim.strip()))
 
 
 def _number(text: str) -> int:
@@ -204,4 +218,5 @@ def _number(text: str) -> int:
 def _kept(raw: RawIdentity) -> dict[str, str]:
     kept = {name: raw.properties[name] for name in _KEPT_PROPERTIES if raw.properties.get(name)}
     kept |= {path: raw.files[path] for path in (*SOC_FILES, *STATED_IN) if raw.files.get(path)}
-    return kept | ({SURFACE_FLINGER: raw.gles} if raw.gles else {})
+    kept |= {SURFACE_FLINGER: raw.gles} if raw.gles else {}
+    return {name: plain(text, LINE) for name, text in kept.items()}

@@ -10,6 +10,7 @@ from shlex import quote
 
 from farm.adb.client import AdbClient
 from farm.core.errors import PhoneError
+from farm.core.phone_text import WORD, plain
 from farm.fleet.phone_paths import REAP, ROOT, SUPERVISE
 
 FIRST_PORT, PORT_END = 5000, 5100  # on the phone's own loopback; a port stays taken about 60 s after a session
@@ -183,15 +184,15 @@ class RpcServer:
 def describe_death(line: str) -> str:
     """One phrase of a `died status=N at=T` line."""
     status = _words(line).get("status", "")
-    if status.isdigit():
+    if status.isascii() and status.isdigit() and len(status) < 10:
         code = int(status)
         return f"the RPC server died of signal {code - 128}" if code > 128 else f"the RPC server exited with {code}"
-    return f"the RPC server is gone ({status or 'unknown'})"
+    return f"the RPC server is gone ({plain(status, WORD) or 'unknown'})"
 
 
 def _stuck(said: str) -> StuckProcessError:
     return StuckProcessError(
-        said.strip().removeprefix("failed ").splitlines()[0],
+        plain(said.strip().removeprefix("failed ").splitlines()[0]),
         hint="a process is stuck in a driver: reboot the phone (farm device reboot NAME)",
         evidence=said[-_EVIDENCE_CHARS:],
     )

@@ -14,6 +14,7 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbTimeout
 from farm.core import lifecycle_messages as m
 from farm.core.errors import FarmError, Fault, PhoneError
+from farm.core.phone_text import REASON, plain
 from farm.core.recovery import Ailment
 from farm.fleet.rpc_server import StuckProcessError
 
@@ -85,8 +86,8 @@ async def reboot(client: AdbClient, serial: str, before: str, heard: Callable[[]
 
 
 def failed(work: m.Work, error: FarmError) -> m.Event:
-    """The answer to work that ended with this error."""
-    return answer_failed(work, error.message, error.hint, _ailment(work, error))
+    """The answer to work that ended with this error; its words may be the phone's."""
+    return answer_failed(work, plain(error.message, REASON), plain(error.hint, REASON), _ailment(work, error))
 
 
 def answer_failed(work: m.Work, reason: str, hint: str, ailment: Ailment | None) -> m.Event:

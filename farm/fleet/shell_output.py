@@ -12,8 +12,8 @@ SECTION = "==farm:"  # starts a line that nothing a phone prints about itself st
 class Shell(Protocol):
     """The part of `farm.adb.client.AdbClient` that one-round-trip readers need."""
 
-    async def shell(self, serial: str, command: str, *, timeout_s: float) -> ShellOutput:
-        """Run a command on the phone to its end."""
+    async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> ShellOutput:
+        """Run a command on the phone to its end; one that prints more fails."""
         ...
 
 

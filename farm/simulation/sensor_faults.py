@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,14 @@ from farm.core.errors import UserError
 from farm.simulation.lab_physics import Climate
 from farm.simulation.physics import throttling_of
 from farm.simulation.state import BatteryHealth, BatteryStatus, PhoneState
-from farm.simulation.trace import parse_trace, play
+from farm.simulation.trace import parse_trace, play, torn_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from farm.simulation.lab_phone import LabPhone
+
+log = logging.getLogger(__name__)
 
 _RAMP_STEP_S = 0.1
 _CPU_ABOVE_SKIN_C = 20.0  # under load; the idle phone has 5
@@ -118,7 +121,10 @@ class SensorFaults:
     # -- traces and captures -----------------------------------------------------------------------------------------
 
     async def _do_replay(self, path: str, speed: float, repeat: bool) -> None:
-        moments = parse_trace(_host_text(path))
+        text = _host_text(path)
+        moments = parse_trace(text)
+        if torn_line(text)[1]:
+            log.warning("the last line of %s is incomplete and is not played: the recording was cut", path)
         if speed <= 0:
             raise UserError("a replay cannot stand still", hint="give a speed above 0")
         await self._do_replay_end()

@@ -46,11 +46,14 @@ class Moment:
 def parse_trace(text: str) -> tuple[Moment, ...]:
     """Read a trace.
 
+    A last line that is incomplete (`torn_line`) is left out.
+
     Raises:
         UserError: a line is none of a trace, times go back, or there is nothing in it.
     """
     moments: list[Moment] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    whole, _ = torn_line(text)
+    for number, line in enumerate(whole.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -63,6 +66,21 @@ def parse_trace(text: str) -> tuple[Moment, ...]:
     if not moments:
         raise UserError("the trace is empty", hint="each line is a JSON object with a t")
     return tuple(moments)
+
+
+def torn_line(text: str) -> tuple[str, str]:
+    """A trace without its last line where that was cut, and that line ("" when the trace is whole).
+
+    Whoever records is killed, or the disk fills up, in the middle of a line: the moments before it are good.
+    """
+    head, newline, last = text.rpartition("\n")
+    if not last.lstrip().startswith("{"):
+        return text, ""
+    try:
+        json.loads(last)
+    except (ValueError, RecursionError):
+        return head + newline, last
+    return text, ""
 
 
 def files_of_probe(output: str) -> dict[str, str]:

@@ -60,6 +60,17 @@ def test_a_file_without_probes_cannot_be_shown(tmp_path, text):
         trace.show(file)
 
 
+@pytest.mark.parametrize("torn", [b'{"t": 3, "probe": "==farm:bat', '{"t": 3, "probe": "31 °'.encode()[:-1]])
+def test_a_trace_whose_recording_was_cut_is_shown_without_its_last_line(tmp_path, capsys, torn):
+    file = recorded(tmp_path, 2_400_000, 1_200_000)
+    with file.open("ab") as out:
+        out.write(torn)
+    trace.show(file)
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()[1:3]] == ["0.0s", "1.5s"]
+    assert "incomplete" in said.err
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         trace.show(tmp_path / "none.jsonl")

@@ -127,7 +127,7 @@ def test_any_text_is_kept_in_bounds(section: str, text: str, times: int) -> None
 
 
 def test_no_pattern_looks_for_blanks_over_many_lines() -> None:
-    """`^\\s*` with MULTILINE begins anew at each newline and runs through all that follow: the square of their number."""
+    """`^\\s*` with MULTILINE begins at each newline and runs through all that follow: the square of their number."""
     for module in iter_modules(farm.fleet.probe.__path__, "farm.fleet.probe."):
         __import__(module.name)
     patterns = [

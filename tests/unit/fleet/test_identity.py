@@ -299,8 +299,9 @@ class FakeClient:
         self.output = output
         self.commands: list[tuple[str, str]] = []
 
-    async def shell(self, serial: str, command: str, *, timeout_s: float) -> Printed:
+    async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> Printed:
         self.commands.append((serial, command))
+        assert most_bytes <= 1 << 20
         return Printed(self.output)
 
 
@@ -397,7 +398,7 @@ def test_a_truncated_answer_still_identifies() -> None:
 
 def test_reading_can_be_cancelled() -> None:
     class Hanging:
-        async def shell(self, serial: str, command: str, *, timeout_s: float) -> Printed:
+        async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> Printed:
             await asyncio.Event().wait()
             raise AssertionError("unreachable")
 

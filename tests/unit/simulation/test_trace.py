@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from farm.core.errors import UserError
 from farm.simulation.state import BatteryStatus
-from farm.simulation.trace import files_of_probe, parse_trace
+from farm.simulation.trace import files_of_probe, parse_trace, torn_line
 
 PROBE = """\
 ==farm:boot
@@ -67,6 +67,24 @@ def test_moments():
 def test_what_is_no_trace(text, words):
     with pytest.raises(UserError, match=words):
         parse_trace(text)
+
+
+LINES = '{"t": 0}\n{"t": 1, "files": {"dumpsys/battery": "30 °C\u2028"}}\n'
+
+
+@given(st.integers(1, len(LINES) - 1))
+def test_a_trace_that_was_cut_keeps_its_whole_lines(length):
+    cut = LINES[:length]
+    whole, torn = torn_line(cut)
+    assert whole + torn == cut
+    assert bool(torn) == (length not in (8, 9, len(LINES) - 1))
+    if length >= 8:
+        assert len(parse_trace(cut)) == (1 if length < len(LINES) - 1 else 2)
+
+
+def test_a_line_in_the_middle_that_is_cut_is_none_of_a_trace():
+    with pytest.raises(UserError, match="line 1"):
+        parse_trace('{"t": 0, "he\n{"t": 1}\n')
 
 
 @given(st.text())

@@ -1,0 +1,35 @@
+"""One device's row, whatever its phone says."""
+
+import json
+
+from farm.control.render import device_row
+from farm.core.device import Closed, DeviceView, Life
+from farm.core.health_rules import Finding, FindingKind
+from farm.core.requests import LeaseClass
+
+MUCH = "level: " + "\x1b[31m" * 60_000
+
+
+def test_no_device_makes_the_answer_about_all_of_them_too_large():
+    view = DeviceView(
+        "one",
+        "S1",
+        Life.READY,
+        reason=MUCH,
+        aliases=tuple(f"{MUCH}{number}" for number in range(1000)),
+        findings=tuple(Finding(kind, MUCH, MUCH) for kind in FindingKind),
+        closed={each: Closed(MUCH, 3.0) for each in LeaseClass},
+    )
+    row = json.dumps(device_row(view, holder=MUCH), ensure_ascii=False)
+    assert len(row) < 40_000
+    assert row.isprintable()
+
+
+def test_ordinary_words_stay():
+    found = Finding(FindingKind.DATA_LOW, "/data has 700 MB left", "remove files")
+    row = device_row(DeviceView("one", "S1", Life.READY, adopted=True, findings=(found,)), "ann")
+    assert row["reason"] == "/data has 700 MB left"
+    assert row["findings"] == [
+        {"kind": "data-low", "what": "/data has 700 MB left", "hint": "remove files", "act": False}
+    ]
+    assert (row["holder"], row["battery_percent"], row["adopted"]) == ("ann", None, True)
