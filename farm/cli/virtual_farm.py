@@ -224,6 +224,7 @@ def virtual_farm(
     from farm.adb.program import find_adb
     from farm.simulation.arm64 import arm64_folder
     from farm.simulation.control import running_lab
+    from farm.simulation.host_programs import write_host_programs
     from farm.simulation.isolation import Isolation
     from farm.simulation.profiles import choose
     from farm.simulation.runtime import build_bundle_folder, is_launcher
@@ -236,6 +237,8 @@ def virtual_farm(
         bundle = build_bundle_folder(folder / "bundle")
         arm64 = arm64_folder(tell) if any(choose(profile).arm64 for profile in phones.values()) else None
         tell("starting the daemon ...")
+        if places:
+            write_host_programs(folder / "lab")  # the daemon looks for uhubctl as it starts
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""))
         stack.callback(daemon.stop)
         client = daemon.start()

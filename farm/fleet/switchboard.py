@@ -56,7 +56,7 @@ class Switchboard:
         switch = self._config.rule_for(place).switch
         if switch == "none":
             return "the power of its port is not switched ([power])"
-        if switch == "uhubctl" and not self.uhubctl.installed:
+        if switch == "uhubctl" and not (self.uhubctl.look() if ordered else self.uhubctl.installed):
             return "uhubctl is not installed, and no other power switch is configured"
         said, at_s = self._refused.get(place, ("", 0.0))
         return "" if ordered or self._monotonic() - at_s >= REFUSED_S else said
@@ -105,6 +105,7 @@ class Switchboard:
         """Until cancelled: light ports that farm, or a daemon before this one, switched off and could not light."""
         while True:
             await self.relight()
+            self.uhubctl.look()  # it may be installed any day
             await asyncio.sleep(RELIGHT_EVERY_S)
 
     async def relight(self) -> None:

@@ -37,7 +37,7 @@ sys.exit(reply["value"]["code"])
 def write_host_programs(lab: Path) -> None:
     """Put them into the lab's folder `bin`."""
     folder = lab / BIN
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     body = folder / ".ask_lab.py"
     body.write_text(_PROGRAM, "utf-8")
     words = [sys.executable, "-I", "-S", str(body), str(lab / CONTROL_SOCKET)]

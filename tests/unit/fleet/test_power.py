@@ -240,7 +240,7 @@ async def test_uhubctl_is_looked_for_when_somebody_asks_for_that(tmp_path: Path)
     board = Switchboard(PowerConfig(uhubctl=str(tmp_path / "program")))
     fake(tmp_path, "")
     assert "not installed" in board.why_not(PLACE)  # asked at every event of every phone: no look at the disk
-    assert board.uhubctl.look()
+    assert board.why_not(PLACE, ordered=True) == ""
     assert board.why_not(PLACE) == ""
 
 
