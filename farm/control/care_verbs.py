@@ -101,7 +101,7 @@ class CareVerbs:
         asked = read_fields(call, Forced)
         name = self._free(asked.device, f"farm device reboot {asked.device} --force", force=asked.force)
         self._none_under_way(name, Rung.REBOOT)
-        await self._fleet.care.reboot(name, call.caller.user)
+        await self._fleet.care.reboot(name, call.caller.user, force=asked.force)
         return {"name": name}
 
     async def power_cycle(self, call: ControlCall) -> Mapping[str, Any]:
@@ -121,7 +121,7 @@ class CareVerbs:
         name = self._free(asked.device, f"add --force: {asked.device} is taken away from them", force=asked.force)
         holder = self._holder(name)
         by = f" (by {call.caller.user})" if call.caller.user else ""
-        await self._fleet.care.quarantine(name, reason + by)
+        await self._fleet.care.quarantine(name, reason + by, force=asked.force)
         view = self._fleet.view(name)
         return {"name": name, "reason": reason, "connected": view.life is not Life.GONE, "holder": holder}
 

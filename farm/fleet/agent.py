@@ -113,6 +113,9 @@ class Agent:
         if after.generation != before.generation:
             _let_go(self._work)
             self._work = None
+            asked, self._reboot_asked = self._reboot_asked, None
+            if asked is not None and not asked.done():  # its work had not begun
+                asked.set_exception(self._overtaken())
         if after.follow != before.follow:
             _let_go(self._follow)
             self._follow = None
@@ -135,9 +138,17 @@ class Agent:
         if self.state.life in LINK_DOWN:
             said = f"{self.name} cannot be rebooted: it is {self.state.life}"
             raise PhoneError(said, hint=self.state.hint or "connect it, or restart it by hand")
-        self._reboot_asked = asked = asyncio.get_running_loop().create_future()
         self.tell(m.Ordered(Rung.REBOOT, reason))
+        if self._work is None:
+            raise self._overtaken()
+        self._reboot_asked = asked = asyncio.get_running_loop().create_future()  # after what it overtook was let go
         await asked
+
+    def _overtaken(self) -> PhoneError:
+        said = f"{self.name} was not asked to reboot: it is {self.state.life}"
+        if self.state.reason:
+            said += f" ({self.state.reason})"
+        return PhoneError(said, hint=f"see `farm explain device {self.name}`; then order it again")
 
     def inherit(self, former: Agent, name: str) -> None:
         """It is the phone that `former` was under another serial; `name` is remembered of it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import DeviceView
-from farm.core.errors import HostError, PhoneError, UserError
+from farm.core.errors import FarmError, HostError, PhoneError, UserError
 from farm.core.health_rules import Finding
 from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around, Rung
@@ -96,16 +96,17 @@ class Care:
 
     # -- orders --
 
-    async def reboot(self, name: str, by: str) -> None:
+    async def reboot(self, name: str, by: str, *, force: bool = False) -> None:
         """Reboot a device by order of `by`; returns when the phone has taken the request. It comes back by itself.
 
         Raises:
-            UserError: it is not adopted, so it is not farm's to touch.
+            UserError: it is not adopted, so it is not farm's to touch, or somebody has it and `force` is not given.
             PhoneError: it cannot be talked to, or did not take the request.
         """
         agent = require_adopted(self._find(name))
         try:
             async with agent.orders, asyncio.timeout(REBOOT_ASKED_S):
+                self._still_free(agent, force=force)
                 await agent.reboot(f"{by or 'an operator'} wants it rebooted")
         except TimeoutError:
             said = f"{agent.name} did not take the request in {REBOOT_ASKED_S:g} s"
@@ -115,7 +116,7 @@ class Care:
         """Cut the power of its USB port for a moment; returns what else is on that hub.
 
         Raises:
-            UserError: it is not adopted, or it would hurt others and `force` is not given.
+            UserError: it is not adopted, or somebody has it or it would hurt others and `force` is not given.
             HostError: nothing can switch the power of its port.
         """
         agent = require_adopted(self._find(name))
@@ -123,28 +124,41 @@ class Care:
             raise HostError(
                 f"the power of {agent.name}'s port cannot be cut: {why}", hint="docs/configuration.md: [power]"
             )
-        hurt = self._hurt(agent)
-        if hurt and not force:
-            said = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
-            raise UserError(
-                f"{said} may lose power with {agent.name}: it is on the same hub",
-                hint=f"wait, or: farm device power-cycle {agent.name} --force",
-            )
         async with agent.orders:
+            self._still_free(agent, force=force)
+            hurt = self._hurt(agent)
+            if hurt and not force:
+                said = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
+                raise UserError(
+                    f"{said} may lose power with {agent.name}: it is on the same hub",
+                    hint=f"wait, or: farm device power-cycle {agent.name} --force",
+                )
             agent.tell(m.Ordered(Rung.POWER_CYCLE, f"{by or 'an operator'} wants its power cycled"))
         return tuple(view.name for view in self._neighbours(agent))
 
-    async def quarantine(self, name: str, reason: str) -> None:
-        """Keep a device away from users until it is released; whoever has it loses it.
+    async def quarantine(self, name: str, reason: str, *, force: bool = False) -> None:
+        """Keep a device away from users until it is released; whoever has it loses it. Waits for no other order.
 
         Raises:
-            UserError: it is not adopted.
+            UserError: it is not adopted, or somebody has it and `force` is not given.
+            StoreWriteError: it cannot be kept: a restart would bring the device back into service.
         """
         agent = require_adopted(self._find(name))
-        async with agent.orders:
-            agent.tell(m.Distrusted(reason))
+        self._still_free(agent, force=force)
+        await self.log.promise(agent.serial, reason)
+        try:
+            self._still_free(require_adopted(self._find(agent.serial)), force=force)
+        except FarmError:
+            self.log.renounce(agent.serial)
+            raise
+        agent.tell(m.Distrusted(reason))
 
     # -- below --
+
+    def _still_free(self, agent: Agent, *, force: bool) -> None:
+        holder = self.holder(agent.name)  # it may have been leased while an order waited
+        if holder and not force:
+            raise UserError(f"{holder} has {agent.name}", hint="wait for the end of the lease, or add --force")
 
     def _no_power(self, agent: Agent, *, ordered: bool = False) -> str:
         """Why the power of its port cannot be cut; "" when it can, or an order should try."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from farm.core.errors import FarmError
@@ -25,7 +28,9 @@ from farm.core.recovery import (
     Rung,
     Taken,
 )
+from farm.store.patience import RETRY_S
 from farm.store.records import QuarantineRecord, RecoveryRecord
+from farm.store.writer import StoreWriteError
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,9 @@ class RecoveryBook(Protocol):
 
     async def interrupted(self, outcome: str, detail: str) -> None:
         """End what was under way."""
+
+    async def redate(self, now: datetime) -> None:
+        """Rungs that seem to be taken later than `now` were taken now."""
 
     async def keep_away(self, record: QuarantineRecord) -> None:
         """Keep a quarantine."""
@@ -87,7 +95,9 @@ class RecoveryLog:
         self._book = book
         self._clock = clock
         self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
-        self._writing: set[asyncio.Task[None]] = set()
+        self._unwritten: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()  # whose it is, how it is written
+        self._writer: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
         self._spent: dict[str, list[tuple[Rung, float]]] = {}
         self._wrong: dict[str, list[float]] = {}
         self._kept: dict[str, QuarantineRecord] = {}
@@ -102,6 +112,7 @@ class RecoveryLog:
         for row in book.since(now - timedelta(seconds=DAY_S)):
             if row.ailment == Ailment.ORDER or row.rung not in set(Rung) or STEPS[Rung(row.rung)].per_day is None:
                 continue
+            # A clock that stood in the future when it was taken must neither refill a budget nor use it up until then.
             at_s = now_s - max(0.0, (now - row.began_at).total_seconds())
             self._spent.setdefault(row.serial, []).append((Rung(row.rung), at_s))
             if row.ailment == Ailment.WRONG:
@@ -122,15 +133,35 @@ class RecoveryLog:
         """The daemon serves: rungs that were under way when the one before ended are over."""
         if self._book is None:
             return
-        self._write(self._book.interrupted(Outcome.CUT, "the daemon ended"), "the daemon")
+        self._write("the daemon", partial(self._book.redate, self._clock()))
+        self._write("the daemon", partial(self._book.interrupted, Outcome.CUT, "the daemon ended"))
         for serial in self._let_go:
-            self._write(self._book.let_go(serial), serial)
+            self._write(serial, partial(self._book.let_go, serial))
         for row, took_s in self._over:
-            self._write(self._book.end(row, took_s, Outcome.CUT, "the daemon ended"), "the daemon")
+            self._write("the daemon", partial(self._book.end, row, took_s, Outcome.CUT, "the daemon ended"))
 
     async def close(self) -> None:
-        """Wait until everything is kept."""
-        await asyncio.gather(*self._writing, return_exceptions=True)
+        """Wait until everything is kept, or cannot be."""
+        self._closing.set()
+        if self._writer is not None:
+            await self._writer
+
+    async def promise(self, serial: str, reason: str) -> None:
+        """Keep an operator's quarantine before it is told to the phone's life, which adds its evidence.
+
+        Raises:
+            StoreWriteError: it would be gone after a restart.
+        """
+        if self._book is not None:
+            rule, ailment = ReleaseRule.PERSON.value, Ailment.ORDER.value
+            await self._book.keep_away(QuarantineRecord(serial, reason, "", ailment, rule, "", self._clock()))
+
+    def renounce(self, serial: str) -> None:
+        """A promised quarantine did not come: what is believed is kept."""
+        if self._book is not None:
+            row = self._kept.get(serial)
+            gone = partial(self._book.let_go, serial)
+            self._write(serial, gone if row is None else partial(self._book.keep_away, row))
 
     def remembered(self, serial: str, state: DeviceState) -> DeviceState:
         """A device's first state with what is remembered of it."""
@@ -160,7 +191,7 @@ class RecoveryLog:
             if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
                 self._open[to, is_quarantine] = open_row
         if self._book is not None:
-            self._write(self._book.moved(serial, to), to)
+            self._write(to, partial(self._book.moved, serial, to))
 
     def climbed(self, serial: str, name: str, before: DeviceState, after: DeviceState) -> None:
         """Tell and keep what changed between two states of a device."""
@@ -171,7 +202,7 @@ class RecoveryLog:
         if after.quarantine is not before.quarantine:
             self._quarantine_changed(serial, name, after.quarantine)
         if after.proven and after.proven != before.proven and self._book is not None:
-            self._write(self._book.prove(serial, after.proven), name)
+            self._write(name, partial(self._book.prove, serial, after.proven))
 
     def _began(self, serial: str, name: str, taken: Taken, *, quarantine: bool = False) -> None:
         at, step = self._clock(), STEPS[taken.rung]
@@ -188,7 +219,7 @@ class RecoveryLog:
         )
         if self._book is not None:
             record = RecoveryRecord(row, serial, name, taken.rung.value, taken.ailment.value, taken.cause, at)
-            self._write(self._book.begin(record), name)
+            self._write(name, partial(self._book.begin, record))
 
     def _ended(self, serial: str, name: str, ended: Ended, *, quarantine: bool = False) -> None:
         row, _ = self._open.pop((serial, quarantine), ("", None))
@@ -202,7 +233,7 @@ class RecoveryLog:
             took_s=round(ended.took_s, 3),
         )
         if row and self._book is not None:
-            self._write(self._book.end(row, ended.took_s, ended.outcome.value, ended.detail), name)
+            self._write(name, partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
 
     def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
         former = self._kept.pop(serial, None)
@@ -219,17 +250,33 @@ class RecoveryLog:
             )
             self._kept[serial] = record
         if self._book is not None:
-            self._write(self._book.let_go(serial) if kept is None else self._book.keep_away(self._kept[serial]), name)
+            gone = partial(self._book.let_go, serial)
+            self._write(name, gone if kept is None else partial(self._book.keep_away, self._kept[serial]))
 
-    def _write(self, what: Coroutine[object, object, None], name: str) -> None:
-        """In order: the store's one writer takes what is asked first first."""
+    def _write(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
+        """Keep it after what was to be kept before, as soon as the store can."""
+        self._unwritten.append((name, write))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all(), name="recovery log")
 
-        async def keep() -> None:
+    async def _write_all(self) -> None:
+        waiting = False
+        while self._unwritten:
+            name, write = self._unwritten[0]
             try:
-                await what
-            except FarmError:
+                await write()
+            except StoreWriteError as error:
+                if self._closing.is_set():
+                    log.error("%d steps of recovery are lost: %s", len(self._unwritten), error)  # noqa: TRY400
+                    return
+                if not waiting:
+                    log.warning("%s: what recovery did is kept in memory until it can be written: %s", name, error)
+                waiting = True
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), RETRY_S)
+                continue
+            except FarmError as error:
+                log.error("%s: what recovery did could not be kept: %s", name, error)  # noqa: TRY400 - said in full
+            except Exception:  # what comes after it must be kept all the same
                 log.exception("%s: what recovery did could not be kept", name)
-
-        task = asyncio.create_task(keep(), name=f"recovery log {name}")
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+            self._unwritten.popleft()

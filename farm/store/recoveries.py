@@ -56,6 +56,11 @@ class RecoveryTable:
             rows = connection.execute(wanted.order_by(recovery.c.began_at, recovery.c.id)).mappings()
             return tuple(RecoveryRecord(**row) for row in rows)
 
+    async def redate(self, now: datetime) -> None:
+        """Rungs that seem to be taken later than `now`, by a clock that was wrong, were taken now."""
+        later = update(recovery).where(recovery.c.began_at > now, recovery.c.rung != "quarantine").values(began_at=now)
+        await self._database.write(lambda connection: connection.execute(later) and None)
+
     def quarantined(self) -> tuple[QuarantineRecord, ...]:
         """Every phone that is kept away from users."""
         with self._database.reading() as connection:

@@ -240,3 +240,15 @@ async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_i
         assert agent.installing == ""
     finally:
         await agent.close()
+
+
+async def test_a_reboot_that_is_overtaken_before_it_began_says_so_at_once() -> None:
+    ready = DeviceState(Life.READY, adopted=True, identified=True, generation=5)
+    async with agent_of(for_ever, ready) as (agent, _):
+        reboot = asyncio.create_task(agent.reboot("ann wants it rebooted"))
+        await asyncio.sleep(0)
+        assert agent.state.climb.under_way is not None
+        agent.tell(m.Distrusted("it smokes"))
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(PhoneError, match="it smokes"):
+                await reboot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,8 +15,10 @@ from farm.core.device import Life
 from farm.core.events import EventLog
 from farm.core.lifecycle import DeviceState, Lifecycle
 from farm.core.recovery import Ailment, Around, Outcome, Rung, budgets_left
+from farm.fleet import recovery_log
 from farm.fleet.recovery_log import RecoveryLog
 from farm.store.store import Store
+from farm.store.writer import StoreWriteError
 
 READY = DeviceState(Life.READY, adopted=True, identified=True, generation=5, follow=5, bundle="b1", proven="b1")
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -83,6 +86,81 @@ async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Cal
     assert budgets_left(remembered.climb, 0.0, Around())[Rung.REBOOT] == 2
     assert [each.outcome for each in second.log.taken("S1")] == ["failed", Outcome.CUT]
     assert budgets_left(second.log.remembered("S2", DeviceState()).climb, 0.0, Around())[Rung.REBOOT] == 3
+
+
+def fail(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The state's disk is full until what is returned is called."""
+
+    async def full(*_: object, **__: object) -> None:
+        raise StoreWriteError("the disk is full")
+
+    patched = pytest.MonkeyPatch()
+    patched.setattr(desk.store.database, "write", full)
+    monkeypatch.setattr(recovery_log, "RETRY_S", 0.001)
+    return patched.undo
+
+
+async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(
+    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = desk()
+    free = fail(first, monkeypatch)
+    first.stuck()
+    first.tell(m.Distrusted("it smokes"))
+    await asyncio.sleep(0.02)  # some tries
+    said = [record for record in caplog.records if record.name == recovery_log.__name__]
+    assert [(each.levelname, each.exc_info) for each in said] == [("WARNING", None)]
+    free()
+    await first.log.close()
+    remembered = desk().log.remembered("S1", DeviceState(adopted=True))
+    assert remembered.quarantine == first.life.state.quarantine
+    assert budgets_left(remembered.climb, 0.0, Around())[Rung.REBOOT] == 2
+
+
+async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(
+    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = desk()
+    free = fail(first, monkeypatch)
+    first.stuck()
+    async with asyncio.timeout(5.0):
+        await first.log.close()
+    free()
+
+
+async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(
+    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = desk()
+    free = fail(first, monkeypatch)
+    with pytest.raises(StoreWriteError):
+        await first.log.promise("S1", "it smokes")
+    free()
+    await first.log.promise("S1", "it smokes")
+    kept = desk().log.remembered("S1", DeviceState(adopted=True)).quarantine
+    assert kept is not None
+    first.log.renounce("S1")
+    await first.log.close()
+    assert desk().log.remembered("S1", DeviceState(adopted=True)).quarantine is None
+
+
+async def test_a_clock_that_stood_in_the_future_uses_a_budget_up_for_a_day_not_until_then(
+    desk: Callable[[], Desk],
+) -> None:
+    first = desk()
+    first.at = START + timedelta(days=300)
+    first.stuck()
+    await first.log.close()
+
+    async def left(at: datetime) -> int:
+        later = desk()
+        later.at = at
+        later.log = RecoveryLog(later.events, later.store.recoveries, clock=later.clock, monotonic=later.now_s)
+        later.log.begin()
+        await later.log.close()
+        return budgets_left(later.log.remembered("S1", READY).climb, later.now_s(), Around())[Rung.REBOOT]
+
+    assert [await left(START + timedelta(days=days)) for days in (0, 0.5, 2)] == [2, 2, 3]
 
 
 async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk]) -> None:
