@@ -31,6 +31,7 @@ PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
 UP_LIMIT_S = 60.0  # until a restarted daemon answers, on a loaded host
 PEACE_LIMIT_S = 240.0  # for what is left when the storm ends
 STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
+LATEST = 3.0  # times the storm's length: on a slow host it goes on until each kind of blow has fallen
 PACE_S = 0.35  # mean time between two blows
 LOOK_S = 0.2
 WORKER_LOOK_S, WORKER_LIMIT_S = 0.05, 3.0  # for the first worker to kill: one lives for some tenths of a second
@@ -80,8 +81,10 @@ class Chaos:
         }  # fmt: skip
         # Early in the storm each kind comes once between the others, however rare it is.
         each_kind = self._random.sample(list(faults), len(faults))
-        ends_s = time.monotonic() + self._size.storm_s
-        while time.monotonic() < ends_s:
+        begun_s = time.monotonic()
+        while (lasted_s := time.monotonic() - begun_s) < LATEST * self._size.storm_s:
+            if lasted_s > self._size.storm_s and not self.missing():
+                return
             self._wait(self._random.expovariate(1 / PACE_S))
             # All jobs come within the first half of the storm.
             for _ in range(self._random.randint(0, 2 * max(1, int(2 * self._size.jobs * PACE_S / self._size.storm_s)))):

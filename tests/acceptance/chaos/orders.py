@@ -17,7 +17,7 @@ class Size:
 
     jobs: int
     phones: int
-    storm_s: float  # at most
+    storm_s: float  # at most, if each kind of blow has fallen by then
     stock_clients: int = 0  # programs that use the TVM door all the time
 
 
