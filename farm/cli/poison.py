@@ -13,6 +13,7 @@ from farm.core.errors import UserError
 app = typer.Typer(help="Libraries that killed the phone's RPC worker: from the second time on nobody runs them.")
 
 SHOWN_HASH_CHARS = 12
+SHA256_CHARS = 64
 
 
 @app.command("list")
@@ -38,14 +39,17 @@ def list_poison(json: JsonFlag = False) -> None:
 
 @app.command()
 def forget(
-    library: Annotated[str, typer.Argument(help="Its SHA-256, or the beginning that `farm poison list` shows.")],
+    library: Annotated[str, typer.Argument(help="Its SHA-256, or a beginning such as `farm poison list` shows.")],
     json: JsonFlag = False,
 ) -> None:
     """Let a library be run again (operators)."""
-    known = [row["artifact"] for row in call("poison.list")["poison"] if row["artifact"].startswith(library)]
+    asked = library.strip().lower()
+    known = [row["artifact"] for row in call("poison.list")["poison"] if asked and row["artifact"].startswith(asked)]
     if len(known) > 1:
         raise UserError(f"{len(known)} libraries begin with {library!r}", hint="write more of it")
-    answer = call("poison.forget", artifact=known[0] if known else library)
+    if not known and len(asked) != SHA256_CHARS:
+        raise UserError(f"no library that killed anything begins with {library!r}", hint="see: farm poison list")
+    answer = call("poison.forget", artifact=known[0] if known else asked)
     if json:
         print_json(answer)
     else:

@@ -26,6 +26,7 @@ app = typer.Typer(help="A phone's health over time: record it, look at it; virtu
 ROWS = 40  # of a table; a longer trace is thinned out
 WIDTH = 60  # characters of a line of the plot
 MISSED_IN_A_ROW = 5  # probes; then the phone is away, and not just slow
+_MAKE_ONE = "farm trace record DEVICE --out FILE makes one"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -35,10 +36,18 @@ def record(
     out: Annotated[Path, typer.Option(help="The file to write, a line of JSON per probe.")],
     last: Annotated[str, typer.Option("--for", help="How long.")] = "60s",
     every: Annotated[str, typer.Option(help="From probe to probe; a probe itself takes some 0.1 s of a phone.")] = "1s",
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Record a phone's probes until the time is over or you press Ctrl-C."""
     for_s, every_s = parse_duration(last), parse_duration(every)
+    if for_s < every_s:
+        raise UserError(
+            f"--for {last} is shorter than --every {every}: that is one probe and no trace",
+            hint=f"--for {every} or more, or a shorter --every",
+        )
+    if out.exists() and not force:
+        raise UserError(f"{out} is there already", hint="another --out, or --force to write over it")
     probes = failed = 0
     with connect() as client:
         first = client.call("device.probe", device=device)  # nothing is written when this fails
@@ -125,9 +134,14 @@ def _read(file: Path) -> list[tuple[float, Health]]:
         data = file.read_bytes()
         text, torn = torn_line(data.decode("utf-8", errors="surrogateescape"))
         text.encode("utf-8")
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"cannot read {file}: {error}", hint="farm trace record DEVICE --out FILE makes one") from error
-    parse_trace(text)
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}", hint=_MAKE_ONE) from error
+    except UnicodeError as error:
+        raise UserError(f"{file} is no trace: it is no text", hint=_MAKE_ONE) from error
+    try:
+        parse_trace(text)
+    except UserError as error:
+        raise UserError(f"{file}: {error.message}", hint=error.hint or _MAKE_ONE) from error
     if torn:
         say(f"the last line of {file} is incomplete and left out: the recording was cut")
     lines = [json_.loads(line) for line in text.split("\n") if line.strip()]

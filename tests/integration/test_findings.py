@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.support.whole_farm import Story, running_farm, until
+from farm.core.errors import ExitCode
+from tests.support.whole_farm import Story, refused, running_farm, until
 
 PHONE = "virtual-1"  # its name in the lab
 CONFIG = """
@@ -39,12 +40,14 @@ def kinds(farm):
 
 def test_a_full_phone_is_kept_away_until_it_has_room(farm, name):
     story = Story(farm)
-    farm.lab.fault(PHONE, "full_disk", free_bytes=50_000_000)
+    done = farm.farm("demo", "fault", name, "full_disk", "free_bytes=50000000")
+    assert done.stdout.startswith(f"{name}: /data has that many bytes left"), done
     told = story.until("device.finding", subject=name, finding="data-full")
     assert "/data has 50 MB left" in told["data"]["what"]
     story.until("device.quarantined", subject=name)
     assert "data-full" in kinds(farm)
     assert "finding" in farm.farm("device", "show", name).stdout
+    refused(farm.farm("device", "release", name), ExitCode.USAGE, "stays in quarantine: /data has 50 MB left", "ignore")
     farm.lab.fault(PHONE, "free_disk")
     story.until("device.finding_over", subject=name, finding="data-full")
     story.until("device.ready", subject=name)

@@ -74,3 +74,25 @@ def test_a_trace_whose_recording_was_cut_is_shown_without_its_last_line(tmp_path
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         trace.show(tmp_path / "none.jsonl")
+
+
+def test_a_file_that_is_no_trace_is_named(tmp_path):
+    absent = tmp_path / "absent.jsonl"
+    with pytest.raises(UserError) as caught:
+        trace.show(absent)
+    assert (caught.value.message.count(str(absent)), "Errno" in caught.value.message) == (1, False)
+    bad = tmp_path / "bad.jsonl"
+    for content in (b"\xff\xfe", b"no json\n"):
+        bad.write_bytes(content)
+        with pytest.raises(UserError, match=r"bad\.jsonl"):
+            trace.show(bad)
+
+
+def test_a_recording_keeps_what_is_there_and_lasts_longer_than_its_pace(tmp_path):
+    file = tmp_path / "trace.jsonl"
+    file.write_text("mine")
+    with pytest.raises(UserError, match="is there already"):
+        trace.record("pixel", file)
+    assert file.read_text() == "mine"
+    with pytest.raises(UserError, match="--for 3s is shorter than --every 10s"):
+        trace.record("pixel", tmp_path / "other", last="3s", every="10s")
