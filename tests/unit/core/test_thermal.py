@@ -179,7 +179,7 @@ def test_a_class_is_never_laxer_than_the_hard_limit():
         (read(64.0, battery=59.0, cpu=150.0, throttle=ThrottleStatus.CRITICAL), ""),
         (read(70.0), "skin 70.0 °C is above 65 °C, where every lease ends"),
         (read(40.0, battery=60.5), "battery 60.5 °C is above 60 °C, where every lease ends"),
-        (read(45.0, throttle=ThrottleStatus.EMERGENCY), "thermal status emergency is above critical: every lease ends"),
+        (read(45.0, throttle=ThrottleStatus.SHUTDOWN), "thermal status shutdown is above emergency: every lease ends"),
     ],
 )
 def test_above_the_last_limit_every_lease_ends(probe, expected):
