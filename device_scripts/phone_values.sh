@@ -3,21 +3,6 @@
 # shellcheck disable=SC2034,SC2154  # value is for whoever asks, mode is theirs
 WAKE_LOCK=farm_quiesce
 
-# ask COMMAND...: bounded where the phone has `timeout`; system_server may be stuck while the shell is not. What it says
-# counts, never its status: toybox 0.8.9's `timeout` ends with 127 after half of all quick commands.
-ask() {
-    if command -v timeout >/dev/null; then timeout 4 "$@"; else "$@"; fi 2>/dev/null </dev/null
-}
-
-find_root() {
-    root=''
-    if [ "$(id -u)" = 0 ]; then
-        root=self
-    elif command -v su >/dev/null && [ "$(ask su -c 'id -u')" = 0 ]; then
-        root=su
-    fi
-}
-
 # as_root LINE
 as_root() {
     case $root in
