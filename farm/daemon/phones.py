@@ -21,6 +21,7 @@ from farm.control.usb_doctor import usb_findings
 from farm.core.adoption import rules_of
 from farm.core.health_rules import DISTURBING
 from farm.core.power_policy import PowerConfig
+from farm.daemon.dangling import dangling
 from farm.daemon.memory import Memory
 from farm.daemon.problems import Problems
 from farm.fleet.aliases import Aliases
@@ -115,6 +116,12 @@ async def open_phones(
     )
     problems.sources += (fleet.usb_faults.problems, switches.problems)
     aliases = Aliases(fleet, store.aliases, config.aliases)
+
+    def dangle() -> list[str]:
+        keys = {key for view in fleet.views() if view.adopted for key in (view.name, *view.aliases)}
+        return list(dangling(config, keys and keys | aliases.selectors().keys()))
+
+    problems.sources.append(dangle)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches)
 

@@ -1,0 +1,26 @@
+"""Settings whose names point at nothing, on this host or in this farm: `farm status` and `farm doctor` tell of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from farm.config import FarmConfig
+
+
+def dangling(config: FarmConfig, keys: Collection[str]) -> Iterator[str]:
+    """One line for each. Looks at files.
+
+    Args:
+        config: the configuration.
+        keys: every TVM key that somebody can ask for now; none while no phone has come yet.
+    """
+    program = config.power.uhubctl
+    if program and shutil.which(program) is None:
+        yield f"[power] uhubctl: there is no program {program}: no power is cut by it"
+    if config.usb.sysfs != "/sys" and not (Path(config.usb.sysfs) / "bus").is_dir():
+        yield f"[usb] sysfs: {config.usb.sysfs} is no sysfs: nobody knows where phones are plugged in"
+    for key in config.gates.tvm_class:
+        if keys and key not in keys:
+            yield f"[gates.tvm_class] {key}: no phone and no alias has that key: nothing is asked for by it"

@@ -1,0 +1,28 @@
+"""Settings whose names point at nothing."""
+
+from pathlib import Path
+
+from farm.config import load
+from farm.daemon.dangling import dangling
+
+
+def told(keys: set[str], tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "farm.toml"
+    file.write_text(text)
+    return list(dangling(load(file, environ={}), keys))
+
+
+def test_a_key_that_nobody_answers_to_is_told_once_phones_are_there(tmp_path: Path) -> None:
+    text = "[gates.tvm_class]\nflagship = 'bench'\nflagshp = 'bench'"
+    (line,) = told({"flagship", "pixel"}, tmp_path, text)
+    assert "[gates.tvm_class] flagshp: no phone and no alias has that key" in line
+    assert told(set(), tmp_path, text) == []
+
+
+def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> None:
+    text = "[power]\nuhubctl = '/nonexistent/uhubctl'\n[usb]\nsysfs = '/nonexistent/sys'"
+    program, folder = told(set(), tmp_path, text)
+    assert "/nonexistent/uhubctl" in program
+    assert "/nonexistent/sys" in folder
+    (tmp_path / "sys" / "bus").mkdir(parents=True)
+    assert told(set(), tmp_path, f"[power]\nuhubctl = '/bin/sh'\n[usb]\nsysfs = '{tmp_path}/sys'") == []
