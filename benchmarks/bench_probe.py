@@ -16,11 +16,27 @@ from farm.adb.client import AdbClient
 from farm.adb.shell import ShellStream
 from farm.cli.virtual_farm import virtual_farm
 from farm.fleet.probe.command import SECTIONS, probe_command
-from farm.fleet.probe.read import probe, read_health
+from farm.fleet.probe.parse import parse_probe
+from farm.fleet.probe.read import MAX_OUTPUT_BYTES, probe, raw_probe, read_health
+from farm.fleet.shell_output import SECTION
 
 PROBES = 200
 GOAL_MS = 25.0
 LIMIT_S = 20.0
+HOSTILE_GOAL_MS = 200.0  # beside the event loop
+HOSTILE = {
+    "newlines": b"\n",
+    "line ends": b"\r\n",
+    "blanks": b" ",
+    "indented newlines": b"\n ",
+    "escapes": b"\x1b[31m",
+    "names of drivers": b"kgsl mali PVR ",
+    "faults": b"[1.0] kgsl: fault\n",
+    "zones": b"thermal_zone1 cpu1=40000\n",
+    "readings": b"Current temperatures from HAL:\nTemperature{mValue=40.5, mType=3, mName=s, mStatus=0}\n",
+    "cores": b"/sys/devices/system/cpu/cpufreq/policy0/related_cpus=0-63\n",
+    "processes": b"PID PPID PGID S %CPU RSS NAME\n1 1 1 R 99.0 100 tvm_rpc\n",
+}
 
 
 class CountingClient:
@@ -79,7 +95,28 @@ async def _measured(socket: str, serial: str) -> list[Figure]:
         Figure("temperatures believed", len(health.temperatures), ""),
         Figure("readings dropped, each with its reason", len(health.dropped), ""),
         *(Figure(f"only {name}", took_ms, "ms") for name, took_ms in by_section.items()),
+        *_hostile(await raw_probe(client, serial)),
     ]
+
+
+def _hostile(normal: bytes) -> list[Figure]:
+    """Parsing the worst that a phone may print, beside a normal probe: the section and text that take longest."""
+    normal_ms = _parsed_ms(normal)
+    took_ms = {
+        (section, name): _parsed_ms(f"{SECTION}{section}\n".encode() + unit * (MAX_OUTPUT_BYTES // len(unit)))
+        for section in SECTIONS
+        for name, unit in HOSTILE.items()
+    }
+    worst = max(took_ms, key=lambda each: took_ms[each])
+    label = f"parsing {MAX_OUTPUT_BYTES >> 10} KiB of {worst[1]} in {worst[0]}, the slowest nonsense"
+    good = took_ms[worst] < HOSTILE_GOAL_MS
+    return [Figure(label, took_ms[worst], "ms", normal_ms, f"under {HOSTILE_GOAL_MS:g}", good)]
+
+
+def _parsed_ms(output: bytes) -> float:
+    begun = time.perf_counter()
+    parse_probe(output)
+    return 1e3 * (time.perf_counter() - begun)
 
 
 async def _section_ms(client: CountingClient, serial: str, name: str) -> float:

@@ -56,7 +56,7 @@ def test_a_megabyte_of_rows(section: str) -> None:
         "ro.board.platform",
         "ro.hardware.egl",
         "ro.serialno",
-    ],  # fmt: skip
+    ],
 )
 @pytest.mark.parametrize("unit", ["\x1b[31m", "x", "a,", " \t", "kirin ", "powervr", "adreno "])
 def test_a_property_without_end(name: str, unit: str) -> None:
