@@ -241,7 +241,8 @@ def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str,
     try:
         return tomllib.loads(chosen.read_text(encoding="utf-8")), str(chosen)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {chosen}: {error}", hint="check --config or FARM_CONFIG") from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"cannot read {chosen}: {why}", hint="check --config or FARM_CONFIG") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{chosen} is not valid TOML: {error}", hint=VALUES_HINT) from error
 

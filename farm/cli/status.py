@@ -17,7 +17,11 @@ def register(app: typer.Typer) -> None:
 
 
 def status(json: JsonFlag = False) -> None:
-    """The tracker's queue and every phone: state, reason, SoC, GPU, temperature, holder."""
+    """The tracker's queue and every phone: state, reason, SoC, GPU, temperature, holder.
+
+    TEMP is the hottest that the phone's thermal service reads (mostly a core; without one: any zone). Gates look at
+    each sensor for itself: `farm explain device NAME`.
+    """
     answer = call("status")
     if json:
         print_json(answer)

@@ -219,7 +219,8 @@ def _say_waits(farm: Client, submitted: Sequence[Submitted], progress: Progress,
         if reasons.is_news(job.id, job.waits):
             waiting.setdefault(job.waits, []).append(progress.name(job.id))
     for reason, jobs in waiting.items():
-        say(f"{_some(jobs)} waits: {reason}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
+        said = reason.removeprefix(f"{jobs[0]}: ")  # a job is often called like the one phone that keeps it waiting
+        say(f"{_some(jobs)} waits: {said}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
 
 
 def finish(
