@@ -21,6 +21,7 @@ from farm.adb.host_protocol import (
 )
 
 MAX_OUTPUT_BYTES = 64 << 20  # of one command; a phone gone mad must not eat the daemon's memory
+MAX_LINE_CHARACTERS = 1 << 20  # of a line that has not ended
 STDERR_TAIL_BYTES = 16 << 10  # what a stream keeps of stderr, as evidence
 _EVIDENCE_BYTES = 2000
 _STDIN_CHUNK_BYTES = 32 << 10  # below every adbd's packet limit
@@ -115,13 +116,16 @@ class ShellStream:
         return b""
 
     async def lines(self) -> AsyncIterator[str]:
-        """Stdout line by line, without line ends; the last one even if it has none."""
+        """Stdout line by line, without line ends; the last one even if it has none. An endless one comes in pieces."""
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         rest = ""
         async for chunk in self:
             *whole, rest = (rest + decode(chunk)).split("\n")
             for line in whole:
                 yield line.removesuffix("\r")
+            if len(rest) > MAX_LINE_CHARACTERS:
+                yield rest
+                rest = ""
         rest += decode(b"", final=True)
         if rest:
             yield rest
