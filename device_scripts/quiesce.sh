@@ -71,7 +71,8 @@ carry_out() {
         "$3") echo "took $step $2=$3" ;;
         "$4") echo "refused $step $2: the phone keeps it at $4" ;;
         *)
-            # It rounds, or something else holds it: what it says now is ours to change back, too.
+            # It rounds, or something else holds it: what it says now is ours to change back, too, if it is one word.
+            case $value in *[!a-zA-Z0-9._-]*) value='?' ;; esac
             echo "$1 $2 ${value:-?} $4" >>"$LEDGER"
             written="$written$1 $2 ${value:-?} $4
 "
@@ -233,8 +234,16 @@ end() {
 owner $place $new -"
             whose=$place
             ;;
-        *) [ -z "$old" ] || lines="$kind $place $new $old
+        global | system | secure | airplane | file | screen | wakelock | doze | mode)
+            # Whoever has a shell here can write this file, and a line may have been cut: only plain words are acted on.
+            case $kind:$place:$new:$old in
+            *[!a-zA-Z0-9._/?,:-]* | *..*) echo "unknown $kind $place" ;;
+            file:[!/]* | wakelock:[!/]*) echo "unknown $kind $place" ;;
+            *) [ -z "$old" ] || lines="$kind $place $new $old
 $lines" ;;
+            esac
+            ;;
+        *) echo "unknown $kind $place" ;;
         esac
     done <"$LEDGER"
     if [ -n "${1-}" ] && [ "$1" != "$whose" ]; then

@@ -44,6 +44,9 @@ class Restored:
     left: tuple[str, ...] = ()  # somebody else changed it meanwhile
     rebooted: tuple[str, ...] = ()  # it went with the boot
     failed: tuple[str, ...] = ()
+    unknown: tuple[
+        str, ...
+    ] = ()  # lines of its ledger that farm did not write, or not whole: nothing was done about them
     complete: bool = False
 
 
@@ -132,6 +135,8 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
     restored = parse_restored(said)
     for each in restored.left:
         log.warning("%s: somebody else changed %s during a measurement; it stays so", serial, each)
+    for each in restored.unknown:
+        log.warning("%s: its quiesce ledger had a line that is not farm's: %s", serial, each)
     if not restored.complete:
         raise NotRestoredError(
             f"the phone does not take back {', '.join(each.split()[0] for each in restored.failed)}",
@@ -169,7 +174,7 @@ def parse_restored(said: str) -> Restored:
     Raises:
         ScriptError: it says something else.
     """
-    found: dict[str, list[str]] = {"restored": [], "left": [], "rebooted": [], "failed": []}
+    found: dict[str, list[str]] = {"restored": [], "left": [], "rebooted": [], "failed": [], "unknown": []}
     last = ""
     for line in said.splitlines():
         last, _, rest = line.partition(" ")

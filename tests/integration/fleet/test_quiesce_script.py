@@ -268,6 +268,21 @@ def test_what_cannot_be_changed_back_is_kept_for_another_try(quiet: Quiet) -> No
     assert not quiet.folder.exists()
 
 
+def test_lines_of_the_ledger_that_are_not_farms_are_told_and_dropped(quiet: Quiet) -> None:
+    quiet.be_root()
+    quiet.begin("gentle")
+    trap = quiet.folder.parent / "trap"
+    with (quiet.folder / "ledger").open("a") as ledger:
+        ledger.write("bogus a b c\nglobal x 1 $(touch trap)\nfile relative 1 2\n")
+        ledger.write(f"file {quiet.android}/../x;touch>{trap} 1 2\nglobal half")
+    restored = parse_restored(quiet.run("end"))
+    assert restored.complete
+    assert [line.split()[0] for line in restored.unknown] == ["bogus", "global", "file", "file"]
+    assert quiet.setting("window_animation_scale") == "1.0"
+    assert not trap.exists()
+    assert not quiet.folder.exists()
+
+
 def test_nobody_renews_it_and_it_ends_by_itself(quiet: Quiet) -> None:
     quiet.begin("gentle", "usb", 1)
     wait_for(lambda: not quiet.folder.exists(), "the phone changes itself back")
