@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from farm.adb.devices import AdbDevice
@@ -23,7 +24,7 @@ from farm.core.health import Health
 from farm.core.health_rules import Finding
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import LINK_DOWN, SERVED, DeviceState, Lifecycle
-from farm.core.recovery import Ailment, Rung
+from farm.core.recovery import Ailment, Quarantine, Rung
 from farm.fleet import quiesce, rungs, traces
 from farm.fleet.back_off import back_off_s
 from farm.fleet.identity import identify, read_identity
@@ -31,6 +32,7 @@ from farm.fleet.means import Means
 from farm.fleet.power import cycle
 from farm.fleet.provision import drop_bundles, provision
 from farm.fleet.rpc_server import RpcServer, RunningServer, StuckProcessError
+from farm.fleet.tasks import let_go, told
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
@@ -111,13 +113,13 @@ class Agent:
         if after.life is not before.life:
             self.since = datetime.now(UTC)
         if after.generation != before.generation:
-            _let_go(self._work)
+            let_go(self._work)
             self._work = None
             asked, self._reboot_asked = self._reboot_asked, None
             if asked is not None and not asked.done():  # its work had not begun
                 asked.set_exception(self._overtaken())
         if after.follow != before.follow:
-            _let_go(self._follow)
+            let_go(self._follow)
             self._follow = None
         if after != before:
             # Everybody must know before anything is done: a device leaves READY at once, and a check needs its lease.
@@ -152,8 +154,12 @@ class Agent:
 
     def inherit(self, former: Agent, name: str) -> None:
         """It is the phone that `former` was under another serial; `name` is remembered of it."""
-        self.server, self.name = former.server, name
+        self.name = name
         self._lifecycle.inherit(former.state)
+
+    def keep_away(self, kept: Quarantine) -> None:
+        """It is, or says that it is, a phone that is in quarantine: meant while it is being identified."""
+        self._lifecycle.state = replace(self.state, quarantine=kept)
 
     def lend(self, bundle: Bundle) -> None:
         """Whoever has the device wants another bundle on it; one of its ABI and platform."""
@@ -280,13 +286,13 @@ class Agent:
         asked, self._reboot_asked = self._reboot_asked, None
         try:
             self._boot_before = await self._boot_id()
-            await rungs.reboot(self._means.client, self.serial, self._boot_before, lambda: _told(asked))
+            await rungs.reboot(self._means.client, self.serial, self._boot_before, lambda: told(asked))
         except FarmError as error:
             if asked is not None and not asked.done():
                 asked.set_exception(error)
             raise
         finally:
-            _told(asked)  # adb's list changed meanwhile: it went down
+            told(asked)  # adb's list changed meanwhile: it went down
 
     async def _boot_id(self) -> str:
         return await rungs.boot_id(self._means.client, self.serial)
@@ -392,14 +398,3 @@ class Agent:
 
     def _task(self, what: Coroutine[object, object, None], kind: str) -> asyncio.Task[None]:
         return asyncio.create_task(what, name=f"{kind} {self.name}")
-
-
-def _told(asked: asyncio.Future[None] | None) -> None:
-    if asked is not None and not asked.done():
-        asked.set_result(None)
-
-
-def _let_go(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task that is no longer wanted; its own end is of no interest."""
-    if task is not None and task is not asyncio.current_task():
-        task.cancel()

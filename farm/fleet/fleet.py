@@ -7,6 +7,7 @@ remembers and how it calls a device is the registry's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +38,7 @@ from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed
 from farm.fleet.means import BundleSource, Means
+from farm.fleet.moves import Moves, claimed, sick_twin
 from farm.fleet.orders import Orders
 from farm.fleet.probe.read import READ_TIMEOUT_S
 from farm.fleet.probe_round import ProbeRound
@@ -47,6 +49,9 @@ from farm.fleet.sanity import Sanity
 from farm.fleet.traces import note
 from farm.fleet.usb import Topology
 from farm.fleet.usb_faults import UsbFaults
+from farm.store.records import DeviceRecord
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class Fleet(Orders):
         self._agents: dict[str, Agent] = {}  # by serial
         self._sanity = Sanity(self._agents.values, config.gates, config.health.check_every_h)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._moves = Moves()
         self._in_hands: set[str] = set()  # names of devices that people have
 
     # -- running --
@@ -246,12 +252,14 @@ class Fleet(Orders):
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
         """Put a name to an identity; returns whether the device is adopted."""
         agent.identity = identity
-        self._locate(agent)
+        self._moves.note(agent, identity, self._agents.values())
         self._move_in(agent, identity)
-        taken = self._board.taken(agent.serial)
-        record = self._registry.identified(agent.serial, identity, taken)
-        agent.name = record.name if record else self._registry.name_for(agent.serial, identity, taken)
-        return record is not None
+        self._locate(agent)
+        known = self._registry.get(agent.serial)
+        adopted = self._named(agent, identity)
+        if adopted and (known is None or not known.adopted):
+            self._share_quarantine(agent)
+        return adopted
 
     def changed(self, agent: Agent) -> None:
         """Publish the agent's view if it differs from the last one."""
@@ -266,6 +274,19 @@ class Fleet(Orders):
         return agent.name in self._in_hands
 
     # -- below --
+
+    def _named(self, agent: Agent, identity: DeviceIdentity) -> bool:
+        taken = self._board.taken(agent.serial)
+        record = self._registry.identified(agent.serial, identity, taken)
+        agent.name = record.name if record else self._registry.name_for(agent.serial, identity, taken)
+        return record is not None
+
+    def _share_quarantine(self, agent: Agent) -> None:
+        """A phone in quarantine is not back in service because adb lists it, or one that says it is it, anew."""
+        if (twin := sick_twin(agent, self._agents.values())) is not None and twin.state.quarantine is not None:
+            before = agent.state
+            agent.keep_away(twin.state.quarantine)
+            self.care.climbed(agent, before)
 
     def _probed(self, agent: Agent) -> None:
         """Show what a probe found, then let recovery have it."""
@@ -296,10 +317,14 @@ class Fleet(Orders):
         agent.tell(listed(device))
 
     def _locate(self, agent: Agent) -> None:
-        """Where it is plugged in; one that is away is where it was."""
+        """Where it is plugged in; one that is away is where it was. What a phone says of itself is no proof."""
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
         devpath = agent.device.devpath if agent.device else ""
-        agent.place = self._topology.place_of(agent.serial, devpath, hardware_serial)
+        agent.place = self._topology.place_of(agent.serial, devpath)
+        if agent.place is None and hardware_serial:
+            agent.place = self._topology.place_of(agent.serial, devpath, hardware_serial)
+            if agent.place is not None and claimed(agent, self._agents.values()):
+                agent.place = None
 
     def _unlisted(self, agent: Agent) -> None:
         agent.device = None
@@ -318,22 +343,49 @@ class Fleet(Orders):
         """A remembered phone came back under another serial (USB or network, another port): its record follows it.
 
         Not while adb lists it under the old serial too: then it is one phone on two ways, and two agents would replace
-        each other's servers; the new way stays a stranger unless a rule adopts it.
+        each other's servers, or two phones with one number; the new one stays a stranger unless a rule adopts it. A
+        phone whose record moved away and that is there again gets it back.
         """
         if not identity.hardware_serial or self._registry.get(agent.serial) is not None:
             return
+        by_rule = self._registry.adopted_by_rule(agent.serial, identity, self._board.taken(agent.serial)) is not None
         for old in self._registry.of_hardware(identity.hardware_serial):
             former = self._agents.get(old.serial)
-            if former is None or former.device is not None or old.address:
+            if former is None or old.address:
                 continue
-            del self._agents[old.serial]
-            self._board.move_away(old.serial)
-            self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
-            self._spawn(self.batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
-            self.care.log.moved(old.serial, agent.serial)
-            agent.inherit(former, old.name)
-            agent.tell(m.ServiceChanged(Service(old.service)))
-            return
+            if former.device is not None:
+                if self._moves.is_home(agent.serial, old.serial):
+                    self._take_back(agent, former, old)
+                    return
+            elif self._moves.may_follow(identity, former, by_rule=by_rule):
+                del self._agents[old.serial]
+                self._board.move_away(old.serial)
+                agent.server = former.server
+                self._move(agent, former, old)
+                return
+
+    def _move(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
+        self._moves.moved(old.serial, agent.serial)
+        self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
+        self._spawn(self.batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
+        self.care.log.moved(old.serial, agent.serial)
+        agent.inherit(former, old.name)
+        agent.tell(m.ServiceChanged(Service(old.service)))
+
+    def _take_back(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
+        """`former`, which is there too, got what is this phone's: it is another, or the same on a second way."""
+        log.warning("%s and %s both say that they are %s", agent.serial, former.serial, old.hardware_serial)
+        self._move(agent, former, old)
+        former.tell(m.Unadopted(clean=False))  # whoever has it loses it: they asked for the other
+        former.server = None
+        if former.identity is not None:
+            self._board.move_away(former.serial)  # its name is the other's
+            former.name = former.serial
+            if self._named(former, former.identity):
+                former.tell(m.Adopted())
+                if (kept := agent.state.quarantine) is not None:
+                    former.tell(m.Distrusted(kept.reason))
+        self.changed(former)
 
     def _find(self, name: str) -> Agent:
         return find_agent(self._agents, name)
