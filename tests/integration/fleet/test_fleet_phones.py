@@ -361,7 +361,7 @@ async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
     def remembered(hardware_serial: str) -> list[DeviceRecord]:
         return [DeviceRecord("emulator-1", "old-friend", hardware_serial, "desk", adopted=True, service="draining")]
 
-    async with rig(rules=(), remembered=remembered, plugged=False) as r:
+    async with rig(remembered=remembered, plugged=False) as r:
         away = await r.until(Life.GONE)
         assert (away.name, away.serial, away.adopted) == ("old-friend", "emulator-1", True)
         r.phones.plug("one")
