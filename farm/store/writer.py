@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import queue
 import threading
 import time
@@ -32,6 +34,7 @@ T = TypeVar("T")
 Statement = Callable[[Connection], Any]
 
 MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
+ROOM_BYTES = 1 << 20  # free beside the reserve before writing goes on
 PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
 
 
@@ -177,7 +180,7 @@ class Writer:
         try:
             if wanted and self._transaction(wanted):
                 return
-            if wanted and self._reserve is not None and self._reserve.spend():
+            if any(work.last for work in wanted) and self._reserve is not None and self._reserve.spend():
                 _answer_all([work for work in wanted if not work.last], self._refusal)
                 wanted = [work for work in wanted if work.last]
                 if not wanted or self._transaction(wanted):
@@ -216,6 +219,13 @@ class Writer:
             elif found != known:
                 raise FileGoneError(f"{file} is not the file that was opened")
 
+    def _room(self) -> None:
+        """The one page of a probe always fits into the log's old blocks: look at the disk, or the news alternate."""
+        for file in self._files:
+            disk = os.statvfs(file.parent)
+            if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def _falter(self, trouble: Trouble) -> None:
         self._next_probe_s = time.monotonic() + PROBE_S
         if self._trouble is None or self._trouble.reason != trouble.reason:
@@ -232,6 +242,7 @@ class Writer:
             self._still_there()
             if self._reserve is not None:
                 self._reserve.make()
+            self._room()
             with self._engine.begin() as connection:
                 connection.execute(update(meta).where(meta.c.name == "epoch").values(value=meta.c.value))
         except (DatabaseError, OSError) as error:

@@ -67,6 +67,22 @@ async def test_a_full_database_says_so_once_and_comes_back(here, caplog):
     assert await here.jobs.add((large,)) == ("large",)
 
 
+async def test_a_disk_that_is_still_full_is_not_told_to_be_well(here, monkeypatch):
+    """The probe's own page fits into old blocks: the news alternated each second."""
+    monkeypatch.setattr(writer_module, "PROBE_S", 0.01)
+    monkeypatch.setattr(writer_module, "ROOM_BYTES", 1 << 60)
+    heard = []
+    here.on_problem(heard.append)
+    await limit_pages(here, 0)
+    with pytest.raises(StoreWriteError):
+        await here.jobs.add((job("large", spec={"text": "x" * 100_000}),))
+    await until(lambda: heard == [True])
+    await asyncio.sleep(0.1)  # ten probes
+    assert (heard, "the disk is full" in here.problem) == ([True], True)
+    monkeypatch.setattr(writer_module, "ROOM_BYTES", 0)
+    await until(lambda: heard == [True, False])
+
+
 async def test_ends_go_through_while_nothing_else_does(here, monkeypatch, tmp_path):
     monkeypatch.setattr(writer_module, "PROBE_S", 1000)
     await here.jobs.add((job(), job("j2")))
