@@ -58,8 +58,8 @@ HARD = HeatLimits(skin_c=48.0, cpu_c=105.0, gpu_c=105.0, battery_c=50.0, throttl
 BENCH = HeatLimits(skin_c=38.0, cpu_c=60.0, gpu_c=60.0, battery_c=40.0, throttle=ThrottleStatus.NONE)
 # Candidates are compared with each other within minutes: warm is fine, clocks held down (severe) are not.
 TUNE = HeatLimits(skin_c=43.0, cpu_c=95.0, gpu_c=95.0, battery_c=44.0, throttle=ThrottleStatus.MODERATE)
-# Nobody's work is worth a fire: cells are made for up to 60 °C and no healthy skin reaches 65 °C. "Emergency" is no last
-# word: some vendors say it at 45 °C skin (docs/facts.md). A core that is too hot switches the phone off by itself.
+# Nobody's work is worth a fire: cells are made for up to 60 °C and no healthy skin reaches 65 °C. "Emergency" is not
+# the last word: some vendors say it at 45 °C skin (docs/facts.md). A core too hot switches the phone off by itself.
 END_LEASES = HeatLimits(skin_c=65.0, battery_c=60.0, throttle=ThrottleStatus.EMERGENCY)
 DEFAULTS = {LeaseClass.INTERACTIVE: HeatLimits(), LeaseClass.BENCH: BENCH, LeaseClass.TUNE: TUNE}
 GROUPS = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.CPU, SensorGroup.GPU)  # what cools slowest is told first

@@ -58,6 +58,14 @@ def scripts() -> Scripts:
     return Scripts(files, hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest())
 
 
+def scripts_changed() -> bool:
+    """Whether the files are others than those that were read: farm was upgraded under its daemon. Blocks."""
+    try:
+        return any(_read(file.local) != file for file in scripts().files)
+    except OSError:
+        return True
+
+
 def _read(path: Path) -> Script:
     content = path.read_bytes()
     return Script(path.name, path, len(content), hashlib.sha256(content).hexdigest())

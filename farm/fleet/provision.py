@@ -6,6 +6,7 @@ push that was cut leaves nothing that could be taken for a bundle, and the next 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -27,6 +28,7 @@ from farm.fleet.phone_paths import (
     bundle_folder,
     incoming_folder,
     scripts,
+    scripts_changed,
 )
 from farm.fleet.rpc_server import RunningServer, ServerStatus, parse_status
 from farm.fleet.shell_output import SECTION, split_sections
@@ -192,10 +194,16 @@ async def _push(
     files: Sequence[PushFile],
     progress: Callable[[PushProgress], None] | None,
 ) -> PushReport:
-    """Push; what is wrong with the host's files is told of their bundle."""
+    """Push; what is wrong with the host's files is told of farm's own, or of their bundle."""
     try:
         return await push_tree(client, serial, files, progress)
     except (UserError, FileNotFoundError) as error:
+        if await asyncio.to_thread(scripts_changed):
+            raise HostError(
+                "farm's device scripts are no longer those that its daemon started with",
+                hint="farm was upgraded: restart its daemon (systemctl restart farm)",
+                evidence=str(error),
+            ) from error
         raise BundleDamagedError(
             f"bundle {bundle.name or bundle.hash[:SHORT_HASH]} was removed or damaged on this host",
             hint=f"farm bundle verify {bundle.name or bundle.hash[:SHORT_HASH]}, then add it again",

@@ -11,6 +11,8 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.bundle.manifest import Bundle, BundleFile
+from farm.core.errors import HostError
+from farm.fleet import phone_paths
 from farm.fleet.provision import BundleDamagedError, provision
 from tests.unit.adb.fake_server import FakeServer, fake_server
 
@@ -64,3 +66,22 @@ async def test_a_bundle_that_is_gone_from_the_host_says_so(server: FakeServer, t
     with pytest.raises(BundleDamagedError, match="bundle one was removed or damaged") as caught:
         await provision(client, server.serial, bundle)
     assert "farm bundle verify one" in caught.value.hint
+
+
+async def test_scripts_that_were_exchanged_under_the_daemon_are_not_blamed_on_the_bundle(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "device_scripts"
+    installed.mkdir()
+    for file in phone_paths.scripts().files:
+        (installed / file.name).write_bytes(file.local.read_bytes())
+    monkeypatch.setattr(phone_paths, "scripts_folder", lambda: installed)
+    phone_paths.scripts.cache_clear()
+    try:
+        phone_paths.scripts()  # as the daemon read them
+        (installed / "reap.sh").write_text("#!/system/bin/sh\nexit 0\n")  # the upgrade
+        with pytest.raises(HostError, match="no longer those that its daemon started with") as caught:
+            await provision(AdbClient(server.socket), server.serial, bundle_in(tmp_path / "files"))
+    finally:
+        phone_paths.scripts.cache_clear()
+    assert "restart its daemon" in caught.value.hint
