@@ -93,6 +93,7 @@ def test_charging_stops_at_the_top_of_the_window_and_goes_on_at_its_bottom(farm,
     story = Story(farm)
     farm.lab.fault(PHONE, "battery", level=30, charging=True)
     until(lambda: row(farm)["battery_percent"] == 30)
+    until(lambda: farm.client.call("device.battery", device=name)["held"] == "")  # it was, at the level it began with
     story.read()
     farm.lab.fault(PHONE, "battery", level=81, charging=True)
     held = story.until("battery.held", subject=name)

@@ -25,17 +25,29 @@ POLL_S = 0.02  # for the few things that no event tells
 Event = dict[str, Any]
 
 
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """All below it; none when it has just ended."""
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 @contextmanager
 def running_farm(
     *profiles: str, config: str = "", plugged: bool = True, ready: bool = True, isolation: str = ""
 ) -> Iterator[VirtualFarm]:
     """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback."""
-    ours = {process.pid for process in psutil.Process().children(recursive=True)}
+    test = psutil.Process()
+    others = {
+        process.pid for process in test.children()
+    }  # another farm's, which start processes of their own meanwhile
     with virtual_farm(phones_of(profiles), config=config, plugged=plugged, isolation=isolation) as farm:
         if plugged and ready:
             farm.wait_ready(len(profiles))
         yield farm
-        family = [process for process in psutil.Process().children(recursive=True) if process.pid not in ours]
+        parents = [process for process in test.children() if process.pid not in others]
+        family = [*parents, *(child for parent in parents for child in descendants(parent))]
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")
     _, alive = psutil.wait_procs(family, END_LIMIT_S)

@@ -79,7 +79,11 @@ async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door
         await until(lambda: not calls)
         assert 0 < door.server._router._unread._by_user[os.getuid()] <= 4 << 20
         assert (await door.call("echo", text="others"))["fields"]["text"] == "others"
+        unread, looked = door.server._router._unread, []
+        fits = type(unread).fits
+        monkeypatch.setattr(type(unread), "fits", lambda *told: looked.append(told) or fits(*told))
         client.send(json.dumps(header | {"id": "refused"}).encode())  # told so, behind all that is unread
+        await until(lambda: looked)  # before anything is read
         answers = []
         while not answers or answers[-1][0]["id"] != "refused":
             assert await asyncio.to_thread(client.poll, 10_000)
