@@ -14,8 +14,8 @@ needs_root = pytest.mark.skipif(
 LIMIT = "6s"  # of the job whose kernel never ends; the good job before has warmed compiler and worker
 
 
-@pytest.fixture(scope="module")
-def farm():
+@pytest.fixture
+def farm():  # one for each: a phone that was rebooted a moment ago is quarantined for the next stuck process
     with running_farm("galaxy-s9") as farm:
         yield farm
 
@@ -24,15 +24,12 @@ def farm():
 def phone(farm):
     until_ready(farm)
     [phone] = phones(farm)
-    yield phone
-    farm.lab.good_kernels(phone.nickname)
-    for row in farm.client.call("poison.list")["poison"]:  # each test kills with the same library
-        farm.client.call("poison.forget", artifact=row["artifact"])
+    return phone
 
 
-@pytest.fixture(scope="module")
-def model(farm, tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
+@pytest.fixture
+def model(farm, tmp_path):
+    path = tmp_path / "small_cnn.onnx"
     path.write_bytes(build().SerializeToString(deterministic=True))
     done = farm.farm("run", str(path), "--on", "android", timeout_s=90.0)
     assert done.returncode == 0, done
