@@ -313,9 +313,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "something else keeps the phone busy",
-        (shell(do.KEEP_BUSY),),
+        (lab("cpu_load", load=3.4), shell(do.KEEP_BUSY)),
         ("device.finding ~ foreign-load",), _PROBE, stage=Stage.FARM, slow=True, meanwhile=READY,
-        undo=(shell(f"kill -9 $(cat {do.BUSY}); rm {do.BUSY}"),),
+        undo=(lab("cpu_load", load=0.4), shell(f"kill -9 $(cat {do.BUSY}); rm {do.BUSY}")),
         undone_by="a person ends it", then=("device.finding_over ~ foreign-load",),
     ),
     # -- the host --

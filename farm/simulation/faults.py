@@ -91,6 +91,10 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "gpu_fault": Fault("the GPU's driver reports a page fault in the kernel log and resets the GPU", {}),
     "gpu_load": Fault("the GPU is that busy, 0 to 1 (nothing on a virtual phone uses it)", {"busy": Argument(float)}),
+    "cpu_load": Fault(
+        "the load averages say that (who is busy on a virtual phone does not count by itself, without `physics`)",
+        {"load": Argument(float)},
+    ),
     "clock_stuck": Fault("the clocks stay at that share of their highest; 1 ends it", {"share": Argument(float)}),
     "network": Fault("adb reaches the phone over its radio: airplane mode cuts the link", _SWITCH),
     "airplane": Fault("the person at the phone switches airplane mode", _SWITCH),

@@ -104,6 +104,11 @@ class SensorFaults:
             raise UserError(f"a GPU is not {busy:g} times busy", hint="give 0 to 1")
         self._phone.set_state(gpu_busy=busy)
 
+    async def _do_cpu_load(self, load: float) -> None:
+        if load < 0:
+            raise UserError(f"a load average cannot be {load:g}", hint="an idle phone has 0.4")
+        self._phone.set_state(load=(load, load, load))
+
     async def _do_clock_stuck(self, share: float) -> None:
         if not 0 < share <= 1:
             raise UserError(f"a clock cannot be {share:g} of its highest", hint="give more than 0, at most 1")

@@ -36,6 +36,7 @@ STOPPED = "cat /proc/[0-9]*/stat | grep '(sh) T'"
 HEALTHY = {
     "physics_off": {},
     "clock_stuck": {"share": 1.0},
+    "cpu_load": {"load": 0.4},
     "cool": {},
     "replay_end": {},
     "dead_battery": {"on": False},
