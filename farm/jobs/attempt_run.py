@@ -30,7 +30,7 @@ from farm.jobs.ports import Devices, Leases
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
 from farm.jobs.zygote import START_LIMIT_S
-from farm.leasing.model import PhoneLostError
+from farm.leasing.model import NoSuchLeaseError, PhoneLostError
 
 UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for some milliseconds
 MENDING_LIMIT_S = 15.0  # cleaning and checking take a second; a longer story is the next attempt's to wait for
@@ -121,7 +121,7 @@ class AttemptRun:
                 self.pool.begin(partial(_pool_changed, running))
                 taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
             else:
-                taken = self._leases.taken_away(self.lease.id)
+                taken = self._taken_away()
             running = replace(running, progress=self._noting(running.progress), pool=self.pool, over=self._over)
             if executor is None:
                 raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
@@ -142,6 +142,12 @@ class AttemptRun:
             return _failed(AttemptTimeoutError(said, hint="a longer --timeout, or a smaller job"))
         finally:
             await _ended(work, self.attempt.id)
+
+    def _taken_away(self) -> asyncio.Future[FarmError]:
+        try:
+            return self._leases.taken_away(self.lease.id)
+        except NoSuchLeaseError as error:  # between the attempt's commit and this moment; the job is not to blame
+            raise PhoneLostError(f"the lease of {self.lease.device} was over before the work began") from error
 
     def _over(self) -> bool:
         """Whether it was told to stop for good: not by a daemon that comes back, nor for others."""

@@ -12,7 +12,7 @@ from farm.core.queue_model import JobRunsError, NoSuchJobError
 from farm.jobs.admission import QuotaError, ended_before
 from farm.jobs.executor import YieldedError
 from farm.jobs.specs import BadSpecError
-from farm.leasing.model import LeaseEndedError, PhoneLostError, TooHotError
+from farm.leasing.model import LeaseEndedError, NoSuchLeaseError, PhoneLostError, TooHotError
 from tests.unit.jobs.dispatching import Farm, running
 from tests.unit.jobs.fakes import FakeExecutor, phone
 
@@ -179,6 +179,18 @@ async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):
     assert ended.data["error"]["message"] == str(error)
     assert farm.executor.cancelled == [running.attempt.id]
     assert farm.job(job_id).state is state
+
+
+async def test_a_lease_that_is_over_before_the_work_begins_is_no_fault_of_the_job(farm, monkeypatch):
+    def over(lease_id):
+        monkeypatch.undo()
+        raise NoSuchLeaseError(f"there is no lease {lease_id!r}")
+
+    monkeypatch.setattr(farm.leases, "taken_away", over)
+    job_id = await farm.one()
+    ended = await farm.until("attempt.ended", f"{job_id}.1")
+    assert (ended.data["error"]["code"], ended.data["error"]["fault"]) == ("phone_lost", "phone")
+    assert (await farm.started()).attempt.number == 2
 
 
 async def test_a_broken_session_is_told_as_the_lost_phone_that_it_was(farm):
