@@ -19,6 +19,7 @@ from farm.fleet import recovery_log
 from farm.fleet.recovery_log import RecoveryLog
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
+from tests.support.waiting import until
 
 READY = DeviceState(Life.READY, adopted=True, identified=True, generation=5, follow=5, bundle="b1", proven="b1")
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -88,26 +89,28 @@ async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Cal
     assert budgets_left(second.log.remembered("S2", DeviceState()).climb, 0.0, Around())[Rung.REBOOT] == 3
 
 
-def fail(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """The state's disk is full until what is returned is called."""
+def fail(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[], None], list[None]]:
+    """The state's disk is full until the first that is returned is called; the other grows with each try."""
+    tries: list[None] = []
 
     async def full(*_: object, **__: object) -> None:
+        tries.append(None)
         raise StoreWriteError("the disk is full")
 
     patched = pytest.MonkeyPatch()
     patched.setattr(desk.store.database, "write", full)
     monkeypatch.setattr(recovery_log, "RETRY_S", 0.001)
-    return patched.undo
+    return patched.undo, tries
 
 
 async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(
     desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = desk()
-    free = fail(first, monkeypatch)
+    free, tries = fail(first, monkeypatch)
     first.stuck()
     first.tell(m.Distrusted("it smokes"))
-    await asyncio.sleep(0.02)  # some tries
+    await until(lambda: len(tries) >= 3)
     said = [record for record in caplog.records if record.name == recovery_log.__name__]
     assert [(each.levelname, each.exc_info) for each in said] == [("WARNING", None)]
     free()
@@ -121,7 +124,7 @@ async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(
     desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = desk()
-    free = fail(first, monkeypatch)
+    free, _ = fail(first, monkeypatch)
     first.stuck()
     async with asyncio.timeout(5.0):
         await first.log.close()
@@ -132,7 +135,7 @@ async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(
     desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = desk()
-    free = fail(first, monkeypatch)
+    free, _ = fail(first, monkeypatch)
     with pytest.raises(StoreWriteError):
         await first.log.promise("S1", "it smokes")
     free()
