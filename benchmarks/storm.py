@@ -10,6 +10,7 @@ import contextlib
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,7 +20,7 @@ import psutil
 from benchmarks.storm_weather import Tally, Weather
 from farm.cli.virtual_farm import VirtualFarm
 from farm.control.client import ControlClient
-from farm.core.errors import FarmError, HostError
+from farm.core.errors import FarmError, HostError, PhoneError
 from farm.simulation.control import LabClient
 
 KEY_LIMIT_S = 60.0  # its hub may be unplugged meanwhile, and the adb server killed
@@ -96,8 +97,16 @@ class PhoneStorm(threading.Thread):
     def unauthorized(self) -> Iterator[None]:
         self._lab.unauthorized(self._phone)
         yield
-        self._lab.wait(self._phone, "key_shown", timeout_s=KEY_LIMIT_S)
-        self._lab.accept(self._phone)
+        given_up_at = time.monotonic() + KEY_LIMIT_S
+        while True:
+            self._lab.wait(self._phone, "key_shown", timeout_s=KEY_LIMIT_S)
+            try:
+                self._lab.accept(self._phone)
+            except PhoneError:  # its link was cut since: the key is shown again
+                if time.monotonic() > given_up_at:
+                    raise
+            else:
+                return
 
     @contextlib.contextmanager
     def slow(self) -> Iterator[None]:

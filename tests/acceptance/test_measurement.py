@@ -104,7 +104,7 @@ def test_benches_are_kept_by_their_model_and_compared(farm, models):
 def test_what_cannot_be_compared_is_refused(farm, models):
     for arguments, said in (
         ((models / "small.onnx", models / "slower.onnx"), "which phones should compare them?"),
-        (("bench-0", "bench-1"), "there is no job 'bench-0'"),
+        (("bench-none", "bench-1"), "there is no job 'bench-none'"),
         ((models / "small.onnx", "nosuch.onnx", "--on", "android"), "nosuch.onnx does not exist"),
     ):
         done = farm.farm("compare", *map(str, arguments))
