@@ -1,4 +1,4 @@
-"""The `farm` command. Each group is a module of its own; heavy imports happen inside the commands that need them."""
+"""The `farm` command. Each command is a module of its own, imported when it is asked for (farm.cli.lazy)."""
 
 from __future__ import annotations
 
@@ -10,44 +10,33 @@ from typing import Annotated
 import typer
 
 from farm import __version__
-from farm.cli import (
-    alias,
-    bench,
-    bundle,
-    compare,
-    demo,
-    device,
-    doctor,
-    explain,
-    forward,
-    history,
-    job,
-    lease,
-    logs,
-    model,
-    poison,
-    records,
-    reservation,
-    run,
-    serve,
-    shell,
-    status,
-    store,
-    submit,
-    toolchain,
-    trace,
-    tune,
-    uninstall,
-    usage,
-    watch,
-)
-from farm.cli import compile as compile_
-from farm.cli.context import report
+from farm.cli.lazy import group_of
 from farm.core.errors import FarmError
+
+# Heading in `farm --help` -> command -> its module in farm.cli, which has `app` (a group) or `register(app)`.
+SECTIONS = {
+    "Models": {
+        "bench": "bench", "compare": "compare", "tune": "tune", "run": "run", "compile": "compile",
+        "history": "history", "records": "records", "model": "model",
+    },
+    "Jobs": {
+        "submit": "submit", "shell": "shell", "job": "job", "watch": "watch", "logs": "logs", "explain": "explain",
+    },
+    "Phones": {
+        "status": "status", "device": "device", "lease": "lease", "reservation": "reservation", "usage": "usage",
+        "alias": "alias", "forward": "forward", "trace": "trace",
+    },
+    "The farm": {
+        "serve": "serve", "doctor": "doctor", "bundle": "bundle", "toolchain": "toolchain", "store": "store",
+        "poison": "poison", "demo": "demo", "uninstall": "uninstall",
+    },
+}  # fmt: skip
 
 app = typer.Typer(
     name="farm",
+    cls=group_of(SECTIONS),
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Android phones on this host as a measurement lab for ML compilers.",
@@ -74,26 +63,13 @@ def options(
         os.environ["FARM_SOCKET"] = str(socket)
 
 
-COMMANDS = (
-    serve, demo, status, compile_, bench, compare, tune, history, run, shell, submit, logs, watch, explain, usage,
-    doctor, uninstall,
-)  # fmt: skip
-for module in COMMANDS:
-    module.register(app)
-GROUPS = {
-    "device": device, "bundle": bundle, "toolchain": toolchain, "alias": alias, "job": job, "lease": lease,
-    "reservation": reservation, "forward": forward, "store": store, "poison": poison, "records": records,
-    "model": model, "trace": trace,
-}  # fmt: skip
-for name, group in GROUPS.items():
-    app.add_typer(group.app, name=name, no_args_is_help=True)
-
-
 def main() -> None:
     """Entry point: every way a command can end has its exit code (docs/interfaces.md), and none is a traceback."""
     try:
         app(prog_name="farm")
     except FarmError as error:
+        from farm.cli.context import report
+
         sys.exit(report(error))
     except BrokenPipeError:  # `farm status | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,91 @@
+"""The tree of commands, each imported when it is asked for: `farm status` does not pay for `farm tune`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+
+class Commands(MutableMapping[str, Any]):
+    """Click commands by name; a module is imported when its command is looked up.
+
+    A module has either `app`, a group, or `register(app)`, which adds the command (and perhaps others).
+    """
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        """`modules`: name of a command -> name of its module in farm.cli."""
+        self._modules = dict(modules)
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, self._modules[name])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._modules.setdefault(name, "")
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._modules[name]
+        self._loaded.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules  # Mapping's own would import it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+def _load(name: str, module_name: str) -> Any:
+    module = importlib.import_module(f"farm.cli.{module_name}")
+    parent = typer.Typer(add_completion=False, rich_markup_mode=None)
+    parent.callback()(_nothing)  # a command that is alone would take its parent's place
+    if hasattr(module, "app"):
+        parent.add_typer(module.app, name=name, no_args_is_help=True)
+    else:
+        module.register(parent)
+    commands: dict[str, Any] = getattr(get_command(parent), "commands")  # noqa: B009 (typer's name for its type varies)
+    return commands[name]
+
+
+def _nothing() -> None:
+    return
+
+
+def group_of(sections: Mapping[str, Mapping[str, str]]) -> type[TyperGroup]:
+    """A group whose help shows its commands by section.
+
+    Args:
+        sections: heading -> name of a command -> its module in farm.cli.
+    """
+
+    class LazyGroup(TyperGroup):
+        """The commands of `sections`."""
+
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            self.commands = Commands({name: module for some in sections.values() for name, module in some.items()})
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the base has it)
+            """One list per section."""
+            width = max(map(len, self.commands))
+            for heading, names in sections.items():
+                shown = [(name, self.commands[name]) for name in names]
+                rows = [
+                    (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
+                    for name, command in shown
+                    if not command.hidden
+                ]
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    return LazyGroup
