@@ -23,6 +23,7 @@ from farm.core.battery_care import BatteryConfig
 from farm.core.config_limits import mistakes
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
+from farm.core.folders import default_runtime_dir, default_state_dir
 from farm.core.health_rules import HealthConfig
 from farm.core.heat_policy import HeatConfig, mistake
 from farm.core.limits import MAX_PRIORITY
@@ -177,21 +178,6 @@ class FarmConfig:
     def adb_socket(self) -> str:
         """The adb server's address in adb's own words."""
         return self.adb.socket or f"localfilesystem:{self.runtime_dir / 'adb.sock'}"
-
-
-def default_state_dir() -> Path:
-    """/var/lib/farm for root, else the user's state folder."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/farm")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "farm"
-
-
-def default_runtime_dir() -> Path:
-    """/run/farm for root, else the user's runtime folder."""
-    if os.geteuid() == 0:
-        return Path("/run/farm")
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "farm" if base else Path(f"/tmp/farm-{os.geteuid()}")  # noqa: S108 (farm.control.runtime_folder checks its owner)
 
 
 def load(

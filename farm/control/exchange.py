@@ -12,6 +12,7 @@ from pathlib import Path
 
 from farm.control.messages import Reply, decode_reply
 from farm.core.errors import DaemonUnreachableError, NotAllowedError
+from farm.core.folders import default_runtime_dir
 
 FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
 SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
@@ -59,8 +60,6 @@ def default_socket() -> Path:
     named = os.environ.get("FARM_SOCKET")
     if named:
         return Path(named)
-    from farm.config import default_runtime_dir
-
     return default_runtime_dir() / "control.sock"
 
 
