@@ -25,7 +25,7 @@ from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import Door, LeaseClass
 from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -358,3 +358,39 @@ nominal = Table(
     Column("reference_s", Double, nullable=False),
     Column("at", UtcTime, nullable=False),
 )
+
+# People who come from elsewhere (CURVE keys) or through the web page (tokens). Secrets are not here: of a key its
+# public half, of a token its hash. A revoked account stays as a row, without either.
+account = Table(
+    "account",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("role", Word, nullable=False),
+    Column("curve_key", Word, unique=True),  # public, Z85
+    Column("token_sha256", Word, unique=True),
+    Column("made_at", UtcTime, nullable=False),
+    Column("made_by", Word, nullable=False),
+    Column("used_at", UtcTime),
+    Column("revoked_at", UtcTime),
+    _one_of("role", ("viewer", "user", "operator"), "account_role"),
+    CheckConstraint(
+        "revoked_at IS NULL OR (curve_key IS NULL AND token_sha256 IS NULL)", name="account_revoked_has_no_secret"
+    ),
+)
+
+# Who changed what, or tried to: a row per call, never its arguments.
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", serial_number(), primary_key=True),
+    Column("at", UtcTime, nullable=False),
+    Column("user", Word, nullable=False),
+    Column("role", Word, nullable=False),
+    Column("origin", Word, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("subject", Word, nullable=False),
+    Column("outcome", Word, nullable=False),  # ok, or the code of an error
+)
+Index("audit_of_user", audit.c.user, audit.c.seq)
+Index("audit_of_kind", audit.c.kind, audit.c.seq)
+Index("audit_at", audit.c.at)

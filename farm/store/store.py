@@ -11,7 +11,9 @@ from pathlib import Path
 
 from sqlalchemy.exc import DatabaseError
 
+from farm.store.accounts import AccountTable
 from farm.store.artifact_use import ArtifactUse
+from farm.store.audit import AuditTable
 from farm.store.batteries import BatteryTable
 from farm.store.database import Database
 from farm.store.devices import AliasTable, DeviceTable
@@ -49,6 +51,8 @@ class Store:
         self.artifact_use = ArtifactUse(database)
         self.recoveries = RecoveryTable(database)
         self.batteries = BatteryTable(database)
+        self.accounts = AccountTable(database)
+        self.audit = AuditTable(database)
         self._close = close
 
     @classmethod
