@@ -152,10 +152,10 @@ class Agent:
             said += f" ({self.state.reason})"
         return PhoneError(said, hint=f"see `farm explain device {self.name}`; then order it again")
 
-    def inherit(self, former: Agent, name: str) -> None:
-        """It is the phone that `former` was under another serial; `name` is remembered of it."""
+    def inherit(self, former: DeviceState, name: str) -> None:
+        """It is the phone that was in state `former` under another serial; `name` is remembered of it."""
         self.name = name
-        self._lifecycle.inherit(former.state)
+        self._lifecycle.inherit(former)
 
     def keep_away(self, kept: Quarantine) -> None:
         """It is, or says that it is, a phone that is in quarantine: meant while it is being identified."""

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
@@ -38,7 +38,8 @@ from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed
 from farm.fleet.means import BundleSource, Means
-from farm.fleet.moves import Moves, claimed, sick_twin
+from farm.fleet.moves import claimed, sick_twin
+from farm.fleet.moving import Moving
 from farm.fleet.orders import Orders
 from farm.fleet.probe.read import READ_TIMEOUT_S
 from farm.fleet.probe_round import ProbeRound
@@ -49,7 +50,6 @@ from farm.fleet.sanity import Sanity
 from farm.fleet.traces import note
 from farm.fleet.usb import Topology
 from farm.fleet.usb_faults import UsbFaults
-from farm.store.records import DeviceRecord
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Fleet(Orders):
         self._agents: dict[str, Agent] = {}  # by serial
         self._sanity = Sanity(self._agents.values, config.gates, config.health.check_every_h)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._moves = Moves()
+        self._moving = Moving(self._agents, self._registry, self._board, self.care.log, self.batteries, self)
         self._in_hands: set[str] = set()  # names of devices that people have
 
     # -- running --
@@ -251,12 +251,11 @@ class Fleet(Orders):
 
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
         """Put a name to an identity; returns whether the device is adopted."""
-        agent.identity = identity
-        self._moves.note(agent, identity, self._agents.values())
-        self._move_in(agent, identity)
+        before, agent.identity = agent.identity, identity
+        self._moving.identified(agent, before, identity)
         self._locate(agent)
         known = self._registry.get(agent.serial)
-        adopted = self._named(agent, identity)
+        adopted = self.named(agent, identity)
         if adopted and (known is None or not known.adopted):
             self._share_quarantine(agent)
         return adopted
@@ -267,19 +266,29 @@ class Fleet(Orders):
             return
         shown = self._board.show(agent)
         if shown and agent.state.life is Life.READY and agent.health is None:
-            self._spawn(self.probes.read(agent), f"first probe {agent.name}")
+            self.spawn(self.probes.read(agent), f"first probe {agent.name}")
 
     def in_hands(self, agent: Agent) -> bool:
         """Whether a person has the device now."""
         return agent.name in self._in_hands
 
-    # -- below --
+    # -- what moving records needs (farm.fleet.moving.Household) --
 
-    def _named(self, agent: Agent, identity: DeviceIdentity) -> bool:
+    def named(self, agent: Agent, identity: DeviceIdentity) -> bool:
+        """Give an identified device the name that is remembered or follows from a rule; whether it is adopted."""
         taken = self._board.taken(agent.serial)
         record = self._registry.identified(agent.serial, identity, taken)
         agent.name = record.name if record else self._registry.name_for(agent.serial, identity, taken)
         return record is not None
+
+    def spawn(self, what: Coroutine[object, object, None], name: str) -> None:
+        """Do this beside everything else; it ends with the fleet."""
+        task = asyncio.create_task(what, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_failure)
+
+    # -- below --
 
     def _share_quarantine(self, agent: Agent) -> None:
         """A phone in quarantine is not back in service because adb lists it, or one that says it is it, anew."""
@@ -330,7 +339,7 @@ class Fleet(Orders):
         agent.device = None
         agent.tell(m.Unlisted())
         if self._registry.get(agent.serial) is None:
-            self._spawn(self._drop(agent), f"drop {agent.name}")
+            self.spawn(self._drop(agent), f"drop {agent.name}")
 
     async def _drop(self, agent: Agent) -> None:
         """Nobody remembers it and adb does not list it: show it gone and let it go."""
@@ -339,59 +348,5 @@ class Fleet(Orders):
             self._board.take_down(agent.serial, agent.state.reason)
             await agent.close()
 
-    def _move_in(self, agent: Agent, identity: DeviceIdentity) -> None:
-        """A remembered phone came back under another serial (USB or network, another port): its record follows it.
-
-        Not while adb lists it under the old serial too: then it is one phone on two ways, and two agents would replace
-        each other's servers, or two phones with one number; the new one stays a stranger unless a rule adopts it. A
-        phone whose record moved away and that is there again gets it back.
-        """
-        if not identity.hardware_serial or self._registry.get(agent.serial) is not None:
-            return
-        by_rule = self._registry.adopted_by_rule(agent.serial, identity, self._board.taken(agent.serial)) is not None
-        for old in self._registry.of_hardware(identity.hardware_serial):
-            former = self._agents.get(old.serial)
-            if former is None or old.address:
-                continue
-            if former.device is not None:
-                if self._moves.is_home(agent.serial, old.serial):
-                    self._take_back(agent, former, old)
-                    return
-            elif self._moves.may_follow(identity, former, by_rule=by_rule):
-                del self._agents[old.serial]
-                self._board.move_away(old.serial)
-                agent.server = former.server
-                self._move(agent, former, old)
-                return
-
-    def _move(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
-        self._moves.moved(old.serial, agent.serial)
-        self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
-        self._spawn(self.batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
-        self.care.log.moved(old.serial, agent.serial)
-        agent.inherit(former, old.name)
-        agent.tell(m.ServiceChanged(Service(old.service)))
-
-    def _take_back(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
-        """`former`, which is there too, got what is this phone's: it is another, or the same on a second way."""
-        log.warning("%s and %s both say that they are %s", agent.serial, former.serial, old.hardware_serial)
-        self._move(agent, former, old)
-        former.tell(m.Unadopted(clean=False))  # whoever has it loses it: they asked for the other
-        former.server = None
-        if former.identity is not None:
-            self._board.move_away(former.serial)  # its name is the other's
-            former.name = former.serial
-            if self._named(former, former.identity):
-                former.tell(m.Adopted())
-                if (kept := agent.state.quarantine) is not None:
-                    former.tell(m.Distrusted(kept.reason))
-        self.changed(former)
-
     def _find(self, name: str) -> Agent:
         return find_agent(self._agents, name)
-
-    def _spawn(self, what: Coroutine[object, object, None], name: str) -> None:
-        task = asyncio.create_task(what, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(log_failure)

@@ -50,6 +50,18 @@ class Moves:
             return False
         return same_kind(identity, former.identity) if former.identity is not None else by_rule
 
+    def traded(self, identity: DeviceIdentity, own: str, former: Agent, *, by_rule: bool) -> bool:
+        """Whether the device identified now, where one of number `own` is remembered, is what `former` was.
+
+        Two phones trade serials when both were away (network addresses dealt anew, equal numbers told apart by ports).
+        """
+        return (
+            tells(own)
+            and own not in self._shared
+            and not _is_there(former)
+            and self.may_follow(identity, former, by_rule=by_rule)
+        )
+
     def moved(self, serial: str, to: str) -> None:
         """A record moved."""
         if self._came_from.pop(serial, None) != to:

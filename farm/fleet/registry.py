@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -30,6 +30,9 @@ class DeviceBook(Protocol):
 
     async def save(self, record: DeviceRecord) -> None:
         """Insert or replace one."""
+
+    async def save_together(self, records: Sequence[DeviceRecord]) -> None:
+        """Insert or replace several that may have exchanged their names."""
 
     async def forget(self, serial: str) -> None:
         """Remove one."""
@@ -96,9 +99,15 @@ class Registry:
         if instead_of:
             self._records.pop(instead_of, None)
         self._records[record.serial] = record
-        task = asyncio.create_task(self._keep(record.serial, instead_of), name=f"keep {record.name}")
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+        self._keep_soon(self._keep(record.serial, instead_of), record.name)
+
+    def trade_soon(self, one: DeviceRecord, other: DeviceRecord) -> None:
+        """Two devices have each other's serial: believe it now and keep it soon."""
+        self._records[one.serial], self._records[other.serial] = (
+            replace(other, serial=one.serial),
+            replace(one, serial=other.serial),
+        )
+        self._keep_soon(self._keep_traded((one.serial, other.serial)), f"{one.name} and {other.name}")
 
     async def forget(self, serial: str) -> None:
         """Remove a record."""
@@ -140,6 +149,18 @@ class Registry:
             del self._records[record.serial]
         else:
             self._records[record.serial] = replace(before, hardware_serial=now.hardware_serial)
+
+    def _keep_soon(self, keeping: Coroutine[object, object, None], names: str) -> None:
+        task = asyncio.create_task(keeping, name=f"keep {names}")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def _keep_traded(self, serials: Sequence[str]) -> None:
+        records = [record for serial in serials if (record := self._records.get(serial)) is not None]
+        try:
+            await self._book.save_together(records)
+        except FarmError:
+            log.exception("%s could not be kept in the store", " and ".join(serials))
 
     async def _keep(self, serial: str, instead_of: str) -> None:
         """Write what is believed by now: a record as it was when this was asked for may be an old one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,8 +31,21 @@ class DeviceTable:
         Raises:
             StoreConflictError: another phone has that name.
         """
-        values = {**asdict(record), "adopted": int(record.adopted), "labels": dict(record.labels)}
-        await self._database.write(lambda connection: put(connection, device, {"serial": record.serial}, values))
+        await self._database.write(lambda connection: _put(connection, record))
+
+    async def save_together(self, records: Sequence[DeviceRecord]) -> None:
+        """Insert or replace phones that may have exchanged their names, all or none.
+
+        Raises:
+            StoreConflictError: another phone has one of the names.
+        """
+
+        def exchange(connection: Connection) -> None:
+            connection.execute(delete(device).where(device.c.serial.in_([record.serial for record in records])))
+            for record in records:
+                _put(connection, record)
+
+        await self._database.write(exchange)
 
     async def forget(self, serial: str) -> None:
         """Remove a phone."""
@@ -59,6 +73,11 @@ class AliasTable:
         """Remove an alias; whether there was one."""
         statement = delete(alias).where(alias.c.alias == name)
         return await self._database.write(lambda connection: connection.execute(statement).rowcount > 0)
+
+
+def _put(connection: Connection, record: DeviceRecord) -> None:
+    values = {**asdict(record), "adopted": int(record.adopted), "labels": dict(record.labels)}
+    put(connection, device, {"serial": record.serial}, values)
 
 
 def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:

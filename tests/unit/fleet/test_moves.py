@@ -159,3 +159,52 @@ async def test_a_phone_cannot_claim_anothers_port(tmp_path: Path) -> None:
         b.says("NEW", PIXEL)
         place = b.agent("OLD").place
         assert (place is not None and place.path, b.agent("NEW").place) == ("1-4.2", None)
+
+
+TWIN = DeviceIdentity(hardware_serial="77B10FFAX9", vendor="Google", model="Pixel 7", abi="arm64-v8a")
+
+
+@pytest.mark.parametrize("order", [("OLD", "TWIN"), ("TWIN", "OLD")])
+async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path: Path, order: tuple[str, str]) -> None:
+    async with bench(tmp_path, ANYTHING) as b:
+        b.lists("OLD", "TWIN")
+        b.says("OLD", PIXEL)
+        b.says("TWIN", TWIN)
+        twin = b.view("TWIN").name
+        b.agent("OLD").tell(m.Distrusted("battery bulges"))
+        b.lists()
+        b.lists("OLD", "TWIN")
+        for serial in order:
+            b.says(serial, {"OLD": TWIN, "TWIN": PIXEL}[serial])
+        sick, well = b.view("victim"), b.view(twin)
+        assert (sick.serial, sick.pool, sick.life) == ("TWIN", "secret", "quarantined")
+        assert (well.serial, well.pool) == ("OLD", "desk")
+        assert well.life != "quarantined"
+        await b.fleet._registry.close()
+        kept = {record.serial: (record.name, record.hardware_serial) for record in b.fleet._registry._book.all()}
+        assert kept == {"OLD": (twin, "77B10FFAX9"), "TWIN": ("victim", "9A231FFAZ0")}
+
+
+async def test_the_phone_whose_serial_was_taken_may_come_later(tmp_path: Path) -> None:
+    async with bench(tmp_path, ANYTHING) as b:
+        b.lists("OLD", "TWIN")
+        b.says("OLD", PIXEL)
+        twin = b.says("TWIN", TWIN).name
+        b.lists()
+        b.lists("OLD")
+        assert b.says("OLD", TWIN).name == twin
+        away = b.view("victim")
+        assert (away.serial, away.life, away.identity) == ("TWIN", "gone", PIXEL)
+        b.lists("OLD", "TWIN")
+        assert b.says("TWIN", PIXEL).name == "victim"
+
+
+async def test_a_phone_that_is_there_loses_nothing_to_one_that_states_its_number(tmp_path: Path) -> None:
+    async with bench(tmp_path, ANYTHING) as b:
+        b.lists("OLD", "TWIN")
+        b.says("OLD", PIXEL)
+        twin = b.says("TWIN", TWIN).name
+        b.lists("TWIN")
+        b.lists("OLD", "TWIN")
+        assert b.says("OLD", TWIN).name == "victim"
+        assert b.view("TWIN").name == twin
