@@ -175,7 +175,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "two phones of a hub come back under each other's serials", (do.swapped,), ("device.gone",), _LIST,
         stage=Stage.HUB, meanwhile="gone", undo=(do.plug_both,), undone_by="replug", then=("device.ready",),
-        before=(do.note_serial,), check=(do.other_serial,), goal_s=5.0, tidy=(do.plug_both, do.swapped_back), slow=True,
+        before=(do.note_serial,), check=(do.other_serial,), goal_s=5.0, tidy=(do.plug_both, do.swapped_back),
     ),
     Fault(
         "offline: the handshake is never finished", (lab("offline", mode="offline"),), ("device.offline",), _LIST,
