@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import OneDevice, read_fields
 from farm.fleet.fleet import Fleet
 

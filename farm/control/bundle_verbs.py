@@ -12,8 +12,9 @@ from pydantic.dataclasses import dataclass as checked
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
 from farm.bundle.manifest import Bundle
+from farm.control.callers import Role
 from farm.control.render import bundle_row
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, Nothing, read_fields
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.callers import Role
 from farm.control.explain_device import DeviceFacts
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, read_fields
 from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration

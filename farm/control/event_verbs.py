@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.callers import Role
 from farm.control.forms import Count
 from farm.control.router import CallerGoneError
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, read_fields
 from farm.store.history import EventHistory
 

@@ -12,9 +12,10 @@ from pydantic import AwareDatetime
 from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.server import authorization_steps
+from farm.control.callers import Role
 from farm.control.care_verbs import device_facts
 from farm.control.explain_device import as_lines, as_values
-from farm.control.server import ControlServer, Role
+from farm.control.server import ControlServer
 from farm.control.verbs import STRICT, Nothing, OneDevice, handler
 from farm.core.device import DeviceView, Life
 from farm.core.durations import format_duration

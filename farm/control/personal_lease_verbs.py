@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked
 
-from farm.control.server import Caller, ControlCall, ControlServer, Role
+from farm.control.callers import Caller, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import read_fields
 from farm.core.errors import NotAllowedError
 from farm.jobs.lease import LeaseExecutor

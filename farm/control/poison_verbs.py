@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import NotAllowedError
 from farm.core.field_errors import SHA256_FORM

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.callers import Role
 from farm.control.forms import Count
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, read_fields
 from farm.core.errors import NotAllowedError, UserError
 from farm.core.field_errors import SHA256_FORM

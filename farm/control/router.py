@@ -20,6 +20,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
+from farm.control.callers import KeyPeer, Peer
 from farm.control.messages import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
@@ -63,15 +64,6 @@ class CallerGoneError(FarmError):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """The process at the other end, as the kernel names it (SO_PEERCRED)."""
-
-    uid: int
-    gid: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """An answer with raw frames; a handler without frames may return just the fields."""
 
@@ -87,7 +79,7 @@ class Call:
     """One request on its way through a handler."""
 
     request: Request
-    peer: Peer
+    peer: Peer | KeyPeer | None
     send: Sender
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set ahead of its end when that is the caller's
 

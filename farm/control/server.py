@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
-import time
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from farm.control.artifacts import ArtifactFolder
-from farm.control.messages import Request
-from farm.control.router import Answer, Call, Peer, Router
-from farm.control.runtime_folder import FARM_GROUP
+from farm.control.audit import OK, AuditTrail, subject_of
+from farm.control.callers import Caller, Peer, Role, Roles, user_name
+from farm.control.messages import Reply, Request, decode_request, encode_request
+from farm.control.router import Answer, Call, CallerGoneError, Router
 from farm.control.shares import Shares
-from farm.core.errors import NotAllowedError, UserError
+from farm.core.errors import FarmError, NotAllowedError, UserError
+
+__all__ = ["Answer", "Caller", "ControlCall", "ControlServer", "Role"]  # what every verb and door needs
 
 STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
-ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
+# Verbs of users and operators that change nothing: only refusals of them are worth a row of the audit log.
+ONLY_LOOK = frozenset({"job.check", "lease.show", "store.check", "auth.list", "audit.list"})
+UNKNOWN = "?"  # a kind that nobody registered, in the audit log: its name is the caller's own words
 
-
-class Role(IntEnum):
-    """What a person may do; each may do what the ones before it may."""
-
-    VIEWER = 1  # look
-    USER = 2  # use phones
-    OPERATOR = 3  # change the lab
+Progress = Callable[..., Awaitable[None]]
 
 
 class UnknownKindError(UserError):
     """The daemon does not know this request."""
 
     code = "unknown_kind"
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, as the kernel says."""
-
-    user: str
-    role: Role
-    peer: Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,38 +70,11 @@ class Registered:
     role: Role
 
 
-class Roles:
-    """Role by uid: root and the service user operate, the group `farm` uses, everybody else looks."""
-
-    def __init__(
-        self, service_uid: int | None = None, *, group: str = FARM_GROUP, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
-        self._group = group
-        self._clock = clock
-        self._known: dict[int, tuple[float, Role]] = {}
-
-    def __call__(self, uid: int) -> Role:
-        """The role of `uid`, at most a minute old."""
-        now = self._clock()
-        known = self._known.get(uid)
-        if known is None or now - known[0] > ROLE_CACHE_S:
-            known = self._known[uid] = (now, self._read(uid))
-        return known[1]
-
-    def _read(self, uid: int) -> Role:
-        if uid in self._operators:
-            return Role.OPERATOR
-        try:
-            user, group = pwd.getpwuid(uid), grp.getgrnam(self._group)
-        except KeyError:
-            return Role.VIEWER
-        member = user.pw_gid == group.gr_gid or user.pw_name in group.gr_mem
-        return Role.USER if member else Role.VIEWER
-
-
 class ControlServer:
-    """The job door. Build it, `register` handlers, `start`; `artifact.put` and `artifact.get` come with it."""
+    """The desk behind every door. Build it, `register` handlers, `start`; `artifact.put` and `.get` come with it.
+
+    People come through the job door (a unix socket) and, by `ask`, through whatever else the daemon has: the page.
+    """
 
     def __init__(
         self,
@@ -123,8 +83,10 @@ class ControlServer:
         artifacts: ArtifactFolder,
         role_of: Callable[[int], Role] | None = None,
         gid: int | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
-        """`gid` is the group that may connect besides the daemon's own user."""
+        """`gid` is the group that may connect besides the daemon's own user; `audit` None: nothing is written."""
+        self._audit = audit
         self._router = Router(path, self._answer, gid=gid, shares=Shares(stream_kinds=STREAMS))
         self._role_of = role_of or Roles()
         self._handlers: dict[str, Registered] = {}
@@ -156,24 +118,103 @@ class ControlServer:
         """End running calls and close the door."""
         await self._router.stop()
 
-    async def _answer(self, call: Call) -> Answer:
+    @property
+    def verbs(self) -> Mapping[str, Role]:
+        """Every verb, and the least role that may call it."""
+        return {kind: registered.role for kind, registered in self._handlers.items()}
+
+    async def ask(
+        self,
+        caller: Caller,
+        kind: str,
+        fields: Mapping[str, Any],
+        *,
+        frames: Sequence[bytes] = (),
+        progress: Progress | None = None,
+    ) -> Answer:
+        """Ask in the name of `caller`, with the limits, roles and audit of every door.
+
+        Whoever cancels this has gone away: the call is ended as when a client's connection ends.
+
+        Args:
+            caller: who asks; the door in front of this has made sure of it.
+            kind: the verb.
+            fields: its fields, as JSON has them.
+            frames: raw bytes (`artifact.put`), each of at most 1 MiB.
+            progress: gets as keywords what comes ahead of the answer; None: nobody wants it.
+
+        Raises:
+            NotAllowedError: the caller's role is too low.
+            FarmError: what the verb reports, or the request is none.
+        """
+        request = Request(secrets.token_hex(8), kind, fields, tuple(frames))
+        request = decode_request(encode_request(request))  # nothing gets in here that the job door would refuse
+
+        async def send(reply: Reply) -> None:
+            if progress is not None:
+                await progress(**reply.fields)
+
+        call = Call(request, caller.peer, send)
+        work = asyncio.ensure_future(self.serve(call, caller))
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError:
+            call.gone.set()
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+        return work.result()
+
+    async def serve(self, call: Call, caller: Caller) -> Answer:
+        """Check the role, have the verb answered, and write down what it changed.
+
+        Raises:
+            UnknownKindError: there is no such verb.
+            NotAllowedError: the caller's role is too low.
+            FarmError: what the verb reports.
+        """
         kind = call.request.kind
         registered = self._handlers.get(kind)
         if registered is None:
+            await self._tell(caller, UNKNOWN, "", UnknownKindError.code)
             raise UnknownKindError(
                 f"the daemon does not know {kind!r}", hint="client and daemon must be the same farm release"
             )
-        caller = Caller(user_name(call.peer.uid), self._role_of(call.peer.uid), call.peer)
+        about = subject_of(call.request.fields)
         if caller.role < registered.role:
+            await self._tell(caller, kind, about, NotAllowedError.code)
             raise NotAllowedError(
-                f"{kind} needs the role {registered.role.name.lower()}; {caller.user} is {caller.role.name.lower()}",
-                hint=_how_to_become(registered.role),
+                f"{kind} needs the role {registered.role.word}; {caller.user} is {caller.role.word}",
+                hint=_how_to_become(registered.role, caller),
             )
-        answer = await registered.handler(ControlCall(call, caller))
-        return answer if isinstance(answer, Answer) else Answer(answer)
+        changes = registered.role > Role.VIEWER and kind not in ONLY_LOOK
+        try:
+            answer = await registered.handler(ControlCall(call, caller))
+        except asyncio.CancelledError:
+            if changes and self._audit is not None:
+                self._audit.tell_later(caller, kind, about, CallerGoneError.code)
+            raise
+        except Exception as error:
+            if changes or isinstance(error, NotAllowedError):
+                await self._tell(caller, kind, about, error.code if isinstance(error, FarmError) else "bug")
+            raise
+        whole = answer if isinstance(answer, Answer) else Answer(answer)
+        if changes and not (kind == "artifact.put" and not whole.fields.get("complete")):  # a piece changes nothing
+            await self._tell(caller, kind, about or subject_of(whole.fields), OK)
+        return whole
+
+    async def _tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+        if self._audit is not None:
+            await self._audit.tell(caller, kind, about, outcome)
+
+    async def _answer(self, call: Call) -> Answer:
+        assert isinstance(call.peer, Peer)
+        return await self.serve(
+            call, Caller(user_name(call.peer.uid), self._role_of(call.peer.uid), call.peer.origin, call.peer)
+        )
 
     async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
-        return {"user": call.caller.user, "role": call.caller.role.name.lower()}
+        return {"user": call.caller.user, "role": call.caller.role.word}
 
     async def _put(self, call: ControlCall) -> Mapping[str, Any]:
         return await put_artifact(self._artifacts, call.request)
@@ -223,15 +264,9 @@ def number_field(request: Request, name: str) -> int:
     return value
 
 
-def user_name(uid: int) -> str:
-    """The login name of `uid`, or `uid-N` (as the TVM door says it) when it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"
-
-
-def _how_to_become(role: Role) -> str:
+def _how_to_become(role: Role, caller: Caller) -> str:
+    if not isinstance(caller.peer, Peer):
+        return f"have an operator make you an account of that role: farm auth new NAME --role {role.word}"
     if role is Role.OPERATOR:
         return "operators are root and the user the daemon runs as: sudo -u farm farm ..."
     return "have an operator add you to the group farm: sudo usermod -aG farm USER"

@@ -16,7 +16,8 @@ from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.tools import PhoneTools
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, OneDevice, read_fields
 from farm.core.errors import NotAllowedError, UserError
 from farm.fleet.fleet import Fleet

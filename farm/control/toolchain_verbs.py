@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from pydantic.dataclasses import dataclass as checked
 
 from farm.bundle.library import BundleLibrary
+from farm.control.callers import Role
 from farm.control.forms import HostPath
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
 from farm.jobs.toolchain_check import check_pair, examine

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.tunnels import Tunnel, TunnelKind
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
 from farm.fleet.fleet import Fleet

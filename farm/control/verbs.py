@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
+from farm.control.callers import Role
 from farm.control.render import device_details, device_row
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.server import ControlCall, ControlServer
 from farm.core.errors import UserError
 from farm.core.events import EventLog
 from farm.core.field_errors import field_error

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from farm.adb.watch_policy import Load
 from farm.config import FarmConfig, TvmConfig
-from farm.control.server import user_name
+from farm.control.callers import user_name
 from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
 from farm.core.errors import NotAllowedError
 from farm.core.labels import normalise

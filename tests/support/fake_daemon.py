@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from farm.control.artifacts import ArtifactFolder
-from farm.control.server import ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlServer
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, NoPhoneError, UserError
 

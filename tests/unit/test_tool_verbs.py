@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from farm.control.artifacts import ArtifactFolder
+from farm.control.callers import Caller, Peer, Role
 from farm.control.messages import Request
-from farm.control.router import Call, Peer
-from farm.control.server import Caller, ControlCall, Role
+from farm.control.router import Call
+from farm.control.server import ControlCall
 from farm.control.tool_verbs import ToolVerbs
 from farm.core.errors import NotAllowedError
 from farm.core.events import EventLog
@@ -56,7 +57,9 @@ class Shells:
 
 async def ask(verb, user, role, **fields):
     peer = Peer(1, 1, 1)
-    return await verb(ControlCall(Call(Request("r", "kind", fields), peer, None), Caller(user, role, peer)))
+    return await verb(
+        ControlCall(Call(Request("r", "kind", fields), peer, None), Caller(user, role, peer.origin, peer))
+    )
 
 
 @pytest.fixture

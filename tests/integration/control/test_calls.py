@@ -11,9 +11,10 @@ import pytest
 import zmq
 
 from farm.control import router, shares
+from farm.control.callers import Role, Roles
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
-from farm.control.server import Role, Roles, UnknownKindError
+from farm.control.server import UnknownKindError
 from farm.core.errors import FarmError, HostError, NotAllowedError, PhoneError
 from tests.integration.control.door import FLOOD, Door
 from tests.support.waiting import until

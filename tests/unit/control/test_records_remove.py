@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from farm.control.callers import Role
 from farm.control.records_verbs import NoSuchSetError, RecordsVerbs
-from farm.control.server import Role
 from farm.core.errors import NotAllowedError, UserError
 from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, BadSetError
 from farm.store.store import Store

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.control.callers import Role
 from farm.control.job_verbs import JobVerbs
-from farm.control.server import Role
 from farm.core.device import Life
 from farm.core.errors import UserError
 from farm.core.job import JobState

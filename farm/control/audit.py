@@ -1,0 +1,139 @@
+"""The audit log's pen: one row per call that changes something, or was refused; written before the caller is answered.
+
+Only a name of what the call was about is kept, never its arguments: a spec, a label or a note may hold a secret. A
+caller who is refused again and again fills no disk: of the same refusal only the first few of a minute are written,
+and after them one row that counts the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any, Protocol
+
+from farm.control.callers import Caller
+from farm.core.errors import FarmError
+from farm.store.audit import AuditRecord
+
+OK = "ok"
+SUBJECT_CHARS = 120
+# Fields of requests and answers that name what a call is about, the most telling first.
+NAMING = ("job", "jobs", "device", "lease", "id", "name", "alias", "artifact", "sha256", "hash", "bundle", "array",
+          "record_set", "address", "selector", "user")  # fmt: skip
+REFUSALS_WRITTEN = 10  # of the same caller, verb and outcome in a window
+WINDOW_S = 60.0
+MOST_WINDOWS = 4096  # refusals are remembered of so many callers and verbs at once; beyond that each is only counted
+
+logger = logging.getLogger(__name__)
+
+
+class AuditStore(Protocol):
+    """Keeps the rows (farm.store.audit.AuditTable)."""
+
+    async def add(self, records: Sequence[AuditRecord]) -> None:
+        """Keep some."""
+
+
+@dataclass(slots=True)
+class _Window:
+    began: float
+    latest: AuditRecord
+    written: int = 0
+    dropped: int = 0
+
+
+class AuditTrail:
+    """Writes what was done. A database that cannot be written holds up nobody: the row goes to the log instead."""
+
+    def __init__(
+        self,
+        store: AuditStore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._now = now
+        self._refusals: dict[tuple[str, str, str], _Window] = {}
+        self._later: set[asyncio.Task[None]] = set()
+        self.dropped = 0  # refusals that were counted, not written
+        self.unwritten = 0  # rows the store did not take
+
+    async def tell(self, caller: Caller, kind: str, subject: str, outcome: str = OK) -> None:
+        """Write one row."""
+        record = AuditRecord(self._now(), caller.user, caller.role.word, caller.origin, kind, subject, outcome)
+        await self._write([record] if outcome == OK else self._refusal(caller, record))
+
+    def tell_later(self, caller: Caller, kind: str, subject: str, outcome: str) -> None:
+        """The same for a call that is being cancelled and may wait for nothing."""
+        task = asyncio.ensure_future(self.tell(caller, kind, subject, outcome))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def close(self) -> None:
+        """Write what is still to be told, and the counts of refusals."""
+        await asyncio.gather(*self._later)
+        open_windows = [window for window in self._refusals.values() if window.dropped]
+        self._refusals.clear()
+        await self._write([_counted(window) for window in open_windows])
+
+    def _refusal(self, caller: Caller, record: AuditRecord) -> list[AuditRecord]:
+        now = self._clock()
+        rows = self._ended(now)
+        who = caller.user if caller.peer is None else str(caller.peer.payer)
+        key = (who, record.kind, record.outcome)
+        window = self._refusals.get(key)
+        if window is None and len(self._refusals) < MOST_WINDOWS:
+            window = self._refusals[key] = _Window(now, record)
+        if window is not None and window.written < REFUSALS_WRITTEN:
+            window.written += 1
+            return [*rows, record]
+        self.dropped += 1
+        if window is not None:
+            window.dropped += 1
+            window.latest = record
+        return rows
+
+    def _ended(self, now: float) -> list[AuditRecord]:
+        """Counts of the windows that are over. The oldest stand first, so that a look costs nothing."""
+        over = list(takewhile(lambda each: now - each[1].began >= WINDOW_S, self._refusals.items()))
+        for key, _ in over:
+            del self._refusals[key]
+        return [_counted(window) for _, window in over if window.dropped]
+
+    async def _write(self, records: list[AuditRecord]) -> None:
+        if not records:
+            return
+        try:
+            await self._store.add(records)
+        except FarmError as error:
+            self.unwritten += len(records)
+            for record in records:
+                logger.error("not in the audit log (%s): %s", error, record)  # noqa: TRY400 (no trace: the store told)
+
+
+def subject_of(*fields: Mapping[str, Any]) -> str:
+    """What a call was about, from its fields or its answer's: the first that name something."""
+    for some in fields:
+        for name in NAMING:
+            value = some.get(name)
+            if isinstance(value, str) and value:
+                return _short(value)
+            if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
+                return _short(" ".join(value[:4]) + (f" and {len(value) - 4} more" if len(value) > 4 else ""))
+    return ""
+
+
+def _short(text: str) -> str:
+    kept = "".join(character if character.isprintable() else "?" for character in text[:SUBJECT_CHARS])
+    return kept if len(text) <= SUBJECT_CHARS else f"{kept}..."
+
+
+def _counted(window: _Window) -> AuditRecord:
+    return replace(window.latest, outcome=f"{window.latest.outcome} ({window.dropped} times more)")
