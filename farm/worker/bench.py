@@ -8,12 +8,13 @@ import platform
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from farm.compiler.reference_kernel import LoadedKernel, load_kernel, reference_kernel
 from farm.jobs.tasks import BenchTask
-from farm.measure.assess import assess
+from farm.measure.assess import Assessment, assess
 from farm.measure.conditions import Conditions
 from farm.measure.sampling import best, measure_again
 from farm.worker.certificate import VIRTUAL, Nominal, Try, about_build, measured, moment_from, nominal_of, plain
@@ -21,7 +22,9 @@ from farm.worker.daemon import Daemon
 from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
 from farm.worker.profile import profile
 from farm.worker.session import on_phone
-from farm.worker.timing import MS, Plan, measure, timer_of
+from farm.worker.timing import MS, Plan, Taken, measure, timer_of
+
+TOLD_SAMPLES = 200  # of a standing: a histogram shows no more
 
 
 def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
@@ -54,9 +57,11 @@ def _timed(task: BenchTask, ran: FirstRun, kernel: LoadedKernel, nominal: Nomina
     tries: list[Try] = []
     now = moment_from(daemon.conditions())
     while measure_again([each.assessment for each in tries], remeasure):
-        daemon.progress(_step(tries, remeasure))
+        step = _step(tries, remeasure)
+        daemon.progress(step)
         started_at, started_s, before = datetime.now(UTC), time.monotonic(), now
-        taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds)
+        look = partial(_tell_standing, daemon, step, task.half_width)
+        taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds, look=look)
         seconds = time.monotonic() - started_s
         now = moment_from(daemon.conditions())
         conditions = Conditions(before, (), now)
@@ -90,6 +95,21 @@ def plan_of(task: BenchTask) -> Plan:
         number=task.number,
         repeat=task.repeat,
     )
+
+
+def _tell_standing(daemon: Daemon, step: str, half_width: float, taken: Taken, found: Assessment) -> None:
+    """For whoever watches: the interval so far, and the latest samples as the clock showed them."""
+    estimate = found.estimate
+    standing = {
+        "count": found.count,
+        "median_ms": estimate.median_s * MS,
+        "low_ms": estimate.low_s * MS,
+        "high_ms": estimate.high_s * MS,
+        "half_width": estimate.half_width,
+        "wanted_half_width": half_width,
+        "samples_ms": [round(seconds * MS, 6) for seconds in taken.seconds[-TOLD_SAMPLES:]],
+    }
+    daemon.progress(step, timing=plain(standing))
 
 
 def _step(tries: list[Try], remeasure: int) -> str:

@@ -119,6 +119,7 @@ def measure(
     *,
     nominal_s: float | None = None,
     clock: Clock = time.monotonic,
+    look: Callable[[Taken, Assessment], None] | None = None,
 ) -> tuple[Taken, Assessment]:
     """Take samples until the median is known as exactly as the plan wants, or its time is over.
 
@@ -128,6 +129,7 @@ def measure(
         plan: how much.
         nominal_s: the kernel's nominal time on this phone; None: its median in this run.
         clock: monotonic seconds.
+        look: sees each standing between two rounds of samples, while the phone has nothing to do.
 
     Raises:
         PhoneError: the phone failed.
@@ -145,6 +147,8 @@ def measure(
         more = more_samples(assessment, plan.half_width, most=MOST_SAMPLES)
         if not more:
             return taken, assessment
+        if look is not None:
+            look(taken, assessment)
         wanted = len(taken.seconds) + more
 
 
