@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from farm.control.job_steps import Step
 from farm.core.job import Attempt, Job
 
 SHOWN_NAME_CHARS = 80  # of a shell command or a note, in a row
 ROW_EVIDENCE_CHARS = 200  # of an error in a list: `job.show` has all of it
 
 
-def job_row(job: Job, on: str, waits: str) -> dict[str, Any]:
+def job_row(job: Job, on: str, waits: str, step: Step | None = None) -> dict[str, Any]:
     """A job in a list.
 
     Args:
         job: as the store has it.
         on: the phone of its latest attempt; "" when there is none.
         waits: why it does not run, one sentence; "" when it does or has ended.
+        step: what it does just now; None when it does not run.
     """
     return {
         "id": job.id,
@@ -36,6 +38,7 @@ def job_row(job: Job, on: str, waits: str) -> dict[str, Any]:
         "attempts": job.attempts,
         "error": _shortened(job.error),
         "waits": waits,
+        "progress": None if step is None else step.row(),
     }
 
 

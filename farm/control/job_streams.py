@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.core.events import Event, EventLog
 from farm.core.job import FINAL, Attempt, AttemptState
-from farm.jobs.logs import AttemptLogs, LogPage
+from farm.jobs.logs import AttemptLogs, LogPage, LogTail
 from farm.store.history import EventHistory
 from farm.store.store import Store
 
@@ -101,6 +101,13 @@ class JobStreams:
                     await news.wait()
         finally:
             stop()
+
+    def log_tail(self, job: str, number: int | None, before: int | None, limit: int) -> tuple[int, LogTail]:
+        """The last lines before a position of an attempt's log, with its number: 0 when there is none. Blocking."""
+        attempt = self._attempt(job, number, 0)
+        if attempt is None:
+            return 0, LogTail((), 0, 0)
+        return attempt.number, self._logs.read_back(job, attempt.number, before, limit)
 
     def _attempt(self, job: str, number: int | None, read: int) -> Attempt | None:
         attempts = self._store.jobs.attempts(job)

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
-
-from farm.control.forms import MAX_COUNT, Count
+from farm.control.callers import Caller, Role
+from farm.control.job_forms import MAX_PAGE, Cancel, Check, ListJobs, Logs, LogTail, OneJob, Submit, Watch
 from farm.control.job_rows import attempt_row, job_row
+from farm.control.job_steps import JobSteps, Step
 from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
-from farm.control.server import Caller, ControlCall, ControlServer, Role
-from farm.control.verbs import STRICT, read_fields
+from farm.control.server import ControlCall, ControlServer
+from farm.control.verbs import read_fields
 from farm.core.durations import format_duration
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
@@ -28,14 +27,11 @@ from farm.core.selector import nearest
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.specs import KINDS, spec_from_wire
 from farm.leasing import Leasing
+from farm.store.job_search import Wanted
 from farm.store.store import Store
 
-MAX_PAGE = 500  # rows of about 700 bytes, with errors 2 kB
-MAX_WATCHED = 1000
 LIVE = tuple(state for state in JobState if state not in FINAL)
 SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than anybody waits
-
-Key = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]*$")]
 
 
 class CancelledError(UserError):
@@ -45,91 +41,18 @@ class CancelledError(UserError):
     exit_code = ExitCode.FAILED
 
 
-@checked(frozen=True, slots=True, config=STRICT)
-class Submit:
-    """`job.submit`. `key`: the same again adds nothing. `must_match`: refuse what no phone could run now."""
-
-    spec: dict[str, Any]
-    key: Key = ""
-    must_match: bool = False
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class Check:
-    """`job.check`: whether all of these could be submitted, together with `besides` jobs that were checked before."""
-
-    entries: Annotated[tuple[Submit, ...], Field(max_length=MAX_JOBS_AT_ONCE)]
-    besides: Annotated[int, Field(ge=0)] = 0
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class ListJobs:
-    """`job.list`: newest first. `of_kind` is not called `kind` because that is the request's own.
-
-    `jobs`: only these, by their ids or their arrays'.
-    """
-
-    state: tuple[JobState, ...] = ()
-    user: str = ""
-    of_kind: str = ""
-    array: str = ""
-    jobs: Annotated[tuple[str, ...], Field(max_length=MAX_WATCHED)] = ()
-    before: str = ""
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class OneJob:
-    """A job's id or the beginning of it, or an array."""
-
-    job: Annotated[str, Field(min_length=1, max_length=200)]
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class Cancel:
-    """`job.cancel`: a job or an array; or whatever of a user's (one's own) has not ended and meets the other fields.
-
-    Answers about at most 500 of the latter; `more`: again, with `before` the last of them.
-    """
-
-    job: Annotated[str, Field(max_length=200)] = ""
-    array: str = ""
-    key: Key = ""  # of a submit
-    user: str = ""
-    state: tuple[JobState, ...] = ()
-    before: str = ""
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class Watch:
-    """`job.watch`: events of these jobs and arrays after `since`.
-
-    `attended`: nobody wants what has not begun when this caller goes; it is cancelled then.
-    """
-
-    jobs: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_WATCHED)]
-    since: Count = 0
-    attended: bool = False
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class Logs:
-    """`job.logs`. `number`: which attempt (that name is the request's own); None: the latest."""
-
-    job: str
-    number: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    after: Count = 0
-    follow: bool = False
-
-
 class JobVerbs:
     """Verbs over the dispatcher, the store and their streams."""
 
-    def __init__(self, dispatcher: Dispatcher, store: Store, streams: JobStreams, leasing: Leasing) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, store: Store, streams: JobStreams, leasing: Leasing, steps: JobSteps | None = None
+    ) -> None:
+        """`steps`: what running jobs do; without it, no row tells."""
         self._dispatcher = dispatcher
         self._store = store
         self._streams = streams
         self._leasing = leasing
+        self._steps = steps
 
     def register(self, server: ControlServer) -> None:
         """Add the verbs to the door."""
@@ -142,6 +65,7 @@ class JobVerbs:
         server.register("job.resume", self.resume, Role.USER)
         server.register("job.watch", self.watch, Role.VIEWER)
         server.register("job.logs", self.logs, Role.VIEWER)
+        server.register("job.log_tail", self.log_tail, Role.VIEWER)
 
     async def submit(self, call: ControlCall) -> Mapping[str, Any]:
         """Take jobs in."""
@@ -173,12 +97,25 @@ class JobVerbs:
         """A page of jobs."""
         asked = read_fields(call, ListJobs)
         await asyncio.to_thread(self._check_filter, asked)
+        if asked.text or asked.selector or asked.device:
+            return await self._searched(asked)
         page = await asyncio.to_thread(
             self._store.jobs.page,
             state=asked.state, user=asked.user, kind=asked.of_kind, array=asked.array, jobs=asked.jobs,
             before=asked.before, limit=asked.limit + 1,
         )  # fmt: skip
-        return {"jobs": await self._rows(page[: asked.limit]), "more": len(page) > asked.limit}
+        more = len(page) > asked.limit
+        rows = await self._rows(page[: asked.limit])
+        return {"jobs": rows, "more": more, "before": rows[-1]["id"] if more else ""}
+
+    async def _searched(self, asked: ListJobs) -> Mapping[str, Any]:
+        if asked.array or asked.jobs:
+            raise UserError("text, selector and device exclude array and jobs", hint="leave some out")
+        wanted = Wanted(text=asked.text, selector=asked.selector, device=asked.device,
+                        state=asked.state, user=asked.user, kind=asked.of_kind)  # fmt: skip
+        search = self._store.job_search.search
+        found = await asyncio.to_thread(search, wanted, before=asked.before, limit=asked.limit)
+        return {"jobs": await self._rows(found.jobs), "more": bool(found.before), "before": found.before}
 
     async def show(self, call: ControlCall) -> Mapping[str, Any]:
         """One job, whole."""
@@ -192,6 +129,7 @@ class JobVerbs:
             "after": list(job.after),
             "attempts": [attempt_row(each, with_facts=mine) for each in attempts],
             "result": await asyncio.to_thread(self._store.jobs.result, job.id),
+            "progress": None if (step := self._step(job.id)) is None else step.to_wire(),
         }
 
     async def cancel(self, call: ControlCall) -> Mapping[str, Any]:
@@ -251,6 +189,17 @@ class JobVerbs:
         except CallerGoneError:
             return {}
         return answer
+
+    async def log_tail(self, call: ControlCall) -> Mapping[str, Any]:
+        """The end of a log, or what is before a position of it."""
+        asked = read_fields(call, LogTail)
+        job = await asyncio.to_thread(self._one, asked.job)
+        number, tail = await asyncio.to_thread(
+            self._streams.log_tail, job.id, asked.number, asked.before, asked.limit
+        )  # fmt: skip
+        return {
+            "lines": [line.to_wire() for line in tail.lines], "start": tail.start, "next": tail.next, "number": number,
+        }  # fmt: skip
 
     async def explain(self, name: str) -> Mapping[str, Any]:
         """Why a job does not run, in sentences; the verb `explain job`.
@@ -388,9 +337,17 @@ class JobVerbs:
         latest = await asyncio.to_thread(self._store.jobs.latest_attempts, tried) if tried else {}
         waits = self._dispatcher.waits(job.id for job in jobs if job.state not in FINAL)
         return [
-            job_row(job, on=latest[job.id].device if job.id in latest else "", waits=waits.get(job.id, ""))
+            job_row(
+                job,
+                on=latest[job.id].device if job.id in latest else "",
+                waits=waits.get(job.id, ""),
+                step=self._step(job.id),
+            )
             for job in jobs
         ]
+
+    def _step(self, job: str) -> Step | None:
+        return None if self._steps is None else self._steps.of(job)
 
 
 def _may_act(caller: Caller, job: Job) -> bool:

@@ -16,6 +16,7 @@ from farm.control.care_verbs import CareVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
 from farm.control.event_verbs import EventVerbs
 from farm.control.history_verbs import HistoryVerbs
+from farm.control.job_steps import JobSteps
 from farm.control.job_streams import JobStreams
 from farm.control.job_verbs import JobVerbs
 from farm.control.lease_verbs import LeaseVerbs
@@ -78,7 +79,7 @@ async def open_job_door(
     )
     DoctorVerbs(host, phones.look_at_usb).register(control)
     streams = JobStreams(store, memory.events, memory.history, memory.logs, sharing.dispatcher.lives)
-    jobs = JobVerbs(sharing.dispatcher, store, streams, leasing)
+    jobs = JobVerbs(sharing.dispatcher, store, streams, leasing, JobSteps(memory.events))
     jobs.register(control)
     LeaseVerbs(
         fleet,

@@ -54,6 +54,15 @@ class LogPage:
     next: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Lines in a row from position `start` (0: the log's beginning) to `next`."""
+
+    lines: tuple[LogLine, ...]
+    start: int
+    next: int
+
+
 class AttemptLogs:
     """Every attempt's log. Used on one event loop; `read` may be called in threads."""
 
@@ -112,6 +121,26 @@ class AttemptLogs:
             if line is not None:
                 lines.append(line)
         return LogPage(tuple(lines), position)
+
+    def read_back(self, job: str, number: int, before: int | None = None, limit: int = PAGE_LINES) -> LogTail:
+        """The last `limit` lines that end at or before the position `before`; None: at the end. Blocking."""
+        try:
+            with self._path(job, number).open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                end = end if before is None else max(0, min(before, end))
+                begin = max(0, end - PAGE_BYTES)
+                file.seek(begin)
+                data = file.read(end - begin)
+        except FileNotFoundError:
+            return LogTail((), 0, 0)
+        if begin:  # the first line may be half of one
+            cut = data.find(b"\n") + 1
+            begin, data = begin + cut, data[cut:]
+        whole = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+        shown = whole[-limit:]
+        start = begin + sum(map(len, whole[: len(whole) - len(shown)]))
+        lines = tuple(line for raw in shown if (line := _parsed(raw)) is not None)
+        return LogTail(lines, start, start + sum(map(len, shown)))
 
     async def grown(self, job: str, number: int, after: int) -> None:
         """Return as soon as the log has something at or beyond the position `after`."""

@@ -18,6 +18,7 @@ from farm.store.batteries import BatteryTable
 from farm.store.database import Database
 from farm.store.devices import AliasTable, DeviceTable
 from farm.store.event_table import EventTable
+from farm.store.job_search import JobSearch
 from farm.store.jobs import JobTable
 from farm.store.leases import LeaseTable
 from farm.store.measurements import MeasurementTable
@@ -41,6 +42,7 @@ class Store:
         self.devices = DeviceTable(database)
         self.aliases = AliasTable(database)
         self.jobs = JobTable(database)
+        self.job_search = JobSearch(database)
         self.leases = LeaseTable(database)
         self.measurements = MeasurementTable(database)
         self.events = EventTable(database)

@@ -162,3 +162,41 @@ def test_a_log_that_is_removed_is_not_cut_any_more(logs, monkeypatch):
     assert everything(logs) == []
     logs.keep(ATTEMPT, "anew", source="worker")
     assert [each.text for each in everything(logs)] == ["anew"]
+
+
+def test_a_log_is_read_from_its_end_back_to_its_beginning(tmp_path):
+    logs = AttemptLogs(tmp_path)
+    assert logs.read_back("j1", 1) == module.LogTail((), 0, 0)
+    logs.append("j1", 1, *(LogLine("2026-11-20T12:00:00+00:00", "info", "worker", f"line {n}") for n in range(25)))
+    tail = logs.read_back("j1", 1, limit=10)
+    assert [line.text for line in tail.lines] == [f"line {n}" for n in range(15, 25)]
+    assert logs.read("j1", 1, tail.next).lines == ()
+    assert logs.read("j1", 1, tail.start).lines == tail.lines
+    seen = []
+    before = None
+    while before != 0:
+        page = logs.read_back("j1", 1, before, limit=7)
+        seen = [*page.lines, *seen]
+        before = page.start
+    assert [line.text for line in seen] == [f"line {n}" for n in range(25)]
+
+
+def test_of_a_long_log_one_page_is_read_and_its_first_half_line_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PAGE_BYTES", 300)
+    logs = AttemptLogs(tmp_path)
+    logs.append("j1", 1, *(LogLine("2026-11-20T12:00:00+00:00", "info", "worker", f"line {n:02}") for n in range(20)))
+    seen, before, pages = [], None, 0
+    while before != 0:
+        page = logs.read_back("j1", 1, before)
+        assert 0 < len(page.lines) < 20
+        seen, before, pages = [*page.lines, *seen], page.start, pages + 1
+    assert [line.text for line in seen] == [f"line {n:02}" for n in range(20)]
+    assert pages > 1
+
+
+def test_a_line_that_is_being_written_is_not_told_yet(tmp_path):
+    logs = AttemptLogs(tmp_path)
+    logs.append("j1", 1, LogLine("2026-11-20T12:00:00+00:00", "info", "worker", "whole"))
+    with (tmp_path / "j1" / "1.jsonl").open("ab") as file:
+        file.write(b'{"at":"2026-11-20')
+    assert [line.text for line in logs.read_back("j1", 1).lines] == ["whole"]

@@ -6,7 +6,7 @@ import pytest
 
 from farm.control.event_verbs import Since
 from farm.control.forms import MAX_COUNT
-from farm.control.job_verbs import Logs, Watch
+from farm.control.job_forms import Logs, Watch
 from farm.control.store_verbs import Backup
 from farm.control.toolchain_verbs import AddToolchain
 from farm.control.verbs import read_fields

@@ -1,11 +1,14 @@
 """Whatever is asked per request finds its rows by an index: 100,000 jobs cost a request no more than a hundred."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import event, text
 
 from farm.core.job import FINAL, JobState
+from farm.store.job_search import Wanted
 from farm.store.store import Store
-from tests.unit.store.values import NOW
+from tests.unit.store.values import NOW, job
 
 LIVE = tuple(state for state in JobState if state not in FINAL)
 ASKED = {
@@ -30,6 +33,9 @@ ASKED = {
     "page by user and live states": lambda store: store.jobs.page(state=LIVE, user="ann"),
     "page of some": lambda store: store.jobs.page(jobs=("j", "a")),
     "page of some live": lambda store: store.jobs.page(jobs=("j", "a"), state=LIVE, before="j"),
+    "search of text": lambda store: store.job_search.search(Wanted(text="j", user="ann", state=(JobState.DONE,))),
+    "search of a phone": lambda store: store.job_search.search(Wanted(device="pixel", kind="bench"), before="j"),
+    "search of a selector": lambda store: store.job_search.search(Wanted(selector="soc=sm8550")),
     "events by subject": lambda store: store.events.since(5, subject="j"),
     "events of subjects": lambda store: store.events.about(("j", "k"), 5, 10),
     "latest events": lambda store: store.events.latest(("j", "k"), ("job.done",)),
@@ -49,6 +55,7 @@ UNSORTED = [name for name in ASKED if name.startswith("page") and "live" not in 
 def plan_of(tmp_path):
     """The plan (SQLite's words) of every statement that a call asks."""
     store = Store.open(tmp_path / "farm.db")
+    asyncio.run(store.jobs.add([job("j")]))  # a search of nothing asks no further
 
     def plan_of(ask):
         asked = []

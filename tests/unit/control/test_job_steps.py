@@ -1,0 +1,51 @@
+"""What running jobs do, folded from their events."""
+
+from __future__ import annotations
+
+from farm.control.job_steps import JobSteps
+from farm.core.events import EventLog
+
+
+def progress(events, step, *, attempt=1, **data):
+    events.publish("job.progress", "j1", step=step, device="pixel", attempt=attempt, **data)
+
+
+def test_the_latest_step_is_kept_until_the_job_stops():
+    events = EventLog()
+    steps = JobSteps(events)
+    assert steps.of("j1") is None
+    progress(events, "compiling")
+    progress(events, "timing")
+    events.publish("job.running", "j1")
+    step = steps.of("j1")
+    assert (step.step, step.device, step.attempt, step.done, step.of) == ("timing", "pixel", 1, None, None)
+    assert step.row()["step"] == "timing"
+    for end in ("job.queued", "job.done", "job.failed", "job.cancelled"):
+        progress(events, "timing")
+        events.publish(end, "j1")
+        assert steps.of("j1") is None
+
+
+def test_a_search_tells_only_new_points_and_where_they_belong():
+    events = EventLog()
+    steps = JobSteps(events)
+    told = {"trials": 2, "wanted": 8, "tasks": []}
+    progress(events, "trial 2 of 8", tuning={**told, "points": [[1, 0.5, 3e-3], [2, 0.9, 2e-3]], "points_from": 0})
+    progress(events, "trial 4 of 8", tuning={**told, "trials": 4, "points": [[4, 2.0, 1e-3]], "points_from": 2})
+    progress(events, "building")
+    step = steps.of("j1")
+    assert (step.step, step.done, step.of) == ("building", 4, 8)
+    assert [point[0] for point in step.curve] == [1, 2, 4]
+    progress(events, "raised", tuning={**told, "points": [[1, 0.5, 9e-3]], "points_from": 0})
+    assert steps.of("j1").curve == ((1.0, 0.5, 9e-3),)
+    wire = steps.of("j1").to_wire()
+    assert wire["curve"] == [[1.0, 0.5, 9e-3]]
+    assert "points" not in wire["tuning"]
+
+
+def test_another_attempt_begins_with_nothing():
+    events = EventLog()
+    steps = JobSteps(events)
+    progress(events, "trial 1", tuning={"trials": 1, "wanted": 2, "points": [[1, 1, 1]], "points_from": 0})
+    progress(events, "reading the model", attempt=2)
+    assert (steps.of("j1").done, steps.of("j1").curve) == (None, ())

@@ -1,0 +1,87 @@
+"""Searches over jobs: what they find, how pages follow each other, and that each looks at so many jobs only."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.core.job import JobState
+from farm.store.job_search import LOOKED_AT, Wanted
+from tests.unit.store.values import attempt, begin, ended, job
+
+
+def ids(found):
+    return [each.id for each in found.jobs]
+
+
+async def test_words_are_found_in_ids_phones_selectors_and_values_of_the_spec(store):
+    await store.jobs.add(
+        [
+            job("a-1", spec={"command": "getprop"}),
+            job("a-2", spec={"name": 'odd "name" 50%.onnx', "shapes": {"input": [1, 3]}}),
+            job("a-3", device="pixel-8"),
+            job("a-4", selector="soc=sm8650", spec={"targets": [{"kind": "llvm"}]}),
+        ]
+    )
+
+    def found(text):
+        return ids(store.job_search.search(Wanted(text=text)))
+
+    assert found("GETPROP") == ["a-1"]
+    assert found('"name" 50%') == ["a-2"]
+    assert found("50_") == []  # no wildcard
+    assert found("Pixel-8") == ["a-3"]
+    assert found("8650") == ["a-4"]
+    assert found("llvm") == ["a-4"]
+    assert found("shapes") == []  # the name of a field says nothing of a job
+    assert found("A-") == ["a-4", "a-3", "a-2", "a-1"]
+
+
+async def test_conditions_are_joined(store):
+    jobs = [job(f"j{n}", user=("ann", "bob")[n % 2], kind=("shell", "bench")[n % 3 == 0]) for n in range(8)]
+    await store.jobs.add(jobs)
+    await store.jobs.save(ended(jobs[3], JobState.FAILED), expected=(JobState.QUEUED,))
+
+    def found(**wanted):
+        return ids(store.job_search.search(Wanted(**wanted)))
+
+    assert found(text="j", user="bob", kind="bench") == ["j3"]
+    assert found(selector="soc=sm8550", state=(JobState.FAILED,)) == ["j3"]
+    assert found(selector="soc=sm8550", state=(JobState.QUEUED,), user="bob") == ["j7", "j5", "j1"]
+    assert found(selector="soc=sm8650") == []
+
+
+async def test_a_phone_has_the_jobs_that_ran_there_and_those_for_it_alone(store):
+    await store.jobs.add([job("j1"), job("j2", device="pixel"), job("j3", device="other")])
+    await begin(store, attempt(of="j1", device="pixel"))
+    assert ids(store.job_search.search(Wanted(device="pixel"))) == ["j2", "j1"]
+
+
+async def test_pages_follow_each_other_and_together_have_all(store):
+    await store.jobs.add([job(f"j{n:02}", kind=("shell", "bench")[n % 2]) for n in range(20)])
+    seen, before = [], ""
+    while True:
+        page = store.job_search.search(Wanted(text="j", kind="bench"), before=before, limit=3, look_at=7)
+        seen += ids(page)
+        before = page.before
+        if not before:
+            break
+    assert seen == [f"j{n:02}" for n in range(19, 0, -2)]
+
+
+async def test_nothing_is_found_where_nothing_is(store):
+    assert store.job_search.search(Wanted(text="j")).before == ""
+    await store.jobs.add([job("j1")])
+    assert store.job_search.search(Wanted(text="j"), before="j1").jobs == ()
+
+
+@pytest.mark.parametrize("wanted", [Wanted(text="needle"), Wanted(selector="soc=none"), Wanted(device="nobody")])
+async def test_of_ten_thousand_jobs_a_search_looks_at_so_many(store, wanted):
+    await store.jobs.add([job("needle-0", spec={"command": "needle"})])
+    await store.jobs.add([job(f"j{n}") for n in range(2 * LOOKED_AT)])
+    first = store.job_search.search(wanted)
+    assert (first.jobs, first.before) == ((), f"j{LOOKED_AT}")
+    second = store.job_search.search(wanted, before=first.before)
+    assert (second.jobs, second.before) == ((), "j0")
+    last = store.job_search.search(wanted, before=second.before)
+    assert ids(last) == (["needle-0"] if wanted.text else [])
+    assert last.before == ""
