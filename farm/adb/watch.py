@@ -93,6 +93,7 @@ class DeviceWatcher:
         self._changed = asyncio.Event()
         self.devices: Snapshot | None = None  # None until the first list came
         self.server_lost = False  # `devices` is empty because no server answers
+        self.moved_at = time.monotonic()  # when this task last came round, whatever the server did; for the watchdog
 
     def add_network(self, address: str) -> str:
         """Keeps a network phone connected from now on; returns its address as adb lists it (its serial)."""
@@ -121,7 +122,7 @@ class DeviceWatcher:
         """Watches until cancelled. Never raises for anything an adb server does."""
         try:
             while True:
-                begun = time.monotonic()
+                self.moved_at = begun = time.monotonic()
                 try:
                     await self._watch()
                 except (AdbError, ProtocolError, OSError) as error:
@@ -141,10 +142,12 @@ class DeviceWatcher:
             self._tell_lost(error)
         self.server_lost = True
         self._publish(())
+        self.moved_at = time.monotonic()
         await asyncio.sleep(self._policy.server.delay_s(self._outage.failures))
 
     async def _watch(self) -> None:
         version = await self._ensure()
+        self.moved_at = time.monotonic()
         await self._check_version(version)
         rung = asyncio.Event()
         listening = asyncio.create_task(self._listen(rung), name="adb track-devices")
@@ -154,7 +157,7 @@ class DeviceWatcher:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_TICK_S):
                         await rung.wait()
-                now = time.monotonic()
+                self.moved_at = now = time.monotonic()
                 if rung.is_set():
                     rung.clear()
                     owed, lost = True, 0  # a server that rings is alive, however slow its answers are

@@ -115,6 +115,10 @@ class ArtifactFolder:
         """How much may lie there."""
         return self._rules
 
+    def allow(self, rules: ArtifactRules) -> None:
+        """How much may lie there from now on; what is too much goes when it is next tidied."""
+        self._rules = rules
+
     def path(self, sha256: str) -> Path:
         """Where a complete artifact is.
 

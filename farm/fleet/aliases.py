@@ -40,6 +40,15 @@ class Aliases:
         self._kept = {name: Selector.parse(text) for name, text in book.all().items()}
         fleet.set_aliases(self.selectors())
 
+    def use(self, configured: Mapping[str, str]) -> None:
+        """Take the configuration's keys as they are now.
+
+        Raises:
+            SelectorError: a selector does not follow the grammar; nothing has changed.
+        """
+        self._configured = {normalise(name): Selector.parse(text) for name, text in configured.items()}
+        self._fleet.set_aliases(self.selectors())
+
     def selectors(self) -> dict[str, Selector]:
         """Every key set by hand, with the phones it means."""
         return self._configured | self._kept

@@ -119,6 +119,10 @@ class BatteryCare:
         self._wall = wall
         self._devices: WeakKeyDictionary[Agent, _Device] = WeakKeyDictionary()
 
+    def use(self, config: BatteryConfig, health: HealthConfig, every_s: float) -> None:
+        """Tend by this from the next look on; a phone that is held back and should not be any more is let go."""
+        self._config, self._health, self._every_s = config, health, every_s
+
     def findings(self, agent: Agent, now: Health) -> Iterable[Finding]:
         """Take one more probe of a phone; what its days tell."""
         known = self._devices.setdefault(agent, _Device())
@@ -222,6 +226,8 @@ class BatteryCare:
         known.saved, known.saved_at_s = day, now_s
 
     async def _switch(self, agent: Agent, known: _Device) -> None:
+        if self._config.window is Window.OFF and known.node:  # it was on until the configuration was read again
+            await self.allow(agent)
         if self._config.window is Window.OFF or agent.state.life is not Life.READY or agent.health is None:
             return
         if known.boot != agent.health.boot_id:

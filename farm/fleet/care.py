@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import DeviceView
@@ -72,6 +72,10 @@ class Care:
             elsewhere=agent.elsewhere,
             per_day=self._config.per_day,
         )
+
+    def use(self, per_day: Mapping[Rung, int]) -> None:
+        """Recover within these budgets from now on; what was spent today stays spent."""
+        self._config = replace(self._config, per_day=per_day)
 
     def climbed(self, agent: Agent, before: DeviceState) -> None:
         """Tell and keep what recovery did."""

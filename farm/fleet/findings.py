@@ -43,6 +43,10 @@ class Findings:
         self._more = more
         self._devices: WeakKeyDictionary[Agent, _Device] = WeakKeyDictionary()
 
+    def use(self, config: HealthConfig) -> None:
+        """Judge by this from the next probe on."""
+        self._config = config
+
     def take(self, agent: Agent, *, held: bool, in_hands: bool) -> tuple[m.Ailing | m.Well, ...]:
         """Look at the agent's latest probe; sets `agent.findings`, and returns what to tell the agent.
 

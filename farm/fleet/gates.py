@@ -46,6 +46,12 @@ class Gates:
         self._devices: dict[str, _Device] = {}
         self.holds: Callable[[str], bool] = lambda _: False  # whether anybody has the device of that name
 
+    def use(self, heat: HeatConfig) -> None:
+        """Judge by this from now on, what is known of each device's heat too."""
+        self._heat = heat
+        for known in self._devices.values():
+            known.policy = policy_for(known.model, heat)
+
     def take(self, serial: str, model: str, health: Health, at_s: float, *, idle: bool) -> Turned:
         """One more probe; an old one again changes nothing.
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from farm.adb.client import AdbClient
 from farm.core import lifecycle_messages as m
+from farm.core.adoption import AdoptionRule
+from farm.core.battery_care import BatteryConfig
 from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import NoSuchDeviceError
+from farm.core.health_rules import HealthConfig
+from farm.core.identity import DeviceIdentity
+from farm.core.recovery import RecoveryConfig
+from farm.core.sensors import ProbeConfig
 from farm.fleet.agent import Agent
 from farm.fleet.agents import part, require_adopted, require_reachable
 from farm.fleet.battery_care import BatteryCare
 from farm.fleet.board import Board
+from farm.fleet.care import Care
 from farm.fleet.findings import Findings
 from farm.fleet.links import Watcher, part_from_network
+from farm.fleet.probe_round import ProbeRound
 from farm.fleet.registry import Registry
+from farm.fleet.sanity import Sanity
 from farm.store.changes import to_its_end
 from farm.store.records import DeviceRecord
 
@@ -30,8 +39,11 @@ class Orders(ABC):
     _registry: Registry
     _board: Board
     _agents: dict[str, Agent]
+    _sanity: Sanity
     batteries: BatteryCare
     findings: Findings
+    probes: ProbeRound
+    care: Care
 
     @abstractmethod
     def _find(self, name: str) -> Agent:
@@ -46,8 +58,32 @@ class Orders(ABC):
         """Publish the agent's view if it differs from the last one."""
 
     @abstractmethod
+    def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
+        """Put a name to an identity; returns whether the device is adopted."""
+
+    @abstractmethod
     async def _drop(self, agent: Agent) -> None:
         """Let go of a device that nobody remembers."""
+
+    def use(
+        self,
+        rules: Sequence[AdoptionRule],
+        probe: ProbeConfig,
+        health: HealthConfig,
+        battery: BatteryConfig,
+        recovery: RecoveryConfig,
+    ) -> None:
+        """What operators configure, from now on; phones that wait for adoption are held against the new rules."""
+        self._registry.rules = tuple(rules)
+        self.probes.use(probe.every_s, probe.model)
+        self.findings.use(health)
+        self.batteries.use(battery, health, probe.every_s)
+        self._sanity.use(health.check_every_h)
+        self.care.use(recovery.per_day())
+        for agent in tuple(self._agents.values()):
+            if agent.identity is not None and not agent.state.adopted and self.identified(agent, agent.identity):
+                agent.tell(m.Adopted())
+            self.changed(agent)  # gates and budgets may say otherwise now
 
     @to_its_end
     async def adopt(self, name: str, *, pool: str = "", rename: str = "") -> DeviceView:

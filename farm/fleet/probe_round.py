@@ -69,6 +69,10 @@ class ProbeRound:
         self._hushed: dict[str, float] = {}  # by serial: until when
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def use(self, every_s: float, policies: Mapping[str, SensorPolicy]) -> None:
+        """Probe so often, and count this, from the next probe on."""
+        self._every_s, self._policies = every_s, policies
+
     def hush(self, serial: str) -> None:
         """Something is timed on the device: its turns are skipped for `HUSHED_S`, or until it is given back.
 

@@ -52,7 +52,7 @@ class Registry:
 
     def __init__(self, book: DeviceBook, rules: Sequence[AdoptionRule]) -> None:
         self._book = book
-        self._rules = tuple(rules)
+        self.rules = tuple(rules)  # the first that matches adopts
         self._aliases: dict[str, Selector] = {}
         # Read before anybody can order anything: an order about a device must build on what is remembered of it.
         self._records = {record.serial: record for record in book.all()}
@@ -127,7 +127,7 @@ class Registry:
 
     def adopted_by_rule(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
         """The record an adoption rule gives a device that is not adopted; None: leave it alone."""
-        adoption = decide_adoption(self._rules, identity, serial, taken)
+        adoption = decide_adoption(self.rules, identity, serial, taken)
         if adoption is None:
             return None
         record = self._records.get(serial) or DeviceRecord(serial, "")

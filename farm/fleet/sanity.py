@@ -45,12 +45,18 @@ class Sanity:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while self._every_s > 0:
-            await asyncio.sleep(min(LOOK_EVERY_S, self._every_s / LOOKS))
+        while True:
+            await asyncio.sleep(min(LOOK_EVERY_S, self._every_s / LOOKS) if self._every_s > 0 else LOOK_EVERY_S)
             self.look()
+
+    def use(self, every_h: float) -> None:
+        """Check so often from the next look on; 0: never."""
+        self._every_s = every_h * 3600
 
     def look(self) -> None:
         """Have the phone checked whose check has been due for longest."""
+        if self._every_s <= 0:
+            return
         now_s = self._monotonic()
         due = [
             (late_s, agent.name, agent)

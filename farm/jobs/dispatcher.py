@@ -134,6 +134,12 @@ class Dispatcher:
         for late in await self._tasks.end(STOP_LIMIT_S):
             log.error("%s had not ended: the next start finds it interrupted", late)
 
+    def behind_s(self) -> float:
+        """For how many seconds a look at the clock is overdue that nobody will take any more; 0 while all is well."""
+        due_s = self._queue.next_look_s()
+        pending = self._timer is not None and self._timer.when() > asyncio.get_running_loop().time()
+        return 0.0 if due_s is None or self._stopping or pending else max(0.0, self._clock().s - due_s)
+
     def clock_jumped(self) -> None:
         """The wall clock was set: jobs keep the time they have left, in the store too."""
         was_s, self._wall_ahead_s = self._wall_ahead_s, self._clock().wall_ahead_s

@@ -32,9 +32,9 @@ class ChangingLeases(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QuietParts:
-    """What it takes."""
+    """What it takes. `config` may be exchanged: leases that have begun keep what they began with."""
 
     phones: QuietPhones
     leases: ChangingLeases
@@ -55,6 +55,7 @@ class QuietLease:
         self._lease = lease
         self._device = device
         self._asked = asked is not None
+        self._config = parts.config
         self._level = parts.config.of(running.spec.kind, asked)
         self._begun = False
         self._cut = False  # cancelled while it was begun: the phone may hear of it after an end
@@ -69,9 +70,7 @@ class QuietLease:
             return
         self._begun = self._cut = True
         try:
-            quiet = await self._parts.phones.begin(
-                self._device, self._level, self._lease, self._parts.config.restore_after_s
-            )
+            quiet = await self._parts.phones.begin(self._device, self._level, self._lease, self._config.restore_after_s)
         except FarmError as error:
             self._running.log(f"{self._device} is measured as it is: {error.message}", "warning")
             self._told = not_quiet(error.message)

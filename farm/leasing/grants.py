@@ -108,6 +108,10 @@ class Grants:
         self._closed = False
         self._look: asyncio.TimerHandle | None = None
         self._look_s = 0.0  # when it fires
+        self.use_shares(policy)
+
+    def use_shares(self, policy: LeasePolicy) -> None:
+        """What users may have from now on; nobody loses what they have."""
         by_user = {name: share_of(user) for name, user in policy.users.items()}
         self.apply(SharesChanged(share_of(policy.quota), by_user))
 
@@ -178,6 +182,13 @@ class Grants:
         for grant in decision.grants:
             self._decide(grant)
         self._look_in_time()
+
+    def behind_s(self) -> float:
+        """For how many seconds a look at the clock is overdue that nobody will take any more; 0 while all is well."""
+        wanted_s = self.allocator.next_look_s()
+        if wanted_s is None or self._closed or (self._look is not None and self._look.when() > self._loop.time()):
+            return 0.0
+        return max(0.0, self._clock() - wanted_s)
 
     def new_request_id(self) -> str:
         """An id that no other request has had or will have."""

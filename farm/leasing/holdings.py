@@ -70,6 +70,10 @@ class Holdings:
         self.leases[lease.id] = self.by_device[lease.device] = held
         return held
 
+    def use_policy(self, policy: LeasePolicy) -> None:
+        """Wait by this from now on; what waits already keeps its time."""
+        self._policy = policy
+
     def restore(self, lease: Lease) -> Held:
         """A lease of the time before a restart; its device is awaited for `policy.recovery_s`."""
         now, left_s = self._clock(), lease.request.longest_s

@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from farm.config import UserConfig
 from farm.core.allocator_events import LeaseRestored, PlaceFreed, PlaceKept, Standing
 from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
@@ -102,6 +103,16 @@ class Leasing(Questions):
     def clock_jumped(self) -> None:
         """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
         self._holdings.clock_jumped()
+
+    def use_policy(self, policy: LeasePolicy) -> None:
+        """Decide by this from now on; leases, sessions and waits that have begun go on as they are."""
+        self._policy = policy
+        self._holdings.use_policy(policy)
+        self._grants.use_shares(policy)
+
+    def limits_of(self, user: str) -> UserConfig:
+        """What this user may have."""
+        return self._policy.of(user)
 
     def use(self, event: Standing) -> None:
         """Let the allocator know what users may have, have had, or have reserved."""

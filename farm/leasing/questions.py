@@ -58,6 +58,10 @@ class Questions:
         """Requests without a device, in the order they would be served; the foremost `limit` of them."""
         return self._grants.waiting(limit)
 
+    def behind_s(self) -> float:
+        """For how many seconds the allocator has missed a look at the clock; 0 while all is well (for the watchdog)."""
+        return self._grants.behind_s()
+
     @property
     def waiting_count(self) -> int:
         """How many requests have no device."""

@@ -75,6 +75,10 @@ class Retention:
         self._clock = clock
         self._pruning = asyncio.Lock()
 
+    def use(self, keep_days: float, max_mb: float) -> None:
+        """Keep this from the next pruning on."""
+        self._keep, self._max_bytes = timedelta(days=keep_days), max_mb * MB
+
     async def run(self) -> None:
         """Prune daily, until cancelled."""
         wait_s = FIRST_AFTER_S

@@ -15,7 +15,7 @@ from typing import Any
 from farm.core.errors import UserError
 from farm.core.sessions import Peer
 from farm.tracker.connection import Limits
-from farm.tracker.external import ExternalPolicy, Network
+from farm.tracker.external import Admission, ExternalPolicy, Network
 from farm.tracker.gate import Gate, GateLimits, Route
 from farm.tracker.handshake import SESSION_MAGIC
 from farm.tracker.listener import Listener
@@ -64,15 +64,12 @@ class TvmDoor:
         self._policy = policy or DoorPolicy()
         self._advertise = tuple(_advertised(network, target) for network, target in self._policy.advertise.items())
         self._route = route
-        self._listener = Listener(self._accepted)
-        self._sniffers: set[_Sniffer] = set()
-        self._open = 0
-        self._most = self._policy.limits.connections
+        self._entrance: Entrance | None = None
 
     @property
     def port(self) -> int:
         """The port clients connect to."""
-        return self._listener.port
+        return 0 if self._entrance is None else self._entrance.port
 
     @property
     def sessions(self) -> int:
@@ -93,20 +90,27 @@ class TvmDoor:
             policy=self._policy.external,
             limits=self._policy.limits,
         )
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Half of them, because a session needs a second one for its phone.
-        affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
-        self._most = min(self._policy.limits.connections, affordable)
-        self._listener.start(self._address, self._wanted_port)
+        self._entrance = Entrance(self._policy.limits, tracker=self.tracker.serve, session=self.gate.serve)
+        self._entrance.start(self._address, self._wanted_port)
         log.info("TVM clients are served on %s port %d", self._address, self.port)
 
     async def stop(self) -> None:
         """Stop listening, withdraw what waits and cut every session."""
-        self._listener.stop()
-        for sniffer in tuple(self._sniffers):
-            sniffer.close()
+        if self._entrance is not None:
+            self._entrance.stop()
         await self.tracker.close()
         await self.gate.close()
+
+    def use(self, policy: DoorPolicy) -> None:
+        """Tell, admit and wait by this from now on; open sessions keep what they began with.
+
+        Raises:
+            AdvertiseError: `policy.advertise` cannot be read; nothing has changed.
+        """
+        self._advertise = tuple(_advertised(network, target) for network, target in policy.advertise.items())
+        self._policy = policy
+        self.gate.limits = policy.gate
+        self.tracker.admission = Admission(policy.external)
 
     def advertised(self, peer: str, address: str, port: int) -> tuple[str, int]:
         """Where a client at `peer`, which reached us at `address` and `port`, is told to find the gate."""
@@ -119,79 +123,6 @@ class TvmDoor:
     def summary(self) -> dict[str, Any]:
         """What a stock client on this host gets from SUMMARY: {"queue_info": ..., "server_info": ...}."""
         return self.tracker.summary("127.0.0.1", self.port)
-
-    def _accepted(self, sock: socket.socket) -> None:
-        try:
-            tune(sock)
-            peer = identify_peer(sock)
-        except OSError:  # it left while it waited in the queue
-            sock.close()
-            return
-        self._open += 1
-        if self._open >= self._most:
-            self._listener.hold()
-        self._sniffers.add(_Sniffer(sock, peer, self._policy.limits.handshake_s, self._sniffed))
-
-    def _sniffed(self, sniffer: _Sniffer, first: bytes) -> None:
-        """A connection's first bytes are known (fewer than four: it gave up)."""
-        self._sniffers.discard(sniffer)
-        magic = _MAGIC.unpack_from(first)[0] if len(first) >= _MAGIC.size else None
-        match magic:
-            case _ if magic == TRACKER_MAGIC:
-                self.tracker.serve(sniffer.sock, sniffer.peer, first, self._closed)
-            case _ if magic == SESSION_MAGIC:
-                self.gate.serve(sniffer.sock, sniffer.peer, first, self._closed)
-            case _:
-                if magic is not None:
-                    log.info("%s is no TVM client: it began with %s", sniffer.peer, first[:8].hex(" "))
-                sniffer.sock.close()
-                self._closed()
-
-    def _closed(self) -> None:
-        self._open -= 1
-        if self._open < self._most:
-            self._listener.release()
-
-
-class _Sniffer:
-    """Reads a connection until its first int32 is there, for a limited time."""
-
-    def __init__(
-        self, sock: socket.socket, peer: Peer, limit_s: float, sniffed: Callable[[_Sniffer, bytes], None]
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.sock = sock
-        self.peer = peer
-        self._first = b""
-        self._sniffed = sniffed
-        self._timer = self._loop.call_later(limit_s, self.close)
-        self._loop.add_reader(sock, self._readable)
-
-    def close(self) -> None:
-        """Give the connection up."""
-        self._end(b"")
-
-    def _readable(self) -> None:
-        try:
-            data = self.sock.recv(FIRST_BYTES)
-            if data:
-                quick_ack(self.sock)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            self.close()
-            return
-        if not data:
-            self.close()
-            return
-        self._first += data
-        if len(self._first) >= _MAGIC.size:
-            self._end(self._first)
-
-    def _end(self, first: bytes) -> None:
-        self._timer.cancel()
-        self._loop.remove_reader(self.sock)
-        self._sniffed(self, first)
 
 
 def _advertised(network: str, target: str) -> tuple[Network, str, int]:

@@ -47,5 +47,11 @@ def test_what_is_on_its_way_to_a_check_or_lent_waits(life: Life, facts: dict[str
     assert overdue_s(agent("a", 0.0, life, **facts).state, HOUR_S, 10 * HOUR_S) is None
 
 
-async def test_never_means_never() -> None:
-    await sanity(agent("a"), every_h=0.0).run()
+def test_never_means_never_until_the_configuration_is_read_again() -> None:
+    phone = agent("a")
+    checks = sanity(phone, every_h=0.0)
+    checks.look()
+    assert phone.told == []
+    checks.use(6.0)
+    checks.look()
+    assert phone.told == [m.CheckDue()]

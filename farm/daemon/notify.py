@@ -1,0 +1,109 @@
+"""Words to systemd (sd_notify) without libsystemd: one datagram per message to the socket that `$NOTIFY_SOCKET` names.
+
+Protocol: man 3 sd_notify, "Variable assignments". Every message is best effort: a manager that does not listen is no
+reason not to serve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, MutableMapping
+
+EXTEND_EVERY_S = 5.0
+EXTEND_BY_S = 30.0  # several times the rhythm: a busy disk may delay a message
+EXTEND_LIMIT_S = 3600.0  # a migration of a database of many GB takes minutes; one that hangs must not last for ever
+MAX_STATUS_CHARACTERS = 200  # of the one line that `systemctl status` shows
+
+
+class Notifier:
+    """The way to the service manager; does nothing when none listens."""
+
+    def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
+        """`address`: a path, or `@NAME` for an abstract socket; "" for nobody. `watchdog_s`: see `watchdog_s`."""
+        self._status = ""
+        self._socket: socket.socket | None = None
+        self.watchdog_s = watchdog_s if address else None
+        """Seconds without a keep-alive after which the manager ends this process; None when it does not watch."""
+        if not address.startswith(("/", "@")):
+            return
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)  # a manager that does not read must not stop the daemon
+
+    @classmethod
+    def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> Notifier:
+        """As the manager asked for it; its variables are taken out, so that no child speaks for the daemon."""
+        address = environ.pop("NOTIFY_SOCKET", "")
+        usec, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        meant = pid in ("", str(os.getpid()))
+        return cls(address, int(usec) / 1e6 if meant and usec.isdecimal() and int(usec) else None)
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a manager to speak to."""
+        return self._socket is not None
+
+    def ready(self, status: str) -> None:
+        """The daemon serves, for the first time or after `reloading`."""
+        self._status = status
+        self._send("READY=1", _status_line(status))
+
+    def reloading(self) -> None:
+        """The configuration is being read; `ready` ends it."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """The daemon ends on purpose."""
+        self._send("STOPPING=1", _status_line("stopping"))
+
+    def keep_alive(self) -> None:
+        """The daemon makes progress."""
+        self._send("WATCHDOG=1")
+
+    def status(self, status: str) -> None:
+        """One line for `systemctl status`; said again only when it changes."""
+        if status != self._status:
+            self._status = status
+            self._send(_status_line(status))
+
+    @contextlib.contextmanager
+    def extending(self, *, every_s: float = EXTEND_EVERY_S, by_s: float = EXTEND_BY_S) -> Iterator[None]:
+        """Ask for more time to start while the block keeps the event loop busy (a migration), for an hour at most."""
+        done = threading.Event()
+        until = time.monotonic() + EXTEND_LIMIT_S
+
+        def ask() -> None:
+            while time.monotonic() < until:
+                self._send(f"EXTEND_TIMEOUT_USEC={by_s * 1e6:.0f}")
+                if done.wait(every_s):
+                    return
+
+        thread = threading.Thread(target=ask, name="notify", daemon=True)
+        if self.listens:
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if self.listens:
+                thread.join()
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, *lines: str) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendto("\n".join(lines).encode(), self._address)
+
+
+def _status_line(status: str) -> str:
+    """The status as one assignment: a line feed would begin another."""
+    return f"STATUS={' '.join(status.split())[:MAX_STATUS_CHARACTERS]}"
