@@ -59,7 +59,7 @@ class ExternalConfig:
 class TvmConfig:
     """The TVM door."""
 
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # the address of the one port: tracker and sessions
     port: int = DEFAULT_TVM_PORT  # 0: the kernel chooses
     advertise: Mapping[str, str] = field(default_factory=dict)  # client CIDR -> address told to it
     external: ExternalConfig = ExternalConfig()
@@ -72,16 +72,16 @@ class AdbConfig:
     socket: str = ""  # adb's own spec, "tcp:127.0.0.1:5038"; empty: a unix socket in the runtime folder
     binary: str = ""  # empty: PATH, then the one inside adbutils
     manage: bool = True  # start it, and start it again when it dies
-    usb: bool = True
+    usb: bool = True  # whether it opens phones on USB; false: only those over the network
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptRule:
     """Phones that match `match` are adopted when they appear. `name` may use {model}, {soc}, {serial}."""
 
-    match: str
-    pool: str = ""
-    name: str = ""
+    match: str  # a selector; the first rule that matches decides
+    pool: str = ""  # the pool that they come into
+    name: str = ""  # may use {model} {soc} {serial}; empty: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class LeaseConfig:
 class ToolchainConfig:
     """A host interpreter with a TVM, and the bundle built from the same TVM (empty: any for the phone's ABI)."""
 
-    python: str = sys.executable
-    bundle: str = ""
+    python: str = sys.executable  # an interpreter with TVM and this very farm
+    bundle: str = ""  # built from the same TVM; empty: the one added last for the phone's ABI
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class StoreConfig:
 class ArtifactsConfig:
     """Models, inputs and results on this host's disk."""
 
-    budget_gb: float = 50.0
+    budget_gb: float = 50.0  # the longest unused go first; never those of jobs that have not ended
     keep_days: float = 30.0  # without use
 
 
@@ -139,15 +139,15 @@ class ArtifactsConfig:
 class GatesConfig:
     """What requests of stock TVM clients are for: key -> class of lease; interactive where nothing is said."""
 
-    tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)
+    tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # key = "interactive", "bench" or "tune"
 
 
 @dataclass(frozen=True, slots=True)
 class FarmConfig:
     """Everything. Paths are absolute once loaded."""
 
-    state_dir: Path = Path()
-    runtime_dir: Path = Path()
+    state_dir: Path = Path()  # what must survive; /var/lib/farm for root, else ~/.local/state/farm
+    runtime_dir: Path = Path()  # sockets; /run/farm for root, else $XDG_RUNTIME_DIR/farm
     tvm: TvmConfig = TvmConfig()
     adb: AdbConfig = AdbConfig()
     adopt: tuple[AdoptRule, ...] = ()

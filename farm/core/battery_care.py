@@ -32,7 +32,7 @@ class Window(StrEnum):
 class BatteryConfig:
     """`[battery]`: opt-in, for it writes to the phone's charger driver."""
 
-    window: Window = Window.OFF
+    window: Window = Window.OFF  # "phone": charging is held back by the charger's switch, which only root may write
     low_percent: int = 40  # charging goes on below: cells age least half full
     high_percent: int = 80  # and stops above: above 4.1 V they age twice as fast
 

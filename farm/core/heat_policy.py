@@ -16,10 +16,10 @@ from farm.core.requests import LeaseClass
 class HeatLimits:
     """One table of limits; None: it says nothing about that. A reading above a limit closes the phone."""
 
-    skin_c: float | None = None
-    cpu_c: float | None = None
-    gpu_c: float | None = None
-    battery_c: float | None = None
+    skin_c: float | None = None  # the warmest sensor of the group
+    cpu_c: float | None = None  # likewise
+    gpu_c: float | None = None  # likewise
+    battery_c: float | None = None  # likewise
     throttle: int | None = None  # the highest thermal status that is let in: 0 none, 1 light ... 6 shutdown
 
 

@@ -17,9 +17,9 @@ Switch = Literal["", "uhubctl", "command", "none"]
 class PowerRule:
     """Who switches a hub's ports, or one port. What is left out is taken from `[power]`."""
 
-    switch: Switch = ""
+    switch: Switch = ""  # who cuts: "uhubctl", "command" (off and on below), "none"; empty: as [power] says
     off: tuple[str, ...] = ()  # the words of a command, never a shell's line
-    on: tuple[str, ...] = ()
+    on: tuple[str, ...] = ()  # likewise
     state: tuple[str, ...] = ()  # a command that prints on or off; without one the others' exit codes are believed
     fields: Mapping[str, str] = field(default_factory=dict)  # what {name} in the words stands for
 
@@ -54,4 +54,4 @@ class UsbConfig:
     """`[usb]`."""
 
     places: Mapping[str, str] = field(default_factory=dict)  # serial -> path, "1-4.2": what sysfs cannot know
-    sysfs: str = "/sys"
+    sysfs: str = "/sys"  # where the kernel's sysfs is

@@ -178,11 +178,11 @@ _FAULTS_OF_A_BUNDLE = frozenset({Ailment.SERVER, Ailment.START, Ailment.CHECK})
 class RecoveryConfig:
     """`[recovery]`: how often one phone may have each rung in any 24 hours; 0: never."""
 
-    restarts_per_day: int = STEPS[Rung.RESTART].per_day or 0
-    pushes_per_day: int = STEPS[Rung.REPUSH].per_day or 0
-    reconnects_per_day: int = STEPS[Rung.RECONNECT].per_day or 0
-    reboots_per_day: int = STEPS[Rung.REBOOT].per_day or 0
-    power_cycles_per_day: int = STEPS[Rung.POWER_CYCLE].per_day or 0
+    restarts_per_day: int = STEPS[Rung.RESTART].per_day or 0  # of its RPC server
+    pushes_per_day: int = STEPS[Rung.REPUSH].per_day or 0  # its runtime compared by hash, and pushed where it differs
+    reconnects_per_day: int = STEPS[Rung.RECONNECT].per_day or 0  # a second each; a bad cable asks for it all day
+    reboots_per_day: int = STEPS[Rung.REBOOT].per_day or 0  # a minute or two each
+    power_cycles_per_day: int = STEPS[Rung.POWER_CYCLE].per_day or 0  # of its USB port
 
     def per_day(self) -> dict[Rung, int]:
         """The budgets by rung."""

@@ -1,0 +1,342 @@
+"""The reference as Markdown, made of the code itself: commands, configuration, verbs, events, errors.
+
+Nothing is started and nothing is asked: the command line is walked, dataclasses and calls are read in their sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import sys
+import tokenize
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.core import heat_policy
+
+ROOT = Path(__file__).parents[2]
+# Tables whose values are None where the class says nothing: what holds then.
+EFFECTIVE = {"heat.hard": "HARD", "heat.bench": "BENCH", "heat.tune": "TUNE", "heat.end_leases": "END_LEASES"}
+
+
+def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [columns, tuple("---" for _ in columns), *(tuple(map(cell, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def cell(text: str) -> str:
+    """Text that cannot leave its cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def plain(text: str) -> str:
+    """Text in which nothing is markup, but what stands in backquotes."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([\[\]<>*_])", r"\\\1", part) for part in parts)
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command that does something, `farm device list` and so on, with its click object."""
+    import typer
+
+    from farm.cli.main import app
+
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        if not hasattr(command, "list_commands"):
+            yield name, command
+            return
+        context = command.make_context(name, [], resilient_parsing=True)
+        if command.invoke_without_command or name == "farm":
+            yield name, command
+        for each in command.list_commands(context):
+            yield from walk(f"{name} {each}", command.get_command(context, each))
+
+    yield from walk("farm", typer.main.get_command(app))
+
+
+def options_of(name: str, command: Any) -> list[tuple[str, str]]:
+    """How each argument and option is written, and what it does."""
+    context = command.make_context(name, [], resilient_parsing=True)
+    records = ((each, each.get_help_record(context)) for each in command.params)
+    return [record for each, record in records if record is not None and not getattr(each, "hidden", False)]
+
+
+def cli() -> str:
+    """The page of commands: a heading each."""
+    parts = []
+    for name, command in commands():
+        words = [each.strip() for each in re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))]
+        title = "Options of every command" if name == "farm" else f"`{name}`"
+        parts.append(f"## {title}\n\n" + "\n\n".join(plain(" ".join(each.split())) for each in words))
+        rows = [(f"`{written}`", plain(what)) for written, what in options_of(name, command)]
+        if rows:
+            parts.append(table(("argument, option", "what"), rows))
+    return "\n\n".join(parts)
+
+
+# --- configuration --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key of the configuration."""
+
+    table: str  # "" at the top
+    name: str
+    default: str
+    meaning: str
+
+    @property
+    def path(self) -> str:
+        """As a person names it."""
+        return f"{self.table}.{self.name}" if self.table else self.name
+
+
+def fields_of(cls: type) -> dict[str, str]:
+    """What comments say of a dataclass's own and inherited fields."""
+    said: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            said |= _comments(base)
+    return said
+
+
+def _comments(cls: type) -> dict[str, str]:
+    source = inspect.getsource(cls)
+    at = {
+        token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT and not token.string.startswith("# noqa")
+    }
+    said = {}
+    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        line, above = node.lineno, []
+        while line - 1 in at and at[line - 1][1]:
+            line -= 1
+            above.insert(0, at[line][0])
+        behind = [at[each][0] for each in range(node.lineno, (node.end_lineno or node.lineno) + 1) if each in at]
+        said[node.target.id] = " ".join([*above, *behind])
+    return said
+
+
+def keys(cls: type | None = None, where: str = "") -> Iterator[Key]:
+    """Every key, in the order of the code; `NAME` stands where a name of one's own goes."""
+    from farm.config import FarmConfig
+
+    cls = cls or FarmConfig
+    if where.startswith("heat.model.NAME."):  # the same tables again
+        return
+    said, hints = fields_of(cls), typing.get_type_hints(cls)
+    nested = []
+    for each in dataclasses.fields(cls):
+        hint = hints[each.name]
+        inner = next((a for a in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(a)), None)
+        if inner is None:
+            yield Key(where, each.name, _default(where, each), said.get(each.name, ""))
+            continue
+        path = f"{where}.{each.name}".lstrip(".")
+        if inner is not hint:
+            path = f"{path}[]" if typing.get_origin(hint) is tuple else f"{path}.NAME"
+        nested.append((inner, path))
+    for inner, path in nested:
+        yield from keys(inner, path)
+
+
+def _default(where: str, each: dataclasses.Field[Any]) -> str:
+    if where in EFFECTIVE:
+        value = getattr(heat_policy, EFFECTIVE[where])
+        value = getattr(value, each.name)
+    elif each.default is not dataclasses.MISSING:
+        value = each.default
+    elif each.default_factory is not dataclasses.MISSING:
+        value = each.default_factory()
+    else:
+        return "must be given"
+    if value == sys.executable:
+        return "the daemon's own"
+    if value is None or value == Path():
+        return "none"
+    if isinstance(value, int | float):
+        return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value:g}`"
+    if isinstance(value, tuple):
+        return "`[" + ", ".join(f'"{one}"' for one in value) + "]`"
+    if isinstance(value, Mapping):
+        return "none"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def config() -> str:
+    """The page of configuration keys: a heading for each table."""
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for each in keys():
+        tables.setdefault(each.table, []).append((f"`{each.name}`", each.default, plain(each.meaning)))
+    parts = []
+    for where, rows in tables.items():
+        title = f"`[[{where[:-2]}]]`" if where.endswith("[]") else f"`[{where}]`" if where else "At the top"
+        parts.append(f"## {title}\n\n" + table(("key", "default", "what"), rows))
+    return "\n\n".join(parts)
+
+
+# --- verbs of the control door --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """One verb as it is registered."""
+
+    kind: str
+    role: str
+    fields: str
+    meaning: str
+
+
+def sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Every module below folders of `farm/`."""
+    for folder in folders:
+        base = ROOT / "farm" / folder
+        for path in sorted(base.rglob("*.py")):
+            yield path, ast.parse(path.read_text("utf-8"))
+
+
+# Verbs that the door has by itself.
+PLAIN = {
+    "ping": "Who the caller is, and with which role.",
+    "artifact.put": "A piece of a file, which goes into the farm.",
+    "artifact.get": "A piece of a file of the farm.",
+}
+
+
+def verbs() -> list[Verb]:
+    """Every verb that is registered with a role, by name."""
+    found = {}
+    for path, module in sources("control", "daemon", "tracker", "web", "metrics"):
+        for cls in (each for each in module.body if isinstance(each, ast.ClassDef)):
+            methods = {m.name: m for m in cls.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)}
+            for kind, role, form, method in _registered(cls):
+                function = methods.get(method)
+                doc = (ast.get_docstring(function) or "").split("\n\n")[0] if function else ""
+                read = form or (_form_of(function) if function else "")
+                found[kind] = Verb(kind, role, _form(path, read), doc or PLAIN.get(kind, ""))
+    return [found[kind] for kind in sorted(found)]
+
+
+def _registered(cls: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
+    """Kind, role, form and method of `server.register("kind", handler(Form, self.method), Role.X)` and its tables."""
+    for node in ast.walk(cls):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "register":
+            parts: list[ast.expr] = list(node.args)
+        elif isinstance(node, ast.Tuple):
+            parts = list(node.elts)
+        else:
+            continue
+        kind = parts[0].value if parts and isinstance(parts[0], ast.Constant) else None
+        role = next((n.attr for p in parts for n in ast.walk(p) if _is_role(n)), "")
+        if isinstance(kind, str) and role:
+            rest = [n for p in parts[1:] for n in ast.walk(p)]
+            method = next((n.attr for n in rest if isinstance(n, ast.Attribute) and _name(n.value) == "self"), "")
+            form = next((n.id for n in rest if isinstance(n, ast.Name) and n.id[:1].isupper() and n.id != "Role"), "")
+            yield kind, role.lower(), form, method
+
+
+def _is_role(node: ast.AST) -> typing.TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and _name(node.value) == "Role"
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _form_of(function: ast.AST) -> str:
+    """The form that a handler reads: `read_fields(call, Form)`."""
+    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and _name(n.func) == "read_fields")
+    return next((_name(n.args[1]) for n in calls if len(n.args) > 1), "")
+
+
+def _form(path: Path, name: str) -> str:
+    """A form's fields; `?`: may be left out."""
+    if not name:
+        return ""
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    form = getattr(module, name, None)
+    if form is None or not dataclasses.is_dataclass(form):
+        return ""
+    missing = dataclasses.MISSING
+    given = (
+        (each, each.default is not missing or each.default_factory is not missing) for each in dataclasses.fields(form)
+    )
+    return " ".join(f"{each.name}?" if optional else each.name for each, optional in given)
+
+
+def control() -> str:
+    """The page of verbs."""
+    rows = [
+        (f"`{each.kind}`", each.role, f"`{each.fields}`" if each.fields else "", plain(each.meaning))
+        for each in verbs()
+    ]
+    return table(("verb", "least role", "fields", "what"), rows)
+
+
+# --- events and errors ----------------------------------------------------------------------------------------------
+
+
+def events() -> str:
+    """The page of events."""
+    from farm.core.event_kinds import KINDS
+
+    rows = [
+        (f"`{each.kind}`", each.subject, plain(each.meaning) + ("" if each.kept else " (not kept)"),
+         " ".join(f"`{name}`" for name in each.data))
+        for each in KINDS.values()
+    ]  # fmt: skip
+    return table(("kind", "subject", "what has happened", "data"), rows)
+
+
+def errors() -> list[type[Any]]:
+    """Every class of error with a code of its own, outside of what imports TVM."""
+    import farm
+    from farm.core.errors import FarmError
+
+    for found in pkgutil.walk_packages(farm.__path__, "farm."):
+        if not found.name.startswith(
+            ("farm.worker", "farm.tuning", "farm.compiler", "farm.simulation", "farm.store.migr", "farm.__main__")
+        ):
+            importlib.import_module(found.name)
+
+    def below(cls: type[Any]) -> Iterator[type[Any]]:
+        yield cls
+        for each in cls.__subclasses__():
+            yield from below(each)
+
+    codes: dict[str, type[Any]] = {}
+    for cls in below(FarmError):
+        if cls.__module__.startswith("farm."):
+            codes.setdefault(cls.code, cls)
+    return [codes[code] for code in sorted(codes)]
+
+
+def error_codes() -> str:
+    """The page of error codes."""
+    rows = [
+        (f"`{cls.code}`", cls.fault.value, str(int(cls.exit_code)), plain((cls.__doc__ or "").split("\n\n")[0]))
+        for cls in errors()
+    ]
+    return table(("code", "fault", "exit code", "what"), rows)
+
+
+PARTS: Mapping[str, types.FunctionType] = {
+    "cli": cli, "config": config, "control": control, "events": events, "errors": error_codes,
+}  # fmt: skip

@@ -1,0 +1,49 @@
+"""Sphinx: `make docs` builds this folder into build/docs. Nothing is fetched; every warning is an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [
+    str(HERE / "_ext"),
+    str(HERE.parent),
+]  # our extensions; farm itself, whose code the reference is made of
+
+from farm import __version__  # noqa: E402
+
+project = "farm"
+author = "the authors of farm"
+copyright = "the authors of farm, Apache-2.0"  # noqa: A001 (Sphinx's name)
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference", "glossary_links"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_ext"]
+root_doc = "index"
+nitpicky = True
+# Types of Python's own library and of TVM: their documents are on the net, which a build never asks.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+myst_heading_anchors = 4  # as GitHub numbers them: links work there and here
+myst_enable_extensions = ["colon_fence"]
+suppress_warnings = ["myst.header"]  # generated parts go deeper at once
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_mock_imports = ["tvm", "tvm_ffi"]
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = f"farm {__version__}"
+html_static_path = ["_static"]
+html_css_files = ["farm.css"]
+html_show_sourcelink = False
+html_copy_source = False
+# furo asks no server for fonts: the reader's own.
+html_theme_options = {
+    "light_css_variables": {"font-stack": "system-ui, sans-serif", "font-stack--monospace": "ui-monospace, monospace"},
+    "dark_css_variables": {"font-stack": "system-ui, sans-serif", "font-stack--monospace": "ui-monospace, monospace"},
+}
