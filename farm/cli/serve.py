@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from farm.config import FarmConfig
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -34,6 +38,7 @@ def serve(
     from farm.config import load
     from farm.daemon import Daemon
     from farm.daemon.log_format import PlainFormatter
+    from farm.daemon.notify import Notifier
 
     if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -48,4 +53,9 @@ def serve(
         "tvm.port": port,
         "adb.socket": adb_socket,
     }
-    asyncio.run(Daemon(load(config, flags=flags)).run())
+    environ = dict(os.environ)
+
+    def read() -> FarmConfig:
+        return load(config, environ=environ, flags=flags)
+
+    asyncio.run(Daemon(read(), read, Notifier.from_environment()).run())

@@ -106,6 +106,13 @@ _OTHERS = (
     EventKind("clock.jumped", "the host's wall clock was set", "clock", ("seconds",)),
     EventKind("store.full", "the database cannot be written", "store", ("reason",)),
     EventKind("store.back", "it can be written again", "store", ("reason",)),
+    EventKind(
+        "config.reloaded",
+        "the configuration was read again: keys in force, keys that wait",
+        "daemon",
+        ("by", "applied", "restart"),
+    ),
+    EventKind("config.refused", "it was to be read again and is wrong: the old one holds", "daemon", ("by", "reason")),
     EventKind("daemon.started", "a daemon began to serve", "daemon", ("epoch", "version")),
 )
 

@@ -7,16 +7,23 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 from farm import __version__
 from farm.config import FarmConfig
+from farm.control.accounts import Accounts
 from farm.core.errors import HostError
 from farm.daemon.doors import open_job_door
+from farm.daemon.http import WebDoor
 from farm.daemon.memory import open_memory
+from farm.daemon.notify import Notifier
 from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
+from farm.daemon.reload import Reloader
 from farm.daemon.sharing import open_sharing
+from farm.daemon.vital import pulses, status_of
+from farm.daemon.watchdog import Watchdog
 from farm.daemon.workers import start_workers
 from farm.jobs.checker import FarmChecker
 from farm.leasing.clock import ClockWatch
@@ -28,11 +35,14 @@ log = logging.getLogger("farm")
 class Daemon:
     """One `farm serve`."""
 
-    def __init__(self, config: FarmConfig) -> None:
+    def __init__(self, config: FarmConfig, load: Callable[[], FarmConfig], notifier: Notifier | None = None) -> None:
+        """`load` reads the configuration again, as `config` was read; `notifier`: the way to the service manager."""
         self._config = config
+        self._load = load
+        self._notifier = notifier or Notifier()
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
+        """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration again.
 
         Raises:
             FarmError: the state folder is in use, a port is taken, the database is damaged, adb is missing.
@@ -49,10 +59,12 @@ class Daemon:
                     f"cannot start: {error.filename or 'the host'}: {error.strerror or error}",
                     hint="look at the daemon's state and runtime folders: farm doctor",
                 ) from error
+            self._notifier.ready("serving")
             log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((*parts, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
+            self._notifier.stopping()
             log.info("stopping")
         for part in parts:
             if not part.cancelled() and (failed := part.exception()) is not None:
@@ -67,7 +79,9 @@ class Daemon:
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
         problems = Problems(config)
-        memory = open_memory(config, stack, problems)
+        with self._notifier.extending():  # a database of an earlier release is brought up to date here
+            memory = open_memory(config, stack, problems)
+        reloader = Reloader(config, self._load, memory.events, self._notifier)
         workers = await start_workers(config, stack, memory)
 
         # Leasing follows the fleet, the fleet's checker asks leasing for keys, its workers meet the gate at the door:
@@ -83,7 +97,16 @@ class Daemon:
         parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
         stack.push_async_callback(_end, parts)
         sharing = await open_sharing(config, stack, memory, workers, phones)
-        await open_job_door(config, stack, memory, workers, phones, sharing, problems)
+        problems.sources.append(lambda: phones.dangling(reloader.config))
+        web = WebDoor(config.web, problems)
+        desk = await open_job_door(config, stack, memory, workers, phones, sharing, problems, reloader, web=web)
+        web.open(stack, desk, Accounts(memory.store.accounts), memory.events, metrics=bytes)
+        reloader.parts += [memory.use, workers.use, phones.use, sharing.use]
+        if not sys.stderr.isatty():  # in a terminal it means that the terminal is gone, and ends the daemon
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, reloader.signalled)
+            stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+        watchdog = Watchdog(self._notifier, pulses(phones, sharing), lambda: status_of(phones, sharing))
         running = {
             "history": memory.history.run(),
             "retention": memory.retention.run(),
@@ -91,6 +114,7 @@ class Daemon:
             "tunnels": phones.tunnels.run(),
             "clock": ClockWatch(memory.events, sharing.clock_jumped).run(),
             "artifacts": workers.artifacts.keep_tidy(),
+            "watchdog": watchdog.run(),
         }
         parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
         return parts

@@ -32,6 +32,7 @@ from farm.control.verbs import DaemonFacts, FleetVerbs
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.problems import Problems
+from farm.daemon.reload import Reloader
 from farm.daemon.sharing import Sharing
 from farm.daemon.workers import Workers
 
@@ -44,6 +45,7 @@ async def open_job_door(
     phones: Phones,
     sharing: Sharing,
     problems: Problems,
+    reloader: Reloader,
 ) -> None:
     """Register the verbs and let people in.
 
@@ -58,6 +60,7 @@ async def open_job_door(
     )
     FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
     CareVerbs(fleet).register(control)
+    reloader.register(control)
 
     def in_use(bundle: Bundle) -> str:
         holders, named_by = fleet.bundles_in_use().get(bundle.hash), workers.toolchains.naming(bundle)

@@ -32,6 +32,10 @@ class Memory:
     logs: AttemptLogs
     retention: Retention
 
+    def use(self, config: FarmConfig) -> None:
+        """Keep things as long as it says, from now on."""
+        self.retention.use(config.store.keep_days, config.store.max_mb)
+
 
 def open_memory(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Memory:
     """Open the store and begin a new epoch.

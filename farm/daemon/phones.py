@@ -49,6 +49,17 @@ class Phones:
     power: PowerConfig
     switches: Switchboard
 
+    def use(self, config: FarmConfig) -> None:
+        """Judge, probe, tend and adopt by it from now on."""
+        self.gates.use(config.heat)
+        self.fleet.use(rules_of(config.adopt), config.probe, config.health, config.battery, config.recovery)
+        self.aliases.use(config.aliases)
+
+    def dangling(self, config: FarmConfig) -> list[str]:
+        """What of the configuration points at nothing."""
+        keys = {key for view in self.fleet.views() if view.adopted for key in (view.name, *view.aliases)}
+        return list(dangling(config, keys and keys | self.aliases.selectors().keys()))
+
     async def look(self, serial: str) -> dict[str, Any]:
         """A phone's condition (fields of farm.measure.conditions.Moment): its own, its hub's, what probes found wrong.
 
@@ -116,12 +127,6 @@ async def open_phones(
     )
     problems.sources += (fleet.usb_faults.problems, switches.problems)
     aliases = Aliases(fleet, store.aliases, config.aliases)
-
-    def dangle() -> list[str]:
-        keys = {key for view in fleet.views() if view.adopted for key in (view.name, *view.aliases)}
-        return list(dangling(config, keys and keys | aliases.selectors().keys()))
-
-    problems.sources.append(dangle)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches)
 

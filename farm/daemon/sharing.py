@@ -52,6 +52,13 @@ class Sharing:
     personal: LeaseExecutor
     poison: PoisonLedger
     dispatcher: Dispatcher
+    quieting: QuietParts
+
+    def use(self, config: FarmConfig) -> None:
+        """Share by it from now on; leases and sessions that have begun go on as they are."""
+        self.leasing.use_policy(_lease_policy(config))
+        self.quieting.config = config.quiesce
+        self.door.use(_door_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
     def gate(self) -> tuple[str, int]:
         """Where workers of this host meet the TVM door."""
@@ -73,13 +80,7 @@ async def open_sharing(
         FarmError: the TVM port is taken.
     """
     store, events = memory.store, memory.events
-    policy = LeasePolicy(
-        unused_s=config.lease.unused_s,
-        allocator=AllocatorPolicy(workers=config.jobs.workers),
-        quota=config.quota,
-        users=config.user,
-        tvm_class={normalise(key): lease_class for key, lease_class in config.gates.tvm_class.items()},
-    )
+    policy = _lease_policy(config)
     leasing = Leasing(phones.fleet, events, store.epoch, store.leases, policy)
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
@@ -135,11 +136,21 @@ async def open_sharing(
         bench=Workbench(
             jobs=store.jobs, events=events, keep_log=memory.logs.keep, leases=leasing, devices=phones.fleet
         ),
-        limits=lambda user: config.user.get(user, config.quota),
+        limits=leasing.limits_of,
     )
     await dispatcher.start()
     stack.push_async_callback(dispatcher.stop)
-    return Sharing(tvm_host, door, leasing, reservations, personal, poison, dispatcher)
+    return Sharing(tvm_host, door, leasing, reservations, personal, poison, dispatcher, quieting)
+
+
+def _lease_policy(config: FarmConfig) -> LeasePolicy:
+    return LeasePolicy(
+        unused_s=config.lease.unused_s,
+        allocator=AllocatorPolicy(workers=config.jobs.workers),
+        quota=config.quota,
+        users=config.user,
+        tvm_class={normalise(key): lease_class for key, lease_class in config.gates.tvm_class.items()},
+    )
 
 
 def _holder_of(leasing: Leasing, device: str) -> str:

@@ -63,8 +63,6 @@ class Watchdog:
 
     async def run(self) -> None:
         """Until cancelled."""
-        if not self._notifier.listens:
-            return
         while True:
             self.look()
             await asyncio.sleep(rhythm_s(self._notifier.watchdog_s))

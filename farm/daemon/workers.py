@@ -29,6 +29,10 @@ class Workers:
     supervisor: Supervisor
     gid: int | None  # the group that may use the daemon's sockets
 
+    def use(self, config: FarmConfig) -> None:
+        """Keep artifacts as it says, from now on."""
+        self.artifacts.allow(_rules(config))
+
 
 async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, memory: Memory) -> Workers:
     """Open the workers' door and begin importing TVM in the background.
@@ -40,8 +44,7 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, me
     prepare_runtime_folder(config.runtime_dir, gid)
     bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
     toolchains = Toolchains(config.toolchain, memory.store.toolchains, memory.events, bundles)
-    rules = ArtifactRules(int(config.artifacts.budget_gb * GB), config.artifacts.keep_days * DAY_S)
-    artifacts = ArtifactFolder(config.state_dir / "artifacts", rules, memory.store.artifact_use)
+    artifacts = ArtifactFolder(config.state_dir / "artifacts", _rules(config), memory.store.artifact_use)
 
     pythons = [toolchain.python for toolchain in toolchains.all()]
     run_as = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons)
@@ -54,3 +57,7 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, me
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
     return Workers(bundles, toolchains, artifacts, run_as, supervisor, gid)
+
+
+def _rules(config: FarmConfig) -> ArtifactRules:
+    return ArtifactRules(int(config.artifacts.budget_gb * GB), config.artifacts.keep_days * DAY_S)
