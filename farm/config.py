@@ -32,10 +32,12 @@ from farm.core.quiesce import QuiesceConfig
 from farm.core.recovery import RecoveryConfig
 from farm.core.requests import LeaseClass
 from farm.core.sensors import ProbeConfig
+from farm.core.web_policy import WebConfig
+from farm.core.web_policy import mistake as web_mistake
 
 ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.
-ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET"})
+ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY"})
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 
@@ -168,6 +170,7 @@ class FarmConfig:
     power: PowerConfig = field(default_factory=PowerConfig)
     usb: UsbConfig = field(default_factory=UsbConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    web: WebConfig = WebConfig()
 
     @property
     def control_socket(self) -> Path:
@@ -334,7 +337,7 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
     if min(config.recovery.per_day().values()) < 0:
         raise ConfigError(f"{origin}: recovery: budgets count from 0")
-    if (wrong := mistake(config.heat)) is not None:
+    if (wrong := mistake(config.heat) or web_mistake(config.web)) is not None:
         raise ConfigError(f"{origin}: {wrong[0]}", hint=wrong[1])
     _check_health(config.health, origin)
     if not 0 <= config.battery.low_percent < config.battery.high_percent <= 100:

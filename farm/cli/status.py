@@ -33,6 +33,8 @@ def print_status(answer: dict[str, Any]) -> None:
     """The status answer as two tables."""
     tracker = answer["tracker"]
     tell(f"Tracker address {tracker['host']}:{tracker['port']}")
+    if answer.get("web"):
+        tell(f"Web page {answer['web']}")
     tell()
     if answer["keys"]:
         print_table(

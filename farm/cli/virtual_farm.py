@@ -36,6 +36,8 @@ pool = "virtual"
 port = 0
 [adb]
 usb = false
+[web]
+port = 0
 """
 
 Tell = Callable[[str], None]

@@ -103,6 +103,7 @@ class DaemonFacts:
     adb_socket: str
     adb_key: Path  # farm's private key; a phone's owner accepts its public half
     problems: Callable[[], Awaitable[list[str]]]
+    web: Callable[[], str] = str  # the page's address; "": there is none
 
 
 def read_fields(call: ControlCall, form: type[T]) -> T:
@@ -157,6 +158,7 @@ class FleetVerbs:
             "seq": self._events.seq,
             "tracker": {"host": host, "port": port},
             "adb": {"socket": self._facts.adb_socket},
+            "web": self._facts.web(),
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
             "problems": await self._facts.problems(),

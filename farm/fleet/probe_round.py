@@ -20,6 +20,7 @@ from farm.adb.errors import AdbTimeout
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.errors import FarmError
+from farm.core.health import Health
 from farm.core.sensors import SensorPolicy, counted, one_temperature
 from farm.fleet.agent import Agent
 from farm.fleet.probe.command import SECTIONS
@@ -68,6 +69,7 @@ class ProbeRound:
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
         self._hushed: dict[str, float] = {}  # by serial: until when
         self._tasks: set[asyncio.Task[None]] = set()
+        self.heard: Callable[[str, Health, float | None], None] = lambda *_: None  # serial, what counts, TEMP
 
     def use(self, every_s: float, policies: Mapping[str, SensorPolicy]) -> None:
         """Probe so often, and count this, from the next probe on."""
@@ -170,6 +172,7 @@ class ProbeRound:
         shown = one_temperature(health)
         agent.temperature_c = shown.celsius if shown else None
         agent.battery_percent = health.battery.percent
+        self.heard(agent.serial, health, agent.temperature_c)
         self._changed(agent)
 
     def _wanted(self, agent: Agent) -> tuple[str, ...]:

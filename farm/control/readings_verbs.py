@@ -1,0 +1,65 @@
+"""Verbs about what happened on devices lately: readings over time, and the newest events of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from farm.control.server import ControlServer, Role
+from farm.control.verbs import STRICT, Nothing, handler
+from farm.core.series import COARSE_S, FINE_S, SHOWN, UNITS, Quantity
+from farm.fleet.fleet import Fleet
+from farm.fleet.series import FleetSeries
+
+TREND_POINTS = 40
+TREND_S = FINE_S
+
+
+@checked(frozen=True, slots=True, config=STRICT)
+class Readings:
+    """`device.readings`: those of the last `seconds`, at most a day."""
+
+    device: str
+    seconds: Annotated[float, Field(gt=0, le=COARSE_S)] = FINE_S
+
+
+class ReadingsVerbs:
+    """Verbs over what probes have read."""
+
+    def __init__(self, fleet: Fleet, series: FleetSeries) -> None:
+        self._fleet = fleet
+        self._series = series
+
+    def register(self, server: ControlServer) -> None:
+        """Add the verbs to the door."""
+        server.register("device.readings", handler(Readings, self.readings), Role.VIEWER)
+        server.register("fleet.trends", handler(Nothing, self.trends), Role.VIEWER)
+
+    async def readings(self, asked: Readings) -> Mapping[str, Any]:
+        """Columns over time: {at: [seconds since the epoch], columns: [{quantity, name, unit, values}]}."""
+        view = self._fleet.view(asked.device)
+        at, columns = self._series.of(view.serial).read(self._series.clock() - asked.seconds)
+        return {
+            "device": view.name,
+            "at": at,
+            "columns": [
+                {"quantity": quantity.value, "name": name, "unit": UNITS[quantity], "values": values}
+                for (quantity, name), values in columns.items()
+                if any(value is not None for value in values)
+            ],
+        }
+
+    async def trends(self, _: Nothing) -> Mapping[str, Any]:
+        """The shown temperature of every device over the last hour, oldest first; None where nothing was read."""
+        now_s, column = self._series.clock(), (Quantity.TEMPERATURE, SHOWN)
+        return {
+            "celsius": {
+                view.name: self._series.of(view.serial).latest(column, TREND_POINTS, TREND_S, now_s)
+                for view in self._fleet.views()
+                if view.adopted
+            },
+            "span_s": TREND_S,
+        }

@@ -1,0 +1,148 @@
+"""The latest readings of one device over time, in bounded memory: an hour as they came, a day at five minutes. No I/O.
+
+About 2.6 kB for each column (a sensor, a clock): 24 columns of 200 devices are 13 MB.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from farm.core.health import Health
+
+FINE_S = 3600.0
+FINE_ROWS = 360  # one in 10 s, as often as a device is probed
+COARSE_S = 24 * 3600.0
+COARSE_EVERY_S = 300.0
+COARSE_ROWS = 288
+MOST_COLUMNS = 24
+SHOWN = "shown"  # the one temperature that people see beside a device's name
+
+
+class Quantity(StrEnum):
+    """What a column measures; `UNITS` has its unit."""
+
+    TEMPERATURE = "temperature"
+    BATTERY = "battery"
+    CLOCK = "clock"
+
+
+UNITS = {Quantity.TEMPERATURE: "°C", Quantity.BATTERY: "%", Quantity.CLOCK: "MHz"}
+Column = tuple[Quantity, str]  # what, of which sensor or core
+
+
+def columns_of(health: Health, shown_c: float | None) -> dict[Column, float]:
+    """The figures of one probe that are kept."""
+    row: dict[Column, float] = {}
+    if shown_c is not None:
+        row[Quantity.TEMPERATURE, SHOWN] = shown_c
+    if health.battery.percent is not None:
+        row[Quantity.BATTERY, "battery"] = float(health.battery.percent)
+    if health.battery.celsius is not None:
+        row[Quantity.TEMPERATURE, "battery"] = health.battery.celsius
+    for cluster in health.cpu:
+        if cluster.khz is not None and cluster.cores:
+            row[Quantity.CLOCK, f"cpu {cluster.cores[0]}-{cluster.cores[-1]}"] = cluster.khz / 1e3
+    if health.gpu.clock_hz is not None:
+        row[Quantity.CLOCK, "gpu"] = health.gpu.clock_hz / 1e6
+    hottest: dict[str, float] = {}
+    for each in health.temperatures:  # one line for each part of the phone: some have 80 sensors
+        hottest[each.group.value] = max(each.celsius, hottest.get(each.group.value, -math.inf))
+    for group, value in hottest.items():
+        row.setdefault((Quantity.TEMPERATURE, group), value)
+    return row
+
+
+@dataclass(slots=True)
+class _Ring:
+    """Rows of a fixed number of columns that come and go; the oldest is overwritten."""
+
+    rows: int
+    at_s: array[float] = field(default_factory=lambda: array("d"))
+    columns: dict[Column, array[float]] = field(default_factory=dict)
+    start: int = 0
+
+    def add(self, at_s: float, row: Mapping[Column, float]) -> None:
+        full = len(self.at_s) == self.rows
+        for column in row:
+            if column not in self.columns and len(self.columns) < MOST_COLUMNS:
+                self.columns[column] = array("f", [math.nan]) * len(self.at_s)
+        if full:
+            self.at_s[self.start] = at_s
+            for column, values in self.columns.items():
+                values[self.start] = row.get(column, math.nan)
+            self.start = (self.start + 1) % self.rows
+        else:
+            self.at_s.append(at_s)
+            for column, values in self.columns.items():
+                values.append(row.get(column, math.nan))
+
+    def order(self) -> Iterator[int]:
+        """Places of the rows, oldest first."""
+        count = len(self.at_s)
+        return ((self.start + number) % count for number in range(count))
+
+
+class Series:
+    """Readings of one device."""
+
+    def __init__(self) -> None:
+        self._fine = _Ring(FINE_ROWS)
+        self._coarse = _Ring(COARSE_ROWS)
+        self._bucket_s = -math.inf  # when the bucket under way began
+        self._sums: dict[Column, tuple[float, int, float]] = {}  # sum, count, greatest
+
+    def add(self, at_s: float, row: Mapping[Column, float]) -> None:
+        """One probe's figures; `at_s` is seconds since the epoch, not before the last one's."""
+        self._fine.add(at_s, row)
+        bucket_s = at_s // COARSE_EVERY_S * COARSE_EVERY_S
+        if bucket_s != self._bucket_s:
+            self._flush()
+            self._bucket_s = bucket_s
+        for column, value in row.items():
+            total, count, greatest = self._sums.get(column, (0.0, 0, -math.inf))
+            self._sums[column] = (total + value, count + 1, max(greatest, value))
+
+    def latest(self, column: Column, points: int, span_s: float, now_s: float) -> list[float | None]:
+        """The last `span_s` of one column at `points` places, oldest first; None where nothing was read."""
+        found: list[float | None] = [None] * points
+        values = self._fine.columns.get(column)
+        if values is None:
+            return found
+        for place in self._fine.order():
+            age_s = now_s - self._fine.at_s[place]
+            if 0 <= age_s < span_s and not math.isnan(values[place]):
+                found[points - 1 - int(age_s / span_s * points)] = round(values[place], 1)
+        return found
+
+    def read(self, since_s: float) -> tuple[list[float], dict[Column, list[float | None]]]:
+        """Times and columns from `since_s` on: five-minute rows (greatest temperature, mean of the rest), then all."""
+        oldest_fine_s = min((self._fine.at_s[place] for place in self._fine.order()), default=math.inf)
+        rows = [(self._coarse, place) for place in self._coarse.order() if self._coarse.at_s[place] < oldest_fine_s]
+        rows += [(self._fine, place) for place in self._fine.order()]
+        rows = [(ring, place) for ring, place in rows if ring.at_s[place] >= since_s]
+        names = list(dict.fromkeys((*self._fine.columns, *self._coarse.columns)))
+        return [ring.at_s[place] for ring, place in rows], {name: _column(rows, name) for name in names}
+
+    def _flush(self) -> None:
+        if self._sums:
+            self._coarse.add(
+                self._bucket_s,
+                {
+                    column: greatest if column[0] is Quantity.TEMPERATURE else total / count
+                    for column, (total, count, greatest) in self._sums.items()
+                },
+            )
+        self._sums = {}
+
+
+def _column(rows: Sequence[tuple[_Ring, int]], name: Column) -> list[float | None]:
+    found: list[float | None] = []
+    for ring, place in rows:
+        values = ring.columns.get(name)
+        value = math.nan if values is None else values[place]
+        found.append(None if math.isnan(value) else round(value, 2))
+    return found

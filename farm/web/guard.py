@@ -1,0 +1,113 @@
+"""The outermost layer of the page: who is answered at all, how large a request may be, the headers of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from farm.web.hosts import UNSAFE_METHODS, allowed_names, cross_site, host_name
+
+MAX_BODY_BYTES = 64 * 1024  # forms only
+MAX_TARGET_BYTES = 4096
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+NOT_OUR_NAME = (
+    "Open it by http://127.0.0.1 and its port (by ssh -L from elsewhere), or add the name to allow_hosts of [web] in "
+    "farm.toml."
+)
+
+
+class BodyTooLarge(Exception):  # noqa: N818 (no error of farm: it never leaves this module)
+    """More came than fits."""
+
+
+class Guard:
+    """Refuses strangers' requests before anything else looks at them."""
+
+    def __init__(self, app: ASGIApp, *, host: str, allow_hosts: Iterable[str]) -> None:
+        self._app = app
+        self._names = allowed_names(host, allow_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request (ASGI)."""
+        if scope["type"] != "http":
+            return
+        began = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        refused = self._refuse(scope)
+        if refused is not None:
+            await _answer(with_headers, *refused)
+            return
+        try:
+            await self._app(scope, _bounded(receive), with_headers)
+        except BodyTooLarge:
+            if not began:
+                await _answer(with_headers, 413, "This request is too large", "Send less in one form.")
+
+    def _refuse(self, scope: Scope) -> tuple[int, str, str] | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or host_name(hosts[0]) not in self._names:
+            return (
+                421,
+                "The farm is not known by this name",
+                NOT_OUR_NAME,
+            )
+        if len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_TARGET_BYTES:
+            return 414, "This address is too long", "Go back to the fleet: /"
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or int(length[:12]) > MAX_BODY_BYTES:
+            return 413, "This request is too large", "Send less in one form."
+        if scope["method"] in UNSAFE_METHODS and cross_site(headers):
+            return 403, "Another site sent this request", "Nothing was done. Open the page itself and try again."
+        return None
+
+
+def _bounded(receive: Receive) -> Receive:
+    """`receive` that ends a body sent without its length."""
+    so_far = 0
+
+    async def bounded() -> Message:
+        nonlocal so_far
+        message = await receive()
+        if message["type"] == "http.request":
+            so_far += len(message.get("body", b""))
+            if so_far > MAX_BODY_BYTES:
+                raise BodyTooLarge
+        return message
+
+    return bounded
+
+
+async def _answer(send: Send, status: int, said: str, hint: str) -> None:
+    """A page that needs no template: of a stranger's request nothing is repeated."""
+    body = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(said)}</title>'
+        f"<h1>{escape(said)}</h1><p>{escape(hint)}</p>"
+    ).encode()
+    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,150 @@
+"""uvicorn inside the daemon's own event loop: it takes no signals, logs no requests, and ends with the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from farm.core.errors import HostError
+
+MOST_CONNECTIONS = 256  # further ones are answered 503
+REQUEST_PATIENCE_S = 10.0  # for a whole request's head
+READER_PATIENCE_S = 10.0  # with somebody who does not read what is sent
+KEEP_ALIVE_S = 30.0
+STOP_S = 1.0
+BACKLOG = 128
+MAX_HEAD_BYTES = 16 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class WebPortError(HostError):
+    """The web page's port cannot be opened."""
+
+    code = "web_port"
+
+
+class _Protocol(H11Protocol):
+    """One connection. Whoever neither asks nor reads is cut: a connection costs a descriptor and memory."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_PATIENCE_S, self._cut_silent)
+
+    def _cut_silent(self) -> None:
+        if getattr(self, "cycle", None) is None and not self.transport.is_closing():  # None before the first request
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._timer is None:
+            self._timer = self.loop.call_later(READER_PATIENCE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._drop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._drop_timer()
+        super().connection_lost(exc)
+
+    def _drop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Quiet(uvicorn.Server):
+    """The daemon has signal handlers of its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+
+class WebServer:
+    """Listens from `open` to `stop`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._socket = _listen(host, port)
+        self._server: _Quiet | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where to dial it from this host."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host), int(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """The page's address for a browser on this host."""
+        host, port = self.address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def start(self, app: ASGIApp) -> None:
+        """Begin to serve."""
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=int(KEEP_ALIVE_S),
+            timeout_graceful_shutdown=int(STOP_S),
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            **settings,
+        )
+        self._server = _Quiet(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
+
+    async def stop(self) -> None:
+        """Take no more requests; running ones have a second."""
+        if self._server is None or self._serving is None:
+            self._socket.close()
+            return
+        self._server.should_exit = True
+        await asyncio.gather(self._serving, return_exceptions=True)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        WebPortError: the port is taken, or the address is not this host's.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        why = "another program has it" if taken else (error.strerror or str(error))
+        raise WebPortError(
+            f"the web page's address {host}:{port} cannot be opened: {why}",
+            hint="choose another port ([web] port = ...; 0: the kernel chooses), or enabled = false",
+        ) from error
+    return listener

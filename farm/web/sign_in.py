@@ -1,0 +1,58 @@
+"""Signing in with a token of `farm auth new NAME --web`, and out."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from farm.web.page import COOKIE, SIGN_IN, address_of, done, form_of, own_path, render, session_of, web_of
+
+router = APIRouter()
+
+
+@router.get(SIGN_IN)
+async def ask_for_token(request: Request, to: Annotated[str, Query()] = "/") -> Response:
+    """The form."""
+    return render(request, "sign_in.html", to=own_path(to), wrong="")
+
+
+@router.post(SIGN_IN)
+async def sign_in(request: Request) -> Response:
+    """Begin a session for a good token; a wrong one is told, and makes the next wait."""
+    web, address = web_of(request), address_of(request)
+    form = await form_of(request)
+    to = own_path(form.get("to", "/"))
+    wait_s = web.accounts.tokens.wait_s(address)
+    if wait_s > 0:
+        wrong = f"Too many wrong tokens from here: wait {math.ceil(wait_s)} s and try again."
+        answer: Response = render(request, "sign_in.html", status=429, to=to, wrong=wrong)
+        answer.headers["retry-after"] = str(math.ceil(wait_s))
+        return answer
+    account = web.accounts.by_token(form.get("token", "").strip(), address)
+    if account is None:
+        return render(request, "sign_in.html", status=403, to=to, wrong="The farm knows no such token.")
+    await web.accounts.noted(account)
+    before = session_of(request)
+    if before is not None:
+        web.sessions.end(before.id)
+    session = web.sessions.begin(account.name)
+    session.notice = f"You are signed in as {account.name} ({account.role.name.lower()})."
+    answer = done(request, "", to)
+    answer.set_cookie(
+        COOKIE, session.id, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+    )
+    return answer
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request) -> Response:
+    """End the session."""
+    session = session_of(request)
+    if session is not None:
+        web_of(request).sessions.end(session.id)
+    answer = done(request, "", "/")
+    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return answer

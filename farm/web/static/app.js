@@ -1,0 +1,177 @@
+// The page's live parts: theme, hints of the daemon (server-sent events), keyed swaps, keys, local times.
+"use strict";
+(() => {
+  const root = document.documentElement;
+
+  // --- theme -----------------------------------------------------------------------------------------------------
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+  const themed = () => document.dispatchEvent(new CustomEvent("farm:theme"));
+  const button = document.getElementById("theme");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try { localStorage.setItem("farm-theme", root.dataset.theme); } catch { /* only for this page then */ }
+    themed();
+  });
+  dark.addEventListener("change", themed);
+
+  // --- times by the reader's own clock ---------------------------------------------------------------------------
+  const two = (n) => String(n).padStart(2, "0");
+  function localTimes(within) {
+    for (const time of within.querySelectorAll("time[datetime]:not([data-local])")) {
+      const at = new Date(time.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+      const today = at.toDateString() === new Date().toDateString();
+      time.title = time.textContent;
+      time.textContent = today ? clock : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+      time.dataset.local = "";
+    }
+  }
+  localTimes(document);
+  document.body.addEventListener("htmx:afterSwap", (event) => localTimes(event.detail.target));
+
+  // --- swaps that touch only what changed: hx-ext="keyed" hx-swap="keyed" ------------------------------------------
+  // Children with data-key are compared by it; focus, selection and scrolling in the others are left alone.
+  const sources = new WeakMap(); // element -> the server's text of it
+  const source = (element) => sources.get(element) ?? element.outerHTML;
+  function patch(old, fresh) {
+    const known = new Map([...old.children].filter((e) => e.dataset.key).map((e) => [e.dataset.key, e]));
+    let place = old.firstElementChild;
+    for (const next of [...fresh.children]) {
+      const key = next.dataset.key;
+      let now = key && known.get(key);
+      if (now) {
+        known.delete(key);
+        if (now.hasAttribute("data-keyed") && next.hasAttribute("data-keyed")) {
+          patch(now, next);
+        } else if (source(now) !== next.outerHTML) {
+          const focused = now.contains(document.activeElement) ? document.activeElement.id : "";
+          const text = next.outerHTML;
+          if (place === now) place = next;
+          now.replaceWith(next);
+          sources.set(next, text);
+          htmx.process(next);
+          if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+          now = next;
+        }
+      } else {
+        now = next;
+        sources.set(next, next.outerHTML);
+        old.insertBefore(next, place);
+        htmx.process(next);
+      }
+      if (now === place) place = place.nextElementSibling;
+      else old.insertBefore(now, place);
+    }
+    for (const gone of known.values()) gone.remove();
+    for (const stray of [...old.children]) if (!stray.dataset.key && !fresh.contains(stray)) stray.remove();
+  }
+  function remember(within) {
+    for (const each of within.querySelectorAll("[data-key]:not([data-keyed])")) sources.set(each, each.outerHTML);
+  }
+  htmx.defineExtension("keyed", {
+    isInlineSwap: (style) => style === "keyed",
+    handleSwap: (style, target, fragment) => {
+      if (style !== "keyed") return false;
+      patch(target, fragment);
+      localTimes(target);
+      return [];
+    },
+  });
+
+  // --- actions: what a form asks for happens once -----------------------------------------------------------------
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post") return;
+    if (form.dataset.sent) { event.preventDefault(); return; }
+    form.dataset.sent = "yes";
+    setTimeout(() => delete form.dataset.sent, 5000);
+  });
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    const csrf = document.querySelector("input[name=csrf]");
+    if (csrf && event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = csrf.value;
+  });
+  const filter = document.getElementById("filter");
+  if (filter) {
+    document.body.addEventListener("htmx:afterRequest", (event) => {
+      if (event.detail.elt !== filter) return;
+      const asked = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
+      history.replaceState(null, "", asked.size ? `?${asked}` : location.pathname);
+    });
+  }
+
+  // --- keys: / searches, arrows go through rows and cards, Escape leaves the search --------------------------------
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = document.activeElement;
+    const typing = at && /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
+    const search = document.querySelector("[data-search]");
+    if (event.key === "/" && !typing && search) { event.preventDefault(); search.focus(); return; }
+    if (event.key === "Escape" && at === search) { search.blur(); return; }
+    if (typing) return;
+    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const links = [...document.querySelectorAll("ul.wall .phone > a, table[data-nav] tbody a.row")];
+    const here = links.indexOf(at);
+    const sideways = event.key === "ArrowRight" || event.key === "ArrowLeft";
+    if (!step || (here < 0 && (event.key.startsWith("Arrow") || !links.length))) return;
+    const wall = at && at.closest && at.closest("ul.wall");
+    if (sideways && !wall) return;
+    const columns = wall && !sideways ? getComputedStyle(wall).gridTemplateColumns.split(" ").length : 1;
+    const to = links[here < 0 ? 0 : here + step * columns];
+    if (to) { event.preventDefault(); to.focus(); }
+  });
+
+  // --- hints: what happened, so that parts of the page ask again ---------------------------------------------------
+  // An element asks again by hx-trigger="farm:device from:body" (the first word of an event's kind), or
+  // "farm:about:NAME from:body" (its subject). A burst of hints is one trigger.
+  const live = document.getElementById("live");
+  const news = document.getElementById("news");
+  const word = live.querySelector(".word");
+  const BURST_MS = 1000;
+  let since = document.body.dataset.seq, stream = null, flush = 0;
+  let rooms = new Set(), said = [];
+  function show(state, text) { live.hidden = false; live.dataset.live = state; word.textContent = text; }
+  function tell() {
+    flush = 0;
+    const now = rooms;
+    rooms = new Set();
+    for (const room of now) htmx.trigger(document.body, room);
+    if (said.length) {
+      news.textContent = said.length > 3 ? `${said.length} devices changed their state` : said.join(", ");
+      said = [];
+    }
+  }
+  function heard(event) {
+    const hint = JSON.parse(event.data);
+    since = hint.seq;
+    const [room, what] = hint.kind.split(".");
+    rooms.add(`farm:${room}`);
+    rooms.add(`farm:about:${hint.subject}`);
+    if (hint.device) rooms.add(`farm:about:${hint.device}`);
+    if (["device.ready", "device.quarantined", "device.recovering", "device.gone"].includes(hint.kind)) {
+      said.push(`${hint.subject} is ${what}`);
+    }
+    document.body.dispatchEvent(new CustomEvent("farm:hint", { detail: hint }));
+    flush ||= setTimeout(tell, BURST_MS);
+  }
+  function open() {
+    if (stream || document.hidden) return;
+    stream = new EventSource(`/events?since=${since}`);
+    stream.addEventListener("open", () => show("on", "live"));
+    stream.addEventListener("error", () => {
+      show("off", "not connected");
+      if (stream && stream.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); }
+    });
+    stream.addEventListener("hint", heard);
+    stream.addEventListener("reset", () => location.reload());
+  }
+  function close() { if (stream) stream.close(); stream = null; }
+  // A hidden page gives its connection back: browsers have six for each host.
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  remember(document);
+  open();
+})();

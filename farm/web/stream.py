@@ -1,0 +1,108 @@
+"""`/events`: small hints of what happens, as server-sent events (WHATWG HTML §9.2). Pages then fetch what changed.
+
+A reader has a queue of bounded length; whoever does not keep up is cut, and resumes by the number of its last hint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+
+from farm.core.events import Event, EventLog
+
+MOST_READERS = 100
+MOST_BEHIND = 512  # hints; then a reader is cut
+HEARTBEAT_S = 15.0  # proxies and browsers give a silent connection up after about a minute
+RETRY_MS = 2000
+MOST_RESUMED = 1000  # older news are worth one reload of the page
+
+
+def hint_of(event: Event) -> bytes:
+    """One hint as it is sent. It carries no data of the event: pages ask verbs for that, in the reader's role."""
+    told = {"seq": event.seq, "at": event.at.isoformat(), "kind": event.kind, "subject": event.subject}
+    device = event.data.get("device")
+    if isinstance(device, str):
+        told["device"] = device
+    return f"id: {event.seq}\nevent: hint\ndata: {json.dumps(told)}\n\n".encode()
+
+
+class _Reader:
+    """What one reader has not been sent yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Event] = deque()
+        self.news = asyncio.Event()
+        self.over = False
+
+    def heard(self, event: Event) -> None:
+        """Something happened."""
+        if len(self.waiting) >= MOST_BEHIND:
+            self.end()
+        else:
+            self.waiting.append(event)
+        self.news.set()
+
+    def end(self) -> None:
+        """No more for this one."""
+        self.over = True
+        self.waiting.clear()
+        self.news.set()
+
+
+class Hints:
+    """Every reader of hints."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._readers: set[_Reader] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another reader."""
+        return len(self._readers) >= MOST_READERS
+
+    def close(self) -> None:
+        """End every stream: the daemon stops."""
+        for reader in self._readers:
+            reader.end()
+
+    async def read(self, since: int | None, heartbeat_s: float = HEARTBEAT_S) -> AsyncIterator[bytes]:
+        """Hints after `since` (None: from now on), then as they happen, until the reader is too slow or it is over."""
+        reader = _Reader()
+        self._readers.add(reader)
+        stop = self._events.subscribe(reader.heard)
+        missed = self._missed(since)  # in the same step of the loop: no hint is lost or told twice
+        try:
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            for hint in missed:
+                yield hint
+            while not reader.over:
+                while reader.waiting:
+                    yield hint_of(reader.waiting.popleft())
+                reader.news.clear()
+                try:
+                    async with asyncio.timeout(heartbeat_s):
+                        await reader.news.wait()
+                except TimeoutError:
+                    yield b": still here\n\n"
+        finally:
+            stop()
+            self._readers.discard(reader)
+
+    def _missed(self, since: int | None) -> list[bytes]:
+        """What a reader that was away has not heard; one `reset` when that is too much or forgotten."""
+        newest = self._events.seq
+        if since is None or since == newest:
+            return []
+        missed = self._events.since(since)
+        known = since + 1 >= self._events.oldest and since <= newest
+        if not known or len(missed) > MOST_RESUMED:
+            return [f"id: {newest}\nevent: reset\ndata: {{}}\n\n".encode()]
+        return [hint_of(event) for event in missed]
+
+
+def number_of(text: str | None) -> int | None:
+    """An event's number as a client gives it; None when it is none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else None

@@ -1,0 +1,103 @@
+"""Values as people read them: filters of the templates. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from farm.core.durations import format_duration
+
+SPARK_WIDTH, SPARK_HEIGHT = 96, 24
+SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
+_TIME = Markup('<time datetime="{}">{} UTC</time>')
+_SPARK = Markup(
+    '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true"><polyline points="{}"/></svg>'
+)
+# One tone for each thing that people tell apart at a glance; the word stands beside the colour.
+TONES = {
+    "ready": "good",
+    "busy": "busy",
+    "cooling": "warm",
+    "quarantined": "bad",
+    "recovering": "warn",
+    "unauthorized": "warn",
+    "offline": "warn",
+    "gone": "off",
+    "draining": "hold",
+    "maintenance": "hold",
+}
+
+
+def tone(state: str) -> str:
+    """The colour class of a device's state."""
+    return TONES.get(state.partition(",")[0], "going")
+
+
+def celsius(value: float | None) -> str:
+    """A temperature."""
+    return "-" if value is None else f"{value:.1f} °C"
+
+
+def percent(value: int | None) -> str:
+    """A share."""
+    return "-" if value is None else f"{value} %"
+
+
+def size(count: float | None) -> str:
+    """Bytes."""
+    if count is None:
+        return "-"
+    for unit, divisor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= divisor:
+            return f"{count / divisor:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time."""
+    return "-" if seconds is None else format_duration(seconds)
+
+
+def moment(at: str | datetime | None) -> Markup:
+    """A point in time as the browser's own clock shows it; UTC without scripts."""
+    if not at:
+        return Markup("-")
+    when = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return _TIME.format(when.isoformat(), f"{when:%Y-%m-%d %H:%M:%S}")
+
+
+def segment(text: str) -> str:
+    """Text as one segment of a path in a link."""
+    return quote(text, safe="")
+
+
+def spark(values: Sequence[float | None]) -> Markup:
+    """A line of the last readings, oldest first. For the eye only: its last value stands beside it as text."""
+    known = [value for value in values if value is not None]
+    points = ""
+    if len(known) > 1:
+        low, high = min(known), max(known)
+        span, step = max(high - low, SPARK_SPAN_C), SPARK_WIDTH / (len(values) - 1)
+        bottom = (low + high - span) / 2
+        points = " ".join(
+            f"{number * step:.1f},{(SPARK_HEIGHT - 2) * (1 - (value - bottom) / span) + 1:.1f}"
+            for number, value in enumerate(values)
+            if value is not None
+        )
+    return _SPARK.format(SPARK_WIDTH, SPARK_HEIGHT, points)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "tone": tone,
+    "celsius": celsius,
+    "percent": percent,
+    "size": size,
+    "duration": duration,
+    "moment": moment,
+    "segment": segment,
+    "spark": spark,
+}
