@@ -30,11 +30,12 @@ def connect() -> ControlClient:
 
     Raises:
         DaemonUnreachableError: at the first call, when nobody answers.
+        UserError: the address or the key of a remote one is none.
     """
+    from farm.control.address import find
     from farm.control.client import ControlClient
-    from farm.control.exchange import default_socket
 
-    return ControlClient(default_socket())
+    return ControlClient(find())
 
 
 def call(kind: str, **fields: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 from farm.client.link import Links
+from farm.control.address import Where
 from farm.control.messages import Reply
 from farm.core.errors import DaemonUnreachableError
 
@@ -28,9 +28,9 @@ class Door:
     Every question of the clients may be asked twice without harm: that is what makes asking again after a restart safe.
     """
 
-    def __init__(self, path: Path, *, restart_s: float = RESTART_S, on_notice: OnNotice = logger.warning) -> None:
+    def __init__(self, where: Where, *, restart_s: float = RESTART_S, on_notice: OnNotice = logger.warning) -> None:
         """`restart_s` is how long a restarting daemon is waited for; `on_notice` hears what people should know."""
-        self._links = Links(path)
+        self._links = Links(where)
         self._restart_s = restart_s
         self.on_notice = on_notice
         self._met = False

@@ -13,7 +13,7 @@ from farm.client.door import RESTART_S, Door, OnNotice, logger
 from farm.client.files import OnBytes, checked_file, download, upload
 from farm.client.model import DeviceInfo, FarmStatus, Usage, status_from, usage_from
 from farm.client.streams import events
-from farm.control.exchange import default_socket
+from farm.control.address import find
 from farm.core.events import Event
 
 
@@ -24,18 +24,22 @@ class AsyncFarm:
         self,
         socket: Path | str | None = None,
         *,
+        key: Path | str | None = None,
         restart_s: float = RESTART_S,
         on_notice: OnNotice = logger.warning,
     ) -> None:
         """No connection is made yet.
 
         Args:
-            socket: the daemon's control socket; None means `$FARM_SOCKET`, then the default place.
+            socket: the daemon's control socket, or `tcp://HOST:PORT` of a lab elsewhere; None means `$FARM_DAEMON`,
+                `$FARM_SOCKET`, the client's file, then the default place.
+            key: the key file that `farm auth new` gave out, for a lab elsewhere; None means `$FARM_KEY`, then the
+                client's file.
             restart_s: how long a daemon that went away is waited for, seconds.
             on_notice: hears that it is being waited for, once each time, and that a lease ends soon.
         """
-        path = Path(socket) if socket is not None else default_socket()
-        self._door = Door(path, restart_s=restart_s, on_notice=on_notice)
+        where = find(str(socket or ""), key or "")
+        self._door = Door(where, restart_s=restart_s, on_notice=on_notice)
 
     async def __aenter__(self) -> Self:
         return self

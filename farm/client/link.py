@@ -12,14 +12,15 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from farm.control.exchange import Exchange, probe
+from farm.control.address import Where, connect, probe, refused
+from farm.control.client import ENDS, FAILED_HANDSHAKE
+from farm.control.exchange import Exchange
 from farm.control.messages import Reply, Request, encode_request
 from farm.core.errors import DaemonUnreachableError, FarmError, ProtocolError
 
@@ -34,12 +35,12 @@ class DaemonLostError(DaemonUnreachableError):
 class Link:
     """One connection. Ask again only when the last question's replies were read to their end."""
 
-    def __init__(self, context: zmq.asyncio.Context, path: Path) -> None:
-        self._path = path
+    def __init__(self, context: zmq.asyncio.Context, where: Where) -> None:
+        self._where = where
         self._socket: zmq.asyncio.Socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._socket.connect(f"ipc://{path}")
+        self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(ENDS)
+        connect(self._socket, where)
         self._poller = zmq.asyncio.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -87,8 +88,10 @@ class Link:
             if self._socket in ready:  # what came before the connection's end counts
                 return await self._socket.recv_multipart()
             if self._monitor not in ready:
-                raise exchange.silent(self._path)
+                raise exchange.silent(self._where)
             event = parse_monitor_message(await self._monitor.recv_multipart())
+            if event["event"] & FAILED_HANDSHAKE:
+                raise refused(self._where)
             if event["event"] == zmq.EVENT_DISCONNECTED:
                 raise DaemonLostError("the farm daemon went away", hint="farm status tells when it is back")
 
@@ -96,8 +99,8 @@ class Link:
 class Links:
     """Connections to one daemon. For one event loop."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, where: Where) -> None:
+        self.where = where
         self._context: zmq.asyncio.Context | None = None
         self._idle: list[Link] = []
         self._open: set[Link] = set()
@@ -149,10 +152,10 @@ class Links:
             if not await link.is_stale():
                 return link
             self._drop(link)
-        await asyncio.to_thread(probe, self.path)
+        await asyncio.to_thread(probe, self.where)
         if self._context is None:
             self._context = zmq.asyncio.Context()
-        link = Link(self._context, self.path)
+        link = Link(self._context, self.where)
         self._open.add(link)
         return link
 

@@ -10,6 +10,7 @@ import io
 import math
 import os
 import secrets
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +19,15 @@ from typing import Any, Self
 
 import zmq
 
-from farm.control.exchange import FIRST_SIGN_S, Exchange, probe
+from farm.control.address import Remote, Where, connect, probe, refused
+from farm.control.exchange import FIRST_SIGN_S, Exchange
 from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, encode_request
-from farm.core.errors import DaemonUnreachableError, ProtocolError, UserError
+from farm.core.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
 
 START_POLL_S = 0.05  # how often a starting daemon is asked
+
+FAILED_HANDSHAKE = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+ENDS = zmq.EVENT_DISCONNECTED | FAILED_HANDSHAKE | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -31,17 +36,31 @@ class ControlClient:
     """One connection to the daemon. Not for several threads at once: give each its own."""
 
     def __init__(
-        self, path: Path, *, token: str = "", attempt: str = "", fence: int = 0, first_sign_s: float = FIRST_SIGN_S
+        self, where: Where, *, token: str = "", attempt: str = "", fence: int = 0, first_sign_s: float = FIRST_SIGN_S
     ) -> None:
-        """`token`, `attempt` and `fence` are a worker's credentials; people have none.
+        """`where`: the daemon's socket, or one elsewhere.
+
+        `token`, `attempt` and `fence` are a worker's credentials; people have none.
 
         `first_sign_s`: how long the daemon may say nothing at all before it counts as unreachable.
         """
-        self.path = path
+        self.where = where
         self._first_sign_s = first_sign_s
         self._credentials = {"token": token, "attempt": attempt, "fence": fence}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None  # of a remote daemon's handshake
+
+    @property
+    def path(self) -> Path:
+        """The daemon's socket, when it is on this host.
+
+        Raises:
+            UserError: it is elsewhere.
+        """
+        if isinstance(self.where, Remote):
+            raise UserError(f"the farm daemon is elsewhere, at {self.where}", hint="do that on its own host")
+        return self.where
 
     def __enter__(self) -> Self:
         return self
@@ -54,6 +73,10 @@ class ControlClient:
     def close(self) -> None:
         """Leave; the daemon ends what this client still waited for."""
         if self._socket is not None:
+            if self._monitor is not None:
+                self._socket.disable_monitor()
+                self._monitor.close(linger=0)
+                self._monitor = None
             self._socket.close(linger=0)
             self._socket = None
         if self._context is not None:
@@ -157,23 +180,54 @@ class ControlClient:
         latest = time.monotonic() + limit_s
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.
-            if not connection.poll(max(0, int((min(exchange.deadline_s, latest) - time.monotonic()) * 1000))):
+            wait_ms = max(0, int((min(exchange.deadline_s, latest) - time.monotonic()) * 1000))
+            if not self._comes(connection, wait_ms):
                 self.close()
                 if latest < exchange.deadline_s:
                     raise TimeoutError(f"{kind!r} had no answer within {limit_s:g} s")
-                raise exchange.silent(self.path)
+                raise exchange.silent(self.where)
             reply = exchange.received(connection.recv_multipart(), time.monotonic())
             if reply is not None:
                 yield reply
 
     def _connected(self) -> zmq.Socket[bytes]:
         if self._socket is None:
-            probe(self.path)
+            probe(self.where)
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.connect(f"ipc://{self.path}")
+            if isinstance(self.where, Remote):
+                self._monitor = self._socket.get_monitor_socket(ENDS)
+            connect(self._socket, self.where)
         return self._socket
+
+    def _comes(self, connection: zmq.Socket[bytes], wait_ms: int) -> bool:
+        """Whether a reply comes in that time.
+
+        Raises:
+            NotAllowedError: a remote daemon does not take the key.
+            DaemonUnreachableError: the connection to one has ended.
+        """
+        if self._monitor is None:
+            return bool(connection.poll(wait_ms))
+        poller = zmq.Poller()
+        poller.register(connection, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        ready = dict(poller.poll(wait_ms))
+        if connection in ready or not ready:  # what came before the connection's end counts
+            return bool(ready)
+        (event,) = struct.unpack_from("=H", self._monitor.recv_multipart()[0])  # zmq.utils.monitor imports asyncio
+        self.close()
+        raise ended(self.where, event)
+
+
+def ended(where: Where, event: int) -> FarmError:
+    """The error for a connection that ended: `event` says how (zmq_socket_monitor(3))."""
+    if event & FAILED_HANDSHAKE:
+        return refused(where)
+    return DaemonUnreachableError(
+        "the farm daemon went away", hint="farm status tells when it is back; if it never answers: is the key its own?"
+    )
 
 
 def _opened(path: Path) -> io.BufferedReader:

@@ -5,18 +5,14 @@ Imported by `farm status`, so the standard library must do.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
-from pathlib import Path
 
+from farm.control.address import Where, stuck_hint
 from farm.control.messages import Reply, decode_reply
-from farm.core.errors import DaemonUnreachableError, NotAllowedError
-from farm.core.folders import default_runtime_dir
+from farm.core.errors import DaemonUnreachableError
 
 FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
 SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
-CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
 
 
 class Exchange:
@@ -47,41 +43,9 @@ class Exchange:
         self.ended = not reply.more
         return reply if self.ended or reply.fields else None
 
-    def silent(self, path: Path) -> DaemonUnreachableError:
+    def silent(self, where: Where) -> DaemonUnreachableError:
         """The error for a `deadline_s` that passed."""
         return DaemonUnreachableError(
             f"the farm daemon did not answer for {self._silence_s:.0f} s",
-            hint=f"it holds {path} but is stuck: systemctl status farm",
+            hint=stuck_hint(where),
         )
-
-
-def default_socket() -> Path:
-    """The daemon's control socket: `$FARM_SOCKET`, or the one in the default runtime folder."""
-    named = os.environ.get("FARM_SOCKET")
-    if named:
-        return Path(named)
-    return default_runtime_dir() / "control.sock"
-
-
-def probe(path: Path) -> None:
-    """Whether somebody listens: ZeroMQ would retry silently for ever, the kernel says it at once.
-
-    Raises:
-        DaemonUnreachableError: nobody does.
-        NotAllowedError: this user may not connect.
-    """
-    with socket.socket(socket.AF_UNIX) as trial:
-        trial.settimeout(CONNECT_S)
-        try:
-            trial.connect(os.fspath(path))
-        except PermissionError as error:
-            raise NotAllowedError(
-                f"you may not open the farm's control socket {path}",
-                hint="have an operator add you to the group farm: sudo usermod -aG farm USER, then log in again",
-            ) from error
-        except OSError as error:
-            raise DaemonUnreachableError(
-                f"no farm daemon listens on {path}",
-                hint="start one with `farm serve` (or systemctl start farm); `farm demo` needs no phone",
-                evidence=str(error),
-            ) from error

@@ -1,0 +1,210 @@
+"""Where the daemon is: its socket on this host, or `tcp://HOST:PORT` of a lab, with the key file that opens it.
+
+Imported by `farm status`, so the standard library and pyzmq must do; not even tomllib: both files that are read here
+hold nothing but `name = "value"` lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farm.core.errors import DaemonUnreachableError, FarmError, NotAllowedError, UserError
+from farm.core.folders import default_runtime_dir
+
+CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
+REMOTE_CONNECT_S = 5.0
+HEARTBEAT_MS = 5_000  # a lab behind a dead link is noticed in
+HEARTBEAT_TIMEOUT_MS = 20_000
+MAX_FILE_BYTES = 65_536
+PORT = 9192
+_LINE = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?')
+_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """What `farm auth new` gave out: the client's key pair and the daemon's public key, as Z85."""
+
+    name: str
+    server_key: str
+    public_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A daemon elsewhere."""
+
+    host: str
+    port: int
+    key: ClientKey
+
+    def __str__(self) -> str:
+        return f"tcp://{self.host}:{self.port}"
+
+
+Where = Path | Remote
+
+
+def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os.environ) -> Where:
+    """The daemon that is meant: what is given, then the environment, then the client's file, then this host's own.
+
+    Args:
+        daemon: a socket's path or `tcp://HOST[:PORT]`; empty: `$FARM_DAEMON`, `$FARM_SOCKET`, the client's file.
+        key: a key file; empty: `$FARM_KEY`, the client's file. A key alone means the daemon that it names.
+        environ: the environment.
+
+    Raises:
+        UserError: an address or a key file is no such thing.
+    """
+    daemon = daemon or environ.get("FARM_DAEMON", "")
+    key = key or environ.get("FARM_KEY", "")
+    if not daemon and not key and (named := environ.get("FARM_SOCKET")):
+        return Path(named)
+    if not (daemon and key) and (daemon.startswith("tcp:") or not daemon):
+        told = _client_file(environ)
+        if not daemon and not key:
+            daemon = told.get("daemon", "")
+        key = key or told.get("key", "")
+    if daemon and not daemon.startswith("tcp:"):
+        return Path(daemon)
+    if not daemon and not key:
+        return default_runtime_dir() / "control.sock"
+    if not key:
+        raise UserError(f"{daemon} needs a key", hint="--key FILE or FARM_KEY: the file that `farm auth new` gave out")
+    client_key, home = read_key(Path(key).expanduser())
+    return remote(daemon or home, client_key)
+
+
+def remote(daemon: str, key: ClientKey) -> Remote:
+    """The daemon at `tcp://HOST[:PORT]`.
+
+    Raises:
+        UserError: it is no such address.
+    """
+    found = _ADDRESS.fullmatch(daemon)
+    port = int(found[2] or PORT) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise UserError(f"{daemon[:80]!r} is no daemon's address", hint="tcp://HOST:PORT, or a socket's path")
+    return Remote(found[1], port, key)
+
+
+def read_key(path: Path) -> tuple[ClientKey, str]:
+    """A key file, and the daemon it names ("" none).
+
+    Raises:
+        UserError: it cannot be read, others may read it, or it is no key file.
+    """
+    values = _values(path)
+    try:
+        others = path.stat().st_mode & 0o077
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if others:
+        raise UserError(f"others may read the key {path}", hint=f"chmod 600 {path}")
+    keys = [values.get(name, "") for name in ("server_key", "public_key", "secret_key")]
+    if not all(_Z85.fullmatch(each) for each in keys):
+        raise UserError(f"{path} is no key file", hint="it is what `farm auth new NAME --role ROLE` prints")
+    return ClientKey(values.get("name", ""), *keys), values.get("daemon", "")
+
+
+def connect(opened: Any, where: Where) -> None:
+    """Lead a DEALER socket (zmq.Socket) to the daemon. A refused remote one is not tried again by itself."""
+    if isinstance(where, Path):
+        opened.connect(f"ipc://{where}")
+        return
+    key = where.key
+    opened.ipv6 = True
+    opened.curve_serverkey, opened.curve_publickey = key.server_key.encode(), key.public_key.encode()
+    opened.curve_secretkey = key.secret_key.encode()
+    opened.reconnect_ivl = -1
+    opened.heartbeat_ivl, opened.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+    opened.connect(str(where))
+
+
+def probe(where: Where) -> None:
+    """Whether somebody listens: ZeroMQ would retry silently for ever, the kernel says it at once.
+
+    Raises:
+        DaemonUnreachableError: nobody does.
+        NotAllowedError: this user may not connect.
+    """
+    if isinstance(where, Remote):
+        _probe_remote(where)
+        return
+    with socket.socket(socket.AF_UNIX) as trial:
+        trial.settimeout(CONNECT_S)
+        try:
+            trial.connect(os.fspath(where))
+        except PermissionError as error:
+            raise NotAllowedError(
+                f"you may not open the farm's control socket {where}",
+                hint="have an operator add you to the group farm: sudo usermod -aG farm USER, then log in again",
+            ) from error
+        except OSError as error:
+            raise DaemonUnreachableError(
+                f"no farm daemon listens on {where}",
+                hint="start one with `farm serve` (or systemctl start farm); `farm demo` needs no phone",
+                evidence=str(error),
+            ) from error
+
+
+def refused(where: Where) -> FarmError:
+    """The error for a remote daemon that ended the handshake."""
+    return NotAllowedError(
+        f"the farm daemon at {where} does not take this key",
+        hint="it was revoked, or is another lab's: have an operator there run `farm auth list`, then `farm auth new`",
+    )
+
+
+def stuck_hint(where: Where) -> str:
+    """What to look at when a daemon that is there says nothing."""
+    if isinstance(where, Remote):
+        return f"something listens at {where}: is it a farm daemon's [control] listen, and the way to it sound?"
+    return f"it holds {where} but is stuck: systemctl status farm"
+
+
+def _probe_remote(where: Remote) -> None:
+    try:
+        with socket.create_connection((where.host.strip("[]"), where.port), timeout=REMOTE_CONNECT_S):
+            pass
+    except OSError as error:
+        raise DaemonUnreachableError(
+            f"no farm daemon listens at {where}",
+            hint="is `[control] listen` set there, and the way to it open? Over ssh: ssh -L 9192:127.0.0.1:9192 LAB",
+            evidence=str(error),
+        ) from error
+
+
+def _client_file(environ: Mapping[str, str]) -> dict[str, str]:
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", ""), ".config")  # noqa: PTH118 (thin)
+    path = Path(base, "farm", "client.toml")
+    return _values(path) if path.is_file() else {}
+
+
+def _values(path: Path) -> dict[str, str]:
+    """The `name = "value"` lines of a small file."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1).decode()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text") from error
+    values = {}
+    for number, line in enumerate(text[:MAX_FILE_BYTES].splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        found = _LINE.fullmatch(stripped)
+        if found is None:
+            raise UserError(f'{path}: line {number} is not name = "value"')
+        values[found[1]] = found[2]
+    return values
