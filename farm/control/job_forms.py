@@ -103,9 +103,13 @@ class Logs:
 
 @checked(frozen=True, slots=True, config=STRICT)
 class LogTail:
-    """`job.log_tail`: the last lines before the position `before` (None: the end) of attempt `number` or the latest."""
+    """`job.log_tail`: the last lines before the position `before` (None: the end) of attempt `number` or the latest.
+
+    `after`: in place of that, the first ones after this position.
+    """
 
     job: str
     number: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     before: Count | None = None
+    after: Count | None = None
     limit: Annotated[int, Field(ge=1, le=PAGE_LINES)] = 200

@@ -22,6 +22,7 @@ class Step:
     device: str
     attempt: int
     tuning: Mapping[str, Any] = field(default_factory=dict)  # farm.tuning.progress.Standing and `tasks`; {}: no search
+    timing: Mapping[str, Any] = field(default_factory=dict)  # a bench's interval so far (docs/measurement.md)
     curve: tuple[tuple[float, ...], ...] = ()  # trial, seconds of search, estimated latency in seconds
 
     @property
@@ -41,14 +42,16 @@ class Step:
     def to_wire(self) -> dict[str, Any]:
         """Whole, for one job."""
         return {**self.row(), "device": self.device, "attempt": self.attempt, "tuning": dict(self.tuning),
-                "curve": [list(point) for point in self.curve]}  # fmt: skip
+                "timing": dict(self.timing), "curve": [list(point) for point in self.curve]}  # fmt: skip
 
 
 def stepped(before: Step | None, event: Event) -> Step:
     """The step after a `job.progress` event. A search tells only the points that are new, and from which one on."""
     data = event.data
     number = _whole(data.get("attempt")) or 0
-    now = Step(str(data.get("step", "")), event.at.isoformat(), str(data.get("device", "")), number)
+    timing = data.get("timing")
+    now = Step(str(data.get("step", "")), event.at.isoformat(), str(data.get("device", "")), number,
+               timing=timing if isinstance(timing, Mapping) else {})  # fmt: skip
     known = before if before is not None and before.attempt == number else None
     told = data.get("tuning")
     if not isinstance(told, Mapping):

@@ -102,12 +102,20 @@ class JobStreams:
         finally:
             stop()
 
-    def log_tail(self, job: str, number: int | None, before: int | None, limit: int) -> tuple[int, LogTail]:
-        """The last lines before a position of an attempt's log, with its number: 0 when there is none. Blocking."""
+    def log_tail(
+        self, job: str, number: int | None, *, before: int | None, after: int | None, limit: int
+    ) -> tuple[int, LogTail]:
+        """The last lines before a position of an attempt's log, or the first after one, with its number. Blocking.
+
+        The number is 0 when there is no such attempt.
+        """
         attempt = self._attempt(job, number, 0)
         if attempt is None:
             return 0, LogTail((), 0, 0)
-        return attempt.number, self._logs.read_back(job, attempt.number, before, limit)
+        if after is None:
+            return attempt.number, self._logs.read_back(job, attempt.number, before, limit)
+        page = self._logs.read(job, attempt.number, after, limit)
+        return attempt.number, LogTail(page.lines, after, page.next)
 
     def _attempt(self, job: str, number: int | None, read: int) -> Attempt | None:
         attempts = self._store.jobs.attempts(job)

@@ -195,8 +195,8 @@ class JobVerbs:
         asked = read_fields(call, LogTail)
         job = await asyncio.to_thread(self._one, asked.job)
         number, tail = await asyncio.to_thread(
-            self._streams.log_tail, job.id, asked.number, asked.before, asked.limit
-        )  # fmt: skip
+            self._streams.log_tail, job.id, asked.number, before=asked.before, after=asked.after, limit=asked.limit
+        )
         return {
             "lines": [line.to_wire() for line in tail.lines], "start": tail.start, "next": tail.next, "number": number,
         }  # fmt: skip
