@@ -6,7 +6,7 @@ NAME ?=
 # Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: help setup demo test acceptance soak lint bench clean lock
+.PHONY: help setup demo test acceptance soak lint bench docs clean lock
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -53,6 +53,9 @@ lint: setup ## ruff, mypy --strict, import floors, shellcheck
 
 bench: setup ## make bench NAME=gate; all of them without NAME
 	$(PY) -m benchmarks $(NAME)
+
+docs: setup ## the documents as web pages, in build/docs; warnings are errors
+	$(PY) -m sphinx -W --keep-going -n -q -b html docs build/docs
 
 lock: setup ## write requirements.lock anew from pyproject.toml
 	uv pip compile pyproject.toml --extra tvm --group dev --universal --generate-hashes --no-emit-index-url --python-version 3.11 -q -o requirements.lock
