@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+Sections = Mapping[str, Mapping[str, tuple[str, str]]]  # heading -> command -> its module in farm.cli, what it is for
+
 
 class Commands(MutableMapping[str, Any]):
     """Click commands by name; a module is imported when its command is looked up.
@@ -46,6 +48,8 @@ class Commands(MutableMapping[str, Any]):
 
 
 def _load(name: str, module_name: str) -> Any:
+    from farm.cli.examples import EXAMPLES
+
     module = importlib.import_module(f"farm.cli.{module_name}")
     parent = typer.Typer(add_completion=False, rich_markup_mode=None)
     parent.callback()(_nothing)  # a command that is alone would take its parent's place
@@ -54,38 +58,38 @@ def _load(name: str, module_name: str) -> Any:
     else:
         module.register(parent)
     commands: dict[str, Any] = getattr(get_command(parent), "commands")  # noqa: B009 (typer's name for its type varies)
-    return commands[name]
+    command = commands[name]
+    for path, each in ((name, command), *((f"{name} {verb}", it) for verb, it in commands_of(command).items())):
+        if path in EXAMPLES:
+            each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[path])
+    return command
+
+
+def commands_of(command: Any) -> Mapping[str, Any]:
+    """A group's commands by name; none of a command that is no group."""
+    found: Mapping[str, Any] = getattr(command, "commands", {})
+    return found
 
 
 def _nothing() -> None:
     return
 
 
-def group_of(sections: Mapping[str, Mapping[str, str]]) -> type[TyperGroup]:
-    """A group whose help shows its commands by section.
-
-    Args:
-        sections: heading -> name of a command -> its module in farm.cli.
-    """
+def group_of(sections: Sections) -> type[TyperGroup]:
+    """A group whose help shows its commands by section, without importing them."""
 
     class LazyGroup(TyperGroup):
         """The commands of `sections`."""
 
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
-            self.commands = Commands({name: module for some in sections.values() for name, module in some.items()})
+            self.commands = Commands({name: told[0] for some in sections.values() for name, told in some.items()})
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the base has it)
             """One list per section."""
             width = max(map(len, self.commands))
-            for heading, names in sections.items():
-                shown = [(name, self.commands[name]) for name in names]
-                rows = [
-                    (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
-                    for name, command in shown
-                    if not command.hidden
-                ]
+            for heading, some in sections.items():
                 with formatter.section(heading):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(name.ljust(width), told[1]) for name, told in some.items()])
 
     return LazyGroup

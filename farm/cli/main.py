@@ -13,22 +13,53 @@ from farm import __version__
 from farm.cli.lazy import group_of
 from farm.core.errors import FarmError
 
-# Heading in `farm --help` -> command -> its module in farm.cli, which has `app` (a group) or `register(app)`.
+COMPLETE = "__complete"  # what the scripts of `farm completions` call at each TAB
+
+# Heading in `farm --help` -> command -> its module in farm.cli (with `app`, a group, or `register(app)`), and what it
+# is for: below 60 characters, so that a terminal of 80 columns shows it.
 SECTIONS = {
     "Models": {
-        "bench": "bench", "compare": "compare", "tune": "tune", "run": "run", "compile": "compile",
-        "history": "history", "records": "records", "model": "model",
+        "bench": ("bench", "Time a model on phones, and say whether to trust it"),
+        "compare": ("compare", "Say which of two builds of a model is faster"),
+        "tune": ("tune", "Search for fast schedules of a model's operators"),
+        "run": ("run", "Run a model once, on a phone or here; keep its outputs"),
+        "compile": ("compile", "Compile a model into a package"),
+        "history": ("history", "What a model measured over time, with regressions"),
+        "records": ("records", "What tunings found out: list, merge, export"),
+        "model": ("model", "Model files: what is in one; import and make some"),
     },
     "Jobs": {
-        "submit": "submit", "shell": "shell", "job": "job", "watch": "watch", "logs": "logs", "explain": "explain",
+        "submit": ("submit", "Queue the jobs of a file: models x phones x targets"),
+        "shell": ("shell", "Run a line in the shells of phones"),
+        "job": ("job", "List jobs, show, cancel, hold and resume them"),
+        "watch": ("watch", "Show what happens to jobs until all have ended"),
+        "logs": ("logs", "What a job's attempt said"),
+        "explain": ("explain", "Why a phone, a key or a job has to wait"),
     },
     "Phones": {
-        "status": "status", "device": "device", "lease": "lease", "reservation": "reservation", "usage": "usage",
-        "alias": "alias", "forward": "forward", "trace": "trace",
+        "status": ("status", "The tracker's keys and every phone, once"),
+        "device": ("device", "List phones, let them in, look after them"),
+        "lease": ("lease", "A phone of your own for a while; who holds which"),
+        "reservation": ("reservation", "Phones that are kept for somebody for a time"),
+        "usage": ("usage", "Who used phones for how long"),
+        "alias": ("alias", "Keys that stock TVM clients ask for"),
+        "forward": ("forward", "adb forward and reverse entries that stay"),
+        "trace": ("trace", "Record a phone's health over time, and look at it"),
     },
     "The farm": {
-        "serve": "serve", "doctor": "doctor", "bundle": "bundle", "toolchain": "toolchain", "store": "store",
-        "poison": "poison", "demo": "demo", "uninstall": "uninstall",
+        "serve": ("serve", "Run the daemon in the foreground"),
+        "reload": ("reload", "Have the daemon read its configuration again"),
+        "doctor": ("doctor", "Check this host; each finding with what fixes it"),
+        "bundle": ("bundle", "TVM runtimes that are pushed to phones"),
+        "toolchain": ("toolchain", "Host interpreters with a TVM, and their bundles"),
+        "store": ("store", "The database: check, copy, prune it"),
+        "poison": ("poison", "Libraries that killed what ran them"),
+        "demo": ("demo", "The farm on virtual phones: nothing to plug in"),
+        "uninstall": ("uninstall", "Take farm off every phone and this host"),
+    },
+    "This command line": {
+        "man": ("man", "The manual page of all commands"),
+        "completions": ("completions", "Completion of commands and names in your shell"),
     },
 }  # fmt: skip
 
@@ -51,9 +82,16 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     socket: Annotated[
         Path | None, typer.Option(help="The daemon's control socket.", envvar="FARM_SOCKET", show_default=False)
     ] = None,
+    daemon: Annotated[
+        str, typer.Option(help="A daemon elsewhere, tcp://HOST:PORT.", envvar="FARM_DAEMON", show_default=False)
+    ] = "",
+    key: Annotated[
+        str, typer.Option(help="The key file for it (farm auth new).", envvar="FARM_KEY", show_default=False)
+    ] = "",
     version: Annotated[  # noqa: ARG001 (its callback acts)
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
@@ -61,11 +99,29 @@ def options(
     """Options of every command."""
     if socket is not None:
         os.environ["FARM_SOCKET"] = str(socket)
+    given = {name for name in ("socket", "daemon", "key") if _on_the_line(context, name)}
+    if given == {"socket"}:  # said now, so it counts for more than what the environment says
+        daemon = key = ""
+    for name, value in (("FARM_DAEMON", daemon), ("FARM_KEY", key)):
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
+def _on_the_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def main() -> None:
     """Entry point: every way a command can end has its exit code (docs/interfaces.md), and none is a traceback."""
     try:
+        if sys.argv[1:2] == [COMPLETE]:
+            from farm.cli.complete import answer
+
+            answer(sys.argv[2:])
+            return
         app(prog_name="farm")
     except FarmError as error:
         from farm.cli.context import report
