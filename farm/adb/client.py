@@ -26,6 +26,7 @@ from farm.adb.failures import failure
 from farm.adb.host_protocol import BlockReader, encode_request, text_of
 from farm.adb.shell import MAX_OUTPUT_BYTES, STDERR_TAIL_BYTES, ShellResult, ShellStream, collect, new_sentinel
 from farm.core.errors import ProtocolError
+from farm.core.histogram import QUICK_S, Histogram
 
 HOST_TIMEOUT_S = 5.0  # what the server answers without asking a phone takes it well below 0.1 s
 OPEN_TIMEOUT_S = 10.0  # a service on a phone: one round trip over USB, or Wi-Fi on a bad day
@@ -44,6 +45,8 @@ class AdbClient:
     def __init__(self, socket: str) -> None:
         self.address = ServerAddress.parse(socket)
         self.heard_at = 0.0  # when a phone answered last, monotonic seconds: its transport worked then
+        # Until something answered: the server itself, or a phone that a service was opened on.
+        self.round_trips = {"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)}
         self._features: dict[str, frozenset[str]] = {}
         self._door = asyncio.Semaphore(LISTEN_BACKLOG)
 
@@ -275,23 +278,27 @@ class AdbClient:
     async def _host(self, service: str, *, serial: str = "") -> Connection:
         """Asks the server itself and reads its status."""
         async with self._deadline(HOST_TIMEOUT_S), self._door:
+            begun_s = time.monotonic()
             connection = await Connection.open(self.address)
             try:
                 await connection.request(service, serial=serial)
             except BaseException:
                 connection.close()
                 raise
+            self.round_trips["server"].observe(time.monotonic() - begun_s)
             return connection
 
     async def _service(self, serial: str, service: str) -> Connection:
         """Switches a connection to the phone's transport and opens a service there."""
         connection = await self._host(f"host:transport:{serial}", serial=serial)
+        begun_s = time.monotonic()
         try:
             await connection.request(service, serial=serial)
         except BaseException:
             connection.close()
             raise
         self.heard_at = time.monotonic()
+        self.round_trips["phone"].observe(self.heard_at - begun_s)
         return connection
 
     @asynccontextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Protocol
 
 from farm.control.callers import Caller
-from farm.core.errors import FarmError
+from farm.core.errors import FarmError, NotAllowedError
 from farm.store.audit import AuditRecord
 
 OK = "ok"
@@ -62,11 +63,13 @@ class AuditTrail:
         self._now = now
         self._refusals: dict[tuple[str, str, str], _Window] = {}
         self._later: set[asyncio.Task[None]] = set()
+        self.told: Counter[str] = Counter()  # calls, by outcome: ok, refused, failed
         self.dropped = 0  # refusals that were counted, not written
         self.unwritten = 0  # rows the store did not take
 
     async def tell(self, caller: Caller, kind: str, subject: str, outcome: str = OK) -> None:
         """Write one row."""
+        self.told[outcome if outcome == OK else "refused" if outcome == NotAllowedError.code else "failed"] += 1
         record = AuditRecord(self._now(), caller.user, caller.role.word, caller.origin, kind, subject, outcome)
         await self._write([record] if outcome == OK else self._refusal(caller, record))
 

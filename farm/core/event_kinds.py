@@ -69,7 +69,9 @@ _OTHERS = (
     EventKind("adb.hangs", "the adb server hangs, and is left alone for now", "adb", ("message",)),
     EventKind("adb.clash", "another adb server holds the phones", "adb", ("message",)),
     EventKind("adb.back", "the adb server answers again", "adb", ("message",)),
-    EventKind("lease.granted", "somebody has got a phone", "lease", (*_LEASE, "job", "waited_s")),
+    EventKind(
+        "lease.granted", "somebody has got a phone", "lease", (*_LEASE, "job", "lease_class", "door", "waited_s")
+    ),
     EventKind("lease.extended", "a lease ends later", "lease", (*_LEASE, "expires_at")),
     EventKind(
         "lease.expiring", "a person's lease is about to end", "lease", ("device", "user", "job", "expires_at", "left_s")

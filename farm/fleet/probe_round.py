@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,6 +65,7 @@ class ProbeRound:
         self._held = held
         self._monotonic = monotonic
         self._places = asyncio.Semaphore(AT_ONCE)
+        self.failed: Counter[str] = Counter()  # probes that told nothing, by the device's name
         self._under_way: set[Agent] = set()
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
@@ -150,10 +152,12 @@ class ProbeRound:
             await asyncio.wait({reading}, timeout=SLOW_S)
             # A late probe may be one slow service: whether the phone answers at all is asked beside it.
             if _silent(reading) and not await self._answers(agent) and _silent(reading):
+                self.failed[agent.name] += 1
                 agent.tell(m.LinkLost(follow, "it answers no command, though adb lists it", mute=True))
                 return
             self._keep(agent, await reading)
         except FarmError as error:
+            self.failed[agent.name] += 1
             log.debug("%s: no health: %s", agent.name, error)  # the follower or the list will tell what is wrong
         finally:
             await _ended(reading)

@@ -172,6 +172,11 @@ class RecoveryLog:
         climb = Climb(spent=tuple(self._spent.get(serial, ())), wrong=tuple(self._wrong.get(serial, ())))
         return replace(state, climb=climb, quarantine=kept, proven=self._proven.get(serial, ""))
 
+    @property
+    def quarantined(self) -> Mapping[str, QuarantineRecord]:
+        """Everybody in quarantine, by serial."""
+        return self._kept
+
     def quarantined_at(self, serial: str) -> datetime | None:
         """Since when a device is in quarantine."""
         row = self._kept.get(serial)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -101,9 +101,12 @@ class Dispatcher:
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
 
-    async def start(self) -> None:
-        """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed."""
-        survivors = await recover(self._store, self._events, self._writer, self._clock())
+    async def start(self, kept: Collection[str] = ()) -> None:
+        """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed.
+
+        `kept`: ids of leases that somebody else has taken up.
+        """
+        survivors = await recover(self._store, self._events, self._writer, self._clock(), kept)
         live = self._store.jobs.live()
         for array, began in arrays_begun(self._store, live):
             self._tell(m.ArrayBegan(array, began))
@@ -240,6 +243,10 @@ class Dispatcher:
     def lives(self, job_id: str) -> bool:
         """Whether a job has not ended."""
         return job_id in self._queue
+
+    def count(self) -> Counter[tuple[str, str]]:
+        """How many jobs have not ended, by kind and state."""
+        return Counter((job.kind, job.state.value) for job in self._queue.jobs())
 
     def waits(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""

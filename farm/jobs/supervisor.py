@@ -12,14 +12,27 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from farm.core.errors import FarmError, UserError
-from farm.jobs.attempt import Attempt, AttemptHost, Door, Task, Watch, WorkerDiedError, next_look_s, overdue
+from farm.jobs.attempt import (
+    Attempt,
+    AttemptHost,
+    AttemptTimeoutError,
+    Door,
+    Task,
+    Watch,
+    WorkerDiedError,
+    WorkerSilentError,
+    next_look_s,
+    overdue,
+)
 from farm.jobs.messages import Exited, Spawn
 from farm.jobs.worker_output import WorkerOutput
 from farm.jobs.worker_user import WorkerUser
@@ -66,6 +79,8 @@ class Supervisor:
         self._folder = folder
         self._door = door
         self._user = user
+        self.starts: Counter[str] = Counter()  # zygotes that came up, by toolchain
+        self.ends: Counter[tuple[str, str]] = Counter()  # workers, by toolchain and how they ended
 
     async def start(self) -> None:
         """Start every zygote in the background."""
@@ -108,6 +123,10 @@ class Supervisor:
             slot.keeper.cancel()
             await asyncio.gather(slot.keeper, return_exceptions=True)
 
+    def standing(self) -> Mapping[str, tuple[bool, int]]:
+        """Whether each toolchain's zygote is up, and how many attempts are under way in it."""
+        return {name: (slot.zygote is not None, slot.busy) for name, slot in self._slots.items()}
+
     def versions(self, toolchain: str) -> Mapping[str, str]:
         """Versions in a toolchain; empty while it is not up."""
         slot = self._slots.get(toolchain)
@@ -149,6 +168,7 @@ class Supervisor:
             logger.debug("attempt %s runs as pid %d", task.attempt, pid)
             return await self._outcome(attempt, zygote, output)
         finally:
+            self.ends[zygote.toolchain.name, _how_ended(sys.exception())] += 1
             self._door.dismiss(task.attempt)
             if attempt.result.done() and not attempt.result.cancelled():
                 attempt.result.exception()  # seen, even if something else ended the attempt first
@@ -227,6 +247,7 @@ class Supervisor:
                 logger.warning("%s", problem)
                 await _change(slot, None, problem)
             else:
+                self.starts[slot.toolchain.name] += 1
                 await _change(slot, zygote, None)
                 try:
                     await zygote.ended.wait()
@@ -238,6 +259,22 @@ class Supervisor:
                 backoff_s = RESTART_FIRST_S
             await asyncio.sleep(backoff_s)
             backoff_s = min(RESTART_MOST_S, backoff_s * 2)
+
+
+def _how_ended(error: BaseException | None) -> str:
+    """One of a few words; `failed`: the worker said so itself."""
+    match error:
+        case None:
+            return "done"
+        case asyncio.CancelledError():
+            return "cancelled"
+        case WorkerDiedError() | ZygoteDiedError():
+            return "died"
+        case WorkerSilentError():
+            return "silent"
+        case AttemptTimeoutError():
+            return "timeout"
+    return "failed"
 
 
 def _clear(folder: Path) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 from farm.core.allocator import Allocator
@@ -31,13 +33,15 @@ from farm.core.allocator_events import (
 )
 from farm.core.device import DeviceView, Life
 from farm.core.events import Event
-from farm.core.requests import Lease, LeaseRequest
+from farm.core.histogram import QUICK_S, Histogram
+from farm.core.requests import Lease, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
 from farm.leasing.book import Entry, LeaseBook, record_of, told
 from farm.leasing.model import LeaseKeeper, LeasePolicy, WaitingRequest, share_of
 from farm.leasing.status import asked_for
 
 FENCE_BITS = 32  # a fence is the host's epoch above a counter: 4 billion grants per start of the daemon
+LOOKED_AT = 1000  # oldest wishes, for how long each class waits: a team's queue may have 100,000
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, its wish decided anew
 
 T = TypeVar("T")
@@ -102,6 +106,8 @@ class Grants:
         self.allocator = Allocator(policy.allocator)
         self.pending: Counter[str] = Counter()  # undecided wishes, by what the tracker's summary calls them
         self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by what they mean
+        self.depth: Counter[LeaseClass] = Counter()  # the same by class
+        self.decisions = Histogram(QUICK_S)  # seconds of the allocator for one event
         self._wishes: dict[str, Wish] = {}
         self._decided: dict[str, Decided] = {}  # by device
         self._counter = 0
@@ -162,6 +168,16 @@ class Grants:
             if (wish := self._wishes.get(request_id)) is not None
         )
 
+    def longest_s(self) -> Mapping[LeaseClass, float]:
+        """For how long the oldest undecided wish of each class waits; looks at the `LOOKED_AT` oldest."""
+        now, found = self._clock(), dict[LeaseClass, float]()
+        for wish in islice(self._wishes.values(), LOOKED_AT):
+            if wish.decided is None:
+                found.setdefault(wish.request.lease_class, now - wish.since)
+                if len(found) == len(self.depth):
+                    break
+        return found
+
     def wish(self, request_id: str) -> WaitingRequest | None:
         """A wish that waits; None when its lease is being written already."""
         wish = self._wishes.get(request_id)
@@ -178,7 +194,9 @@ class Grants:
 
     def apply(self, event: AllocatorEvent) -> None:
         """Let the allocator decide, and begin what it decided."""
+        begun_s = time.perf_counter()
         decision = self.allocator.apply(event, self._clock())
+        self.decisions.observe(time.perf_counter() - begun_s)
         for grant in decision.grants:
             self._decide(grant)
         self._look_in_time()
@@ -213,7 +231,14 @@ class Grants:
         def keep(events: Sequence[Event]) -> Awaitable[None]:
             return self._keeper.grant(record, events)
 
-        event = told("lease.granted", lease, job=wish.request.job, waited_s=round(self._clock() - wish.since, 3))
+        event = told(
+            "lease.granted",
+            lease,
+            job=wish.request.job,
+            lease_class=wish.request.lease_class.value,
+            door=wish.request.door.value,
+            waited_s=round(self._clock() - wish.since, 3),
+        )
         decided.entry = Entry(keep, event, lambda _: self._kept(decided), lambda: self._refused(decided))
         self._book.add(lease.device, decided.entry)
 
@@ -256,11 +281,13 @@ class Grants:
     def _enter(self, wish: Wish) -> None:
         self.pending[asked_for(wish.request)] += 1
         self.wanted[wish.request.selector, wish.request.device] += 1
+        self.depth[wish.request.lease_class] += 1
         self.apply(RequestCame(wish.id, wish.request))
 
     def _leave(self, wish: Wish) -> None:
         _take_one(self.pending, asked_for(wish.request))
         _take_one(self.wanted, (wish.request.selector, wish.request.device))
+        _take_one(self.depth, wish.request.lease_class)
 
     # --- time -----------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from farm.core.histogram import Histogram
 from farm.core.labels import normalise
-from farm.core.requests import LeaseRequest
+from farm.core.requests import LeaseClass, LeaseRequest
 from farm.core.sessions import FleetSummary
 from farm.leasing.grants import Grants
 from farm.leasing.holdings import Holdings
@@ -48,6 +49,11 @@ class Questions:
         """Whether anybody has the device."""
         return device in self._allocator.held
 
+    def in_session(self, device: str) -> bool:
+        """Whether a session is open on the device under somebody's lease, and nobody has ended it."""
+        held = self._holdings.by_device.get(device)
+        return held is not None and not held.ending and held.session is not None and not held.session.waits
+
     def holders(self) -> tuple[Holder, ...]:
         """Current leases, by device name."""
         return self._holdings.holders()
@@ -66,6 +72,19 @@ class Questions:
     def waiting_count(self) -> int:
         """How many requests have no device."""
         return self._grants.pending.total()
+
+    def depth(self) -> Mapping[LeaseClass, int]:
+        """How many requests of each class have no device."""
+        return self._grants.depth
+
+    def longest_s(self) -> Mapping[LeaseClass, float]:
+        """For how many seconds the oldest waiting request of each class has waited."""
+        return self._grants.longest_s()
+
+    @property
+    def decisions(self) -> Histogram:
+        """How long the allocator took for each event, in seconds."""
+        return self._grants.decisions
 
     def explain(self, subject: str) -> Explanation:
         """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.

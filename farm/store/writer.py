@@ -24,6 +24,7 @@ from sqlalchemy import Connection, Engine, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.core.errors import FarmError, HostError
+from farm.core.histogram import QUICK_S, Histogram
 from farm.store.reserve import Reserve
 from farm.store.schema import meta
 from farm.store.trouble import ROOM_HINT, FileGoneError, Trouble, trouble_of
@@ -83,6 +84,7 @@ class Writer:
         self._engine = engine
         self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
         self._reserve = reserve
+        self.commits = Histogram(QUICK_S)  # written by the thread
         self._trouble: Trouble | None = None
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]] = []
         self._listening = threading.Lock()
@@ -194,9 +196,11 @@ class Writer:
     def _transaction(self, wanted: Sequence[Work[Any]]) -> bool:
         """Commit these and answer them; False: the database cannot be written, nobody was answered."""
         try:
+            begun_s = time.monotonic()
             self._still_there()
             with self._engine.begin() as connection:
                 outcomes = [_attempt(connection, work.statement) for work in wanted]
+            self.commits.observe(time.monotonic() - begun_s)
         except Exception as error:
             trouble = trouble_of(error)
             if trouble is None:
