@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,8 +23,9 @@ from farm.cli.virtual_farm import VirtualFarm
 from farm.control.client import ControlClient
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.simulation.control import LabClient
+from farm.simulation.phone_status import PhoneOffError
 
-KEY_LIMIT_S = 60.0  # its hub may be unplugged meanwhile, and the adb server killed
+PATIENCE_S = 60.0  # a phone's hub may be unplugged meanwhile, and the adb server killed
 BOOT_LIMIT_S = 30.0
 FARM_ROOT = "/data/local/tmp/farm"
 # A phone that is cooled is open again within a second, not after two probes and 20 s.
@@ -33,6 +35,21 @@ every_s = 1.0
 [heat]
 cool_for_s = 0.5
 """
+
+
+class PatientLab(LabClient):
+    """What a phone did not get because recovery or its hub took it down that moment, it gets when it is on again."""
+
+    def fault(self, phone: str, name: str, **arguments: object) -> dict[str, Any]:
+        """See LabClient."""
+        given_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return super().fault(phone, name, **arguments)
+            except PhoneOffError:
+                if time.monotonic() > given_up_at:
+                    raise
+                self.wait(phone, "on", timeout_s=BOOT_LIMIT_S)
 
 
 class PhoneStorm(threading.Thread):
@@ -46,7 +63,7 @@ class PhoneStorm(threading.Thread):
         self._pause_s = pause_s
         self._weather = weather
         self._tally = tally
-        self._lab = LabClient(lab)
+        self._lab = PatientLab(lab)
         self._phone = phone
         self._farm = VirtualFarm(farm.daemon, ControlClient(farm.socket), self._lab, farm.adb_path)  # of this thread
         self._random = random.Random(f"{seed} {phone}")
@@ -97,9 +114,9 @@ class PhoneStorm(threading.Thread):
     def unauthorized(self) -> Iterator[None]:
         self._lab.unauthorized(self._phone)
         yield
-        given_up_at = time.monotonic() + KEY_LIMIT_S
+        given_up_at = time.monotonic() + PATIENCE_S
         while True:
-            self._lab.wait(self._phone, "key_shown", timeout_s=KEY_LIMIT_S)
+            self._lab.wait(self._phone, "key_shown", timeout_s=PATIENCE_S)
             try:
                 self._lab.accept(self._phone)
             except PhoneError:  # its link was cut since: the key is shown again

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from farm.core.errors import ExitCode, FarmError, Fault, HostError, PhoneError, UserError
-from farm.simulation.phone_status import PhoneStatus
+from farm.simulation.phone_status import PhoneOffError, PhoneStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -246,6 +246,8 @@ class LabClient:
 
 
 def _error_of(record: Mapping[str, str]) -> FarmError:
+    if record["code"] == PhoneOffError.code:
+        return PhoneOffError(record["message"], hint=record["hint"])
     kinds: dict[str, type[FarmError]] = {Fault.USER: UserError, Fault.PHONE: PhoneError, Fault.HOST: HostError}
     return kinds.get(record["fault"], FarmError)(record["message"], hint=record["hint"])
 

@@ -15,7 +15,7 @@ from farm.simulation.isolation import Isolation
 from farm.simulation.lab_physics import LivePhysics
 from farm.simulation.lab_userland import Userland
 from farm.simulation.phone import LinkConfig, PhoneSettings, run_phone
-from farm.simulation.phone_status import PhoneStatus
+from farm.simulation.phone_status import PhoneOffError, PhoneStatus
 from farm.simulation.profiles import load_profile
 from farm.simulation.sensors import apply_state
 from farm.simulation.state import PhoneState, read_state, state_folder, write_state
@@ -170,7 +170,7 @@ class LabPhone:
         self._links, self.online, self.key_shown = 0, False, ""
         for request in self._requests.values():
             if not request.done():
-                request.set_exception(PhoneError(f"virtual phone {self.spec.name} went down"))
+                request.set_exception(PhoneOffError(f"virtual phone {self.spec.name} went down"))
         self._requests.clear()
         self.notify()
 
@@ -325,7 +325,7 @@ class LabPhone:
             PhoneError: the phone is off, does not answer, or says why not.
         """
         if not self.powered:
-            raise PhoneError(f"virtual phone {self.spec.name} is off", hint="boot it first")
+            raise PhoneOffError(f"virtual phone {self.spec.name} is off", hint="boot it first")
         self._last_request += 1
         number = self._last_request
         answer = self._requests[number] = asyncio.get_running_loop().create_future()

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from farm.core.errors import PhoneError
+
+
+class PhoneOffError(PhoneError):
+    """The virtual phone is off, or went down before it had done what was asked."""
+
+    code = "phone_off"
+
 
 @dataclass(frozen=True, slots=True)
 class PhoneStatus:
