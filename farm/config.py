@@ -21,6 +21,8 @@ from typing import Any, get_args, get_type_hints
 
 from farm.core.battery_care import BatteryConfig
 from farm.core.config_limits import mistakes
+from farm.core.control_policy import ControlConfig
+from farm.core.control_policy import mistake as control_mistake
 from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.folders import default_runtime_dir, default_state_dir
@@ -63,6 +65,7 @@ class TvmConfig:
 
     host: str = "127.0.0.1"  # the address of the one port: tracker and sessions
     port: int = DEFAULT_TVM_PORT  # 0: the kernel chooses
+    gate: str = ""  # socket of a running `farm gate`, which then has the port; empty: a gate inside the daemon
     advertise: Mapping[str, str] = field(default_factory=dict)  # client CIDR -> address told to it
     external: ExternalConfig = ExternalConfig()
 
@@ -171,6 +174,7 @@ class FarmConfig:
     usb: UsbConfig = field(default_factory=UsbConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     web: WebConfig = WebConfig()
+    control: ControlConfig = ControlConfig()
 
     @property
     def control_socket(self) -> Path:
@@ -337,7 +341,7 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
     if min(config.recovery.per_day().values()) < 0:
         raise ConfigError(f"{origin}: recovery: budgets count from 0")
-    if (wrong := mistake(config.heat) or web_mistake(config.web)) is not None:
+    if (wrong := mistake(config.heat) or web_mistake(config.web) or control_mistake(config.control)) is not None:
         raise ConfigError(f"{origin}: {wrong[0]}", hint=wrong[1])
     _check_health(config.health, origin)
     if not 0 <= config.battery.low_percent < config.battery.high_percent <= 100:

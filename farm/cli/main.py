@@ -47,7 +47,9 @@ SECTIONS = {
         "trace": ("trace", "Record a phone's health over time, and look at it"),
     },
     "The farm": {
+        "auth": ("auth", "Accounts for people elsewhere; who did what"),
         "serve": ("serve", "Run the daemon in the foreground"),
+        "gate": ("gate", "Hold the TVM port and its sessions, apart from the daemon"),
         "reload": ("reload", "Have the daemon read its configuration again"),
         "doctor": ("doctor", "Check this host; each finding with what fixes it"),
         "bundle": ("bundle", "TVM runtimes that are pushed to phones"),

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -20,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from farm.control.address import Where, connect, probe, refused
 from farm.control.client import ENDS, FAILED_HANDSHAKE
-from farm.control.exchange import Exchange
+from farm.control.exchange import FIRST_SIGN_S, REMOTE_SIGN_S, Exchange
 from farm.control.messages import Reply, Request, encode_request
 from farm.core.errors import DaemonUnreachableError, FarmError, ProtocolError
 
@@ -67,7 +68,8 @@ class Link:
         message = encode_request(request)
         self.busy = True
         await self._socket.send_multipart(message)
-        exchange = Exchange(request.id, time.monotonic())
+        first_sign_s = FIRST_SIGN_S if isinstance(self._where, Path) else REMOTE_SIGN_S
+        exchange = Exchange(request.id, time.monotonic(), first_sign_s)
         while not exchange.ended:
             received = await self._receive(exchange)
             try:

@@ -23,6 +23,7 @@ from farm.store.audit import AuditRecord
 
 OK = "ok"
 SUBJECT_CHARS = 120
+SHOWN = 4  # of several
 # Fields of requests and answers that name what a call is about, the most telling first.
 NAMING = ("job", "jobs", "device", "lease", "id", "name", "alias", "artifact", "sha256", "hash", "bundle", "array",
           "record_set", "address", "selector", "user")  # fmt: skip
@@ -128,8 +129,10 @@ def subject_of(*fields: Mapping[str, Any]) -> str:
             value = some.get(name)
             if isinstance(value, str) and value:
                 return _short(value)
-            if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
-                return _short(" ".join(value[:4]) + (f" and {len(value) - 4} more" if len(value) > 4 else ""))
+            if isinstance(value, (list, tuple)):
+                ids = [each.get("id") if isinstance(each, Mapping) else each for each in value[:SHOWN]]
+                if ids and all(isinstance(each, str) for each in ids):
+                    return _short(" ".join(ids) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""))
     return ""
 
 

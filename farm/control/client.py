@@ -20,7 +20,7 @@ from typing import Any, Self
 import zmq
 
 from farm.control.address import Remote, Where, connect, probe, refused
-from farm.control.exchange import FIRST_SIGN_S, Exchange
+from farm.control.exchange import FIRST_SIGN_S, REMOTE_SIGN_S, Exchange
 from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, encode_request
 from farm.core.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
 
@@ -176,7 +176,8 @@ class ControlClient:
         message = encode_request(request)
         connection = self._connected()
         connection.send_multipart(message)
-        exchange = Exchange(request.id, time.monotonic(), self._first_sign_s)
+        first_sign_s = self._first_sign_s if isinstance(self.where, Path) else max(self._first_sign_s, REMOTE_SIGN_S)
+        exchange = Exchange(request.id, time.monotonic(), first_sign_s)
         latest = time.monotonic() + limit_s
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.

@@ -12,6 +12,7 @@ from farm.control.messages import Reply, decode_reply
 from farm.core.errors import DaemonUnreachableError
 
 FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
+REMOTE_SIGN_S = 8.0  # from elsewhere: with connecting, the handshake, and a slow line
 SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
 
 

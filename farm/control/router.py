@@ -1,4 +1,4 @@
-"""What both control doors stand on: a ZeroMQ ROUTER on a unix socket that calls one coroutine per request.
+"""What all control doors stand on: a ZeroMQ ROUTER that calls one coroutine per request.
 
 Limits: one JSON frame and up to eight raw frames of 1 MiB each (messages.py); calls at once and unread answers by
 connection, by user and in all (shares.py). A peer that sends anything else gets an error when it can be told which
@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import zmq
 import zmq.asyncio
 
 from farm.control.callers import KeyPeer, Peer
+from farm.control.entrances import DoorError, Entrance
 from farm.control.messages import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
@@ -39,16 +37,10 @@ PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ k
 ROOM_POLL_S = 0.02  # ZeroMQ does not tell when a ROUTER has room for one of its peers again
 STOPPING_HINT = "try again when it is back: farm status"
 LINGER_MS = 200  # how long the last replies may take when the door closes
-MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
-TAKEN_PROBE_S = 1.0
+GARBAGE_TOLD = 10  # the first, the tenth, the hundredth ... message of one sender that is none gets a line in the log
+MOST_SENDERS = 1024
 
 logger = logging.getLogger(__name__)
-
-
-class DoorError(HostError):
-    """A control socket cannot be opened."""
-
-    code = "door"
 
 
 class StoppingError(HostError):
@@ -97,62 +89,51 @@ class Router:
 
     def __init__(
         self,
-        path: Path,
+        entrance: Entrance,
         answer: Callable[[Call], Awaitable[Answer]],
         *,
-        gid: int | None = None,
         shares: Shares | None = None,
     ) -> None:
         """Prepare a door.
 
         Args:
-            path: a socket in a folder that is there.
+            entrance: where callers come in.
             answer: called for each request.
-            gid: the group that may connect besides the owner.
             shares: how many calls a user may have; None where all callers are farm's own.
         """
-        self._path = path
+        self._entrance = entrance
         self._answer = answer
-        self._gid = gid
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._receiver: asyncio.Task[None] | None = None
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], Peer | KeyPeer] = {}
+        self._put_out: dict[asyncio.Task[None], FarmError] = {}  # why a call is ended before its time
+        self._garbage: dict[str, int] = {}  # messages that are none, by sender
         self._count = CallCount(shares)
         self._unread = UnreadAnswers()
 
     @property
     def endpoint(self) -> str:
         """The ZeroMQ address clients connect to."""
-        return f"ipc://{self._path}"
+        return self._entrance.endpoint
 
     async def start(self) -> None:
-        """Open the socket, mode 0660.
+        """Open the socket.
 
         Raises:
-            DoorError: the path is too long, somebody listens on it, or the folder refuses.
+            DoorError: it cannot be opened.
         """
-        _check_free(self._path)
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a caller that went away fails instead of vanishing
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         try:
-            mask = os.umask(0o117)  # no moment at which others could connect
-            try:
-                self._socket.bind(self.endpoint)
-            finally:
-                os.umask(mask)
-            self._path.chmod(0o660)
-            if self._gid is not None:
-                os.chown(self._path, -1, self._gid)
-        except (OSError, zmq.ZMQError) as error:
+            self._entrance.open(self._context, self._socket)
+        except DoorError:
             self._close()
-            raise DoorError(
-                f"cannot open the control socket {self._path}", hint="is its folder writable?", evidence=str(error)
-            ) from error
-        self._receiver = asyncio.create_task(self._receive(), name=f"door {self._path.name}")
+            raise
+        self._receiver = asyncio.create_task(self._receive(), name=f"door {self._entrance.name}")
 
     async def stop(self) -> None:
         """Take no more calls, end the running ones with an answer, and close the socket."""
@@ -164,8 +145,15 @@ class Router:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
+        self._entrance.close()
         self._close()
-        self._path.unlink(missing_ok=True)
+
+    def put_out(self, payer: int | str, error: FarmError) -> None:
+        """End every call of a caller who may not go on; they are answered with `error`."""
+        for task, peer in tuple(self._calls.items()):
+            if peer.payer == payer:
+                self._put_out[task] = error
+                task.cancel()
 
     def _close(self) -> None:
         if self._socket is not None:
@@ -179,45 +167,54 @@ class Router:
         assert self._socket is not None
         while True:
             frames = await self._socket.recv_multipart(copy=False)
-            peer = _peer(frames[0])
+            peer = self._entrance.sender(frames[0])
             route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
             if peer is None or not body:
-                logger.warning("a message without a known sender or without a body was dropped")
+                self._tell_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
                 continue
             try:
                 request = decode_request(body)
             except ProtocolError as error:
-                logger.warning("uid %d pid %d sent garbage: %s", peer.uid, peer.pid, error)
+                self._tell_garbage(peer.origin, error)
                 identifier = request_id(body)
                 if identifier:
                     with contextlib.suppress(CallerGoneError):
                         await self._send(route, peer, Reply(identifier, error=error), patience_s=0.0)
                 continue
             try:
-                if not self._unread.fits(route, peer.uid, MAX_FRAME_BYTES):
+                if not self._unread.fits(route, peer.payer, MAX_FRAME_BYTES):
                     raise BusyError("your programs do not read their answers", hint="end those that hang")
                 self._begin(route, request, peer)
             except BusyError as error:
                 with contextlib.suppress(CallerGoneError):
                     await self._send(route, peer, Reply(request.id, error=error), patience_s=0.0)
 
-    def _begin(self, route: bytes, request: Request, peer: Peer) -> None:
+    def _tell_garbage(self, sender: str, what: object) -> None:
+        """Tell of messages that are none, each ten times as many as before: a flood must not fill the log."""
+        if len(self._garbage) >= MOST_SENDERS and sender not in self._garbage:
+            self._garbage.clear()
+        count = self._garbage[sender] = self._garbage.get(sender, 0) + 1
+        if count == GARBAGE_TOLD ** (len(str(count)) - 1):
+            logger.warning("%s sent garbage, %d so far: %s", sender, count, what)
+
+    def _begin(self, route: bytes, request: Request, peer: Peer | KeyPeer) -> None:
         """Serve a request.
 
         Raises:
             BusyError: there are too many.
         """
-        end = self._count.begin(route, peer.uid, request.kind)
+        end = self._count.begin(route, peer.payer, request.kind)
         task = asyncio.create_task(self._serve(route, request, peer), name=f"call {request.kind} {request.id}")
-        self._calls.add(task)
+        self._calls[task] = peer
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._calls.discard(task)
+            self._calls.pop(task, None)
+            self._put_out.pop(task, None)
             end()
 
         task.add_done_callback(ended)
 
-    async def _serve(self, route: bytes, request: Request, peer: Peer) -> None:
+    async def _serve(self, route: bytes, request: Request, peer: Peer | KeyPeer) -> None:
         """Run one call and answer it; says "still at work" meanwhile, and ends the call when the caller has gone."""
 
         async def send(reply: Reply) -> None:
@@ -234,17 +231,17 @@ class Router:
         except CallerGoneError:
             call.gone.set()
             logger.info("the caller of %s went away", request.kind)
-        except asyncio.CancelledError:  # only `stop` cancels calls
+        except asyncio.CancelledError:  # only `stop` and `put_out` cancel calls
+            why = self._put_out.get(task) if (task := asyncio.current_task()) is not None else None
+            reply = Reply(request.id, error=why or StoppingError(hint=STOPPING_HINT))
             with contextlib.suppress(CallerGoneError):
-                await self._send(
-                    route, peer, Reply(request.id, error=StoppingError(hint=STOPPING_HINT)), patience_s=0.0
-                )
+                await self._send(route, peer, reply, patience_s=0.0)
             raise
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
-    async def _send(self, route: bytes, peer: Peer, reply: Reply, patience_s: float) -> None:
+    async def _send(self, route: bytes, peer: Peer | KeyPeer, reply: Reply, patience_s: float) -> None:
         """Send to one caller; only this call waits while too much is unread. Without patience it is sent anyway."""
         try:
             frames = encode_reply(reply)
@@ -255,7 +252,7 @@ class Router:
         size_bytes = sum(map(len, frames))
         given_up_at = loop.time() + patience_s
         while self._socket is not None:
-            if not patience_s or self._unread.fits(route, peer.uid, size_bytes):
+            if not patience_s or self._unread.fits(route, peer.payer, size_bytes):
                 last = zmq.Frame(frames[-1], track=True, copy=False)  # a message's last part is let go of last
                 try:
                     # NOBLOCK: a caller that does not read must not hold the others up.
@@ -266,7 +263,7 @@ class Router:
                     raise CallerGoneError(evidence=str(error)) from error
                 else:
                     assert isinstance(last.tracker, zmq.MessageTracker)
-                    self._unread.sent(route, peer.uid, size_bytes, last.tracker)
+                    self._unread.sent(route, peer.payer, size_bytes, last.tracker)
                     return
             if loop.time() >= given_up_at:
                 raise CallerGoneError("the caller does not read its answers")
@@ -288,31 +285,3 @@ def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:
             hint="this is a bug; the daemon's log has the trace",
         )
     return Reply(request.id, error=error)
-
-
-def _peer(frame: zmq.Frame) -> Peer | None:
-    """The sender from libzmq's "Peer-Address" of an ipc socket: `host:uid:gid:pid`."""
-    try:
-        text = frame.get("Peer-Address")
-    except zmq.ZMQError:
-        return None
-    parts: Sequence[str] = str(text).rsplit(":", 3)[-3:]
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        return None
-    uid, gid, pid = map(int, parts)
-    return Peer(uid, gid, pid)
-
-
-def _check_free(path: Path) -> None:
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-        raise DoorError(
-            f"the control socket's path is longer than {MAX_SOCKET_PATH_BYTES} bytes: {path}",
-            hint="choose a shorter runtime folder",
-        )
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(TAKEN_PROBE_S)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return
-    raise DoorError(f"another process listens on {path}", hint="is a farm daemon already running?")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from farm.control.accounts import Accounts
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import OK, AuditTrail, subject_of
-from farm.control.callers import Caller, Peer, Role, Roles, user_name
+from farm.control.callers import Caller, KeyPeer, Peer, Role, Roles, user_name
+from farm.control.curve_entrance import CurveEntrance
+from farm.control.entrances import UnixEntrance
 from farm.control.messages import Reply, Request, decode_request, encode_request
 from farm.control.router import Answer, Call, CallerGoneError, Router
 from farm.control.shares import Shares
@@ -22,6 +26,9 @@ __all__ = ["Answer", "Caller", "ControlCall", "ControlServer", "Role"]  # what e
 STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
 # Verbs of users and operators that change nothing: only refusals of them are worth a row of the audit log.
 ONLY_LOOK = frozenset({"job.check", "lease.show", "store.check", "auth.list", "audit.list"})
+logger = logging.getLogger(__name__)
+
+LAST_WORDS_S = 0.2  # for the answers that say so, before a revoked key's connections are cut
 UNKNOWN = "?"  # a kind that nobody registered, in the audit log: its name is the caller's own words
 
 Progress = Callable[..., Awaitable[None]]
@@ -84,10 +91,28 @@ class ControlServer:
         role_of: Callable[[int], Role] | None = None,
         gid: int | None = None,
         audit: AuditTrail | None = None,
+        accounts: Accounts | None = None,
+        elsewhere: CurveEntrance | None = None,
     ) -> None:
-        """`gid` is the group that may connect besides the daemon's own user; `audit` None: nothing is written."""
+        """A desk with its doors.
+
+        Args:
+            path: of the job door's socket.
+            artifacts: what clients put and get.
+            role_of: role by uid.
+            gid: the group that may connect besides the daemon's own user.
+            audit: None: nothing is written.
+            accounts: people elsewhere; needed with `elsewhere`.
+            elsewhere: the way in for them; None: there is none.
+        """
         self._audit = audit
-        self._router = Router(path, self._answer, gid=gid, shares=Shares(stream_kinds=STREAMS))
+        self.accounts = accounts
+        self._elsewhere = elsewhere
+        shares = Shares(stream_kinds=STREAMS)
+        self._router = Router(UnixEntrance(path, gid), self._answer, shares=shares)
+        self._remote = None if elsewhere is None else Router(elsewhere, self._answer, shares=shares)
+        if accounts is not None:
+            accounts.on_revoked(self._put_out)
         self._role_of = role_of or Roles()
         self._handlers: dict[str, Registered] = {}
         self._artifacts = artifacts
@@ -107,15 +132,24 @@ class ControlServer:
         self._handlers[kind] = Registered(handler, role)
 
     async def start(self) -> None:
-        """Open the door.
+        """Open the doors.
 
         Raises:
-            DoorError: the socket cannot be opened.
+            DoorError: a socket cannot be opened.
         """
         await self._router.start()
+        if self._remote is not None:
+            try:
+                await self._remote.start()
+                logger.info("people elsewhere come in at %s", self._remote.endpoint)
+            except BaseException:
+                await self._router.stop()
+                raise
 
     async def stop(self) -> None:
-        """End running calls and close the door."""
+        """End running calls and close the doors."""
+        if self._remote is not None:
+            await self._remote.stop()
         await self._router.stop()
 
     @property
@@ -208,10 +242,20 @@ class ControlServer:
             await self._audit.tell(caller, kind, about, outcome)
 
     async def _answer(self, call: Call) -> Answer:
-        assert isinstance(call.peer, Peer)
-        return await self.serve(
-            call, Caller(user_name(call.peer.uid), self._role_of(call.peer.uid), call.peer.origin, call.peer)
-        )
+        peer = call.peer
+        if isinstance(peer, Peer):
+            return await self.serve(call, Caller(user_name(peer.uid), self._role_of(peer.uid), peer.origin, peer))
+        assert isinstance(peer, KeyPeer)
+        account = None if self.accounts is None else self.accounts.named(peer.account)
+        if account is None:
+            raise _revoked(peer.account)
+        return await self.serve(call, Caller(account.name, account.role, peer.origin, peer))
+
+    def _put_out(self, name: str) -> None:
+        """An account was revoked: what it has under way ends, and so do its connections, once they have heard it."""
+        if self._remote is not None and self._elsewhere is not None:
+            self._remote.put_out(name, _revoked(name))
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._elsewhere.cut, name)
 
     async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
         return {"user": call.caller.user, "role": call.caller.role.word}
@@ -262,6 +306,10 @@ def number_field(request: Request, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UserError(f"{request.kind} needs {name!r} as a whole number")
     return value
+
+
+def _revoked(name: str) -> NotAllowedError:
+    return NotAllowedError(f"the key of {name} was revoked", hint="ask an operator for another")
 
 
 def _how_to_become(role: Role, caller: Caller) -> str:

@@ -43,20 +43,20 @@ class CallCount:
         """Begin with none. `shares` None: whoever comes is trusted with all calls."""
         self._shares = shares
         self._all = 0
-        self._counts: Counter[tuple[str, bytes | int]] = Counter()
+        self._counts: Counter[tuple[str, bytes | int | str]] = Counter()
 
-    def begin(self, route: bytes, uid: int, kind: str) -> Callable[[], None]:
+    def begin(self, route: bytes, payer: int | str, kind: str) -> Callable[[], None]:
         """Count a call; returns what to call at its end.
 
         Raises:
             BusyError: it would be one too many.
         """
-        connection, user, streams = ("connection", route), ("user", uid), ("streams", uid)
-        counted: list[tuple[str, bytes | int]] = [connection]
+        connection, user, streams = ("connection", route), ("user", payer), ("streams", payer)
+        counted: list[tuple[str, bytes | int | str]] = [connection]
         if self._counts[connection] >= MAX_CALLS_PER_CONNECTION:
             raise BusyError(f"this connection has {MAX_CALLS_PER_CONNECTION} calls at once", hint="wait for answers")
         most = MAX_CALLS
-        if self._shares is not None and uid not in self._shares.operators:
+        if self._shares is not None and payer not in self._shares.operators:
             most -= self._shares.for_operators
             counted.append(user)
             if self._counts[user] >= self._shares.calls:
@@ -86,7 +86,7 @@ class CallCount:
 class _Unread:
     """What one connection was sent and has not read."""
 
-    uid: int
+    payer: int | str
     size_bytes: int = 0
     answers: deque[tuple[int, MessageTracker]] = field(default_factory=deque)
 
@@ -96,28 +96,28 @@ class UnreadAnswers:
 
     def __init__(self) -> None:
         self._by_route: dict[bytes, _Unread] = {}
-        self._by_user: Counter[int] = Counter()
+        self._by_user: Counter[int | str] = Counter()
         self._sent = 0
 
-    def sent(self, route: bytes, uid: int, size_bytes: int, tracker: MessageTracker) -> None:
+    def sent(self, route: bytes, payer: int | str, size_bytes: int, tracker: MessageTracker) -> None:
         """Count an answer until `tracker` says that ZeroMQ has no more of it."""
-        unread = self._by_route.setdefault(route, _Unread(uid))
+        unread = self._by_route.setdefault(route, _Unread(payer))
         unread.answers.append((size_bytes, tracker))
         unread.size_bytes += size_bytes
-        self._by_user[uid] += size_bytes
+        self._by_user[payer] += size_bytes
         self._sent += 1
         if self._sent % LOOK_THROUGH_EVERY == 0:
             self._look(tuple(self._by_route))
 
-    def fits(self, route: bytes, uid: int, size_bytes: int) -> bool:
+    def fits(self, route: bytes, payer: int | str, size_bytes: int) -> bool:
         """Whether so much more may be kept; anything may for a caller that has read all."""
         self._look((route,))
         mine = self._by_route.get(route)
         if mine is not None and mine.size_bytes + size_bytes > MAX_UNREAD_BYTES_PER_CONNECTION:
             return False
-        if self._by_user[uid] + size_bytes > MAX_UNREAD_BYTES_PER_USER:
-            self._look(tuple(each for each, unread in self._by_route.items() if unread.uid == uid))
-        return not self._by_user[uid] or self._by_user[uid] + size_bytes <= MAX_UNREAD_BYTES_PER_USER
+        if self._by_user[payer] + size_bytes > MAX_UNREAD_BYTES_PER_USER:
+            self._look(tuple(each for each, unread in self._by_route.items() if unread.payer == payer))
+        return not self._by_user[payer] or self._by_user[payer] + size_bytes <= MAX_UNREAD_BYTES_PER_USER
 
     def _look(self, routes: tuple[bytes, ...]) -> None:
         """Forget what was read meanwhile, or went with its connection."""
@@ -128,8 +128,8 @@ class UnreadAnswers:
             while unread.answers and unread.answers[0][1].done:
                 size_bytes, _ = unread.answers.popleft()
                 unread.size_bytes -= size_bytes
-                self._by_user[unread.uid] -= size_bytes
+                self._by_user[unread.payer] -= size_bytes
             if not unread.answers:
                 del self._by_route[route]
-                if not self._by_user[unread.uid]:
-                    del self._by_user[unread.uid]
+                if not self._by_user[unread.payer]:
+                    del self._by_user[unread.payer]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.control.artifacts import ArtifactFolder
+from farm.control.entrances import UnixEntrance
 from farm.control.router import Answer, Call, Router
 from farm.control.server import get_artifact, put_artifact
 from farm.core.errors import NotAllowedError
@@ -33,7 +34,7 @@ class WorkerDoor:
     def __init__(self, path: Path, artifacts: ArtifactFolder, *, gid: int | None = None) -> None:
         """`gid` is the workers' group when they run as another user."""
         self._path = path
-        self._router = Router(path, self._answer, gid=gid)
+        self._router = Router(UnixEntrance(path, gid), self._answer)
         self._artifacts = artifacts
         self._admitted: dict[str, _Admitted] = {}
 

@@ -11,7 +11,7 @@ import zmq
 
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
-from farm.control.router import DoorError
+from farm.control.entrances import DoorError
 from farm.control.server import ControlServer
 from farm.core.errors import DaemonUnreachableError
 from tests.integration.control.door import Door

@@ -1,0 +1,151 @@
+"""Accounts for people elsewhere and for the web page; who did what."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from farm.cli.context import JsonFlag, call, print_json, print_table, say, shown, tell
+from farm.core.errors import UserError
+
+app = typer.Typer(help="Accounts for people elsewhere and for the web page; who did what.")
+
+
+class RoleName(StrEnum):
+    """What an account may do; each may do what the ones before it may."""
+
+    VIEWER = "viewer"
+    USER = "user"
+    OPERATOR = "operator"
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Whose it is; a user of that name owns what it does.")],
+    role: Annotated[RoleName, typer.Option(help="viewer looks, user uses phones, operator changes the lab.")],
+    web: Annotated[bool, typer.Option("--web", help="A token for the web page instead of a key.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the key file or token here (mode 0600).")
+    ] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Make a key for clients elsewhere, or a token; it is shown this once."""
+    answer = call("auth.new", name=name, role=role.value, web=web)
+    text = answer["token"] + "\n" if web else key_file(answer)
+    if out is not None:
+        _write_secret(out, text)
+        answer = {"name": answer["name"], "role": answer["role"], "file": str(out)}
+    if json_:
+        print_json(answer)
+    elif out is not None:
+        tell(f"wrote {out}: give it to {answer['name']} over a safe way, then delete it here")
+    else:
+        for line in text.splitlines():
+            tell(line)
+        say("this is shown once: farm keeps no copy")
+    if not web and out is not None:
+        say(f"they use it with: farm --key {out.name} status (add --daemon tcp://HOST:PORT for another way there)")
+
+
+def key_file(answer: dict[str, str]) -> str:
+    """The client's key file."""
+    rows = [f"# {answer['name']}'s key ({answer['role']}): keep it to yourself, mode 0600"]
+    rows += [f'{name} = "{answer[name]}"' for name in ("name", "daemon", "server_key", "public_key", "secret_key")]
+    return "\n".join(rows) + "\n"
+
+
+@app.command("list")
+def list_(json_: JsonFlag = False) -> None:
+    """Every account: role, what it has, when it was used last."""
+    answer = call("auth.list")
+    if json_:
+        print_json(answer)
+        return
+    print_table(
+        ("NAME", "ROLE", "HAS", "MADE", "BY", "USED", "STATE"),
+        [
+            (
+                row["name"], row["role"], " ".join(what for what in ("key", "token") if row[what]) or "-",
+                _day(row["made_at"]), row["made_by"], _day(row["used_at"]),
+                f"revoked {_day(row['revoked_at'])}" if row["revoked_at"] else "live",
+            )
+            for row in answer["accounts"]
+        ],
+    )  # fmt: skip
+    wrong = answer["wrong"]
+    if wrong["keys"] or wrong["tokens"]:
+        say(f"wrong since the daemon's start: {wrong['keys']} keys, {wrong['tokens']} tokens")
+
+
+@app.command()
+def revoke(name: str, json_: JsonFlag = False) -> None:
+    """Take an account's key and token; whoever is in with them is put out at once."""
+    answer = call("auth.revoke", name=name)
+    if json_:
+        print_json(answer)
+    else:
+        tell(f"{answer['name']} has no key and no token any more")
+
+
+@app.command()
+def audit(
+    user: Annotated[str, typer.Option(help="Only what this user did.")] = "",
+    verb: Annotated[str, typer.Option(help="Only this verb; `device.`: all of that group.")] = "",
+    since: Annotated[str, typer.Option(help="Not earlier, e.g. 2026-11-22 or 2026-11-22T08:00.")] = "",
+    until: Annotated[str, typer.Option(help="Earlier than this.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows.")] = 50,
+    before: Annotated[int, typer.Option(min=0, help="Rows before this one: the last number of the page before.")] = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Who changed what or tried to, the latest first."""
+    fields = {"user": user, "verb": verb, "limit": limit, "before": before}
+    fields |= {name: _moment(text) for name, text in (("since", since), ("until", until)) if text}
+    answer = call("audit.list", **fields)
+    if json_:
+        print_json(answer)
+        return
+    rows = answer["rows"]
+    print_table(
+        ("SEQ", "AT", "USER", "ROLE", "FROM", "VERB", "ABOUT", "OUTCOME"),
+        [
+            (
+                row["seq"], _second(row["at"]), row["user"] or "-", row["role"], row["origin"], row["kind"],
+                shown(row["subject"]) or "-", row["outcome"],
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+    if len(rows) == limit:
+        say(f"earlier ones: --before {rows[-1]['seq']}")
+
+
+def _write_secret(path: Path, text: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise UserError(
+            f"the secret was made, but {path} cannot be written: {error.strerror}",
+            hint="farm auth revoke NAME, then again with a file that is not there yet",
+        ) from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _moment(text: str) -> str:
+    try:
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    except ValueError as error:
+        raise UserError(f"{text!r} is no time", hint="2026-11-22 or 2026-11-22T08:00") from error
+
+
+def _day(text: str | None) -> str:
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M}" if text else "-"
+
+
+def _second(text: str) -> str:
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,123 @@
+"""Where a control door is, who may come in, and how it is known who came: a unix socket (the kernel says it).
+
+The other way in, for people elsewhere, is farm.control.curve_entrance.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+import zmq.asyncio
+
+from farm.control.callers import KeyPeer, Peer
+from farm.core.errors import HostError
+
+MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
+TAKEN_PROBE_S = 1.0
+
+
+class DoorError(HostError):
+    """A control socket cannot be opened."""
+
+    code = "door"
+
+
+class Entrance(Protocol):
+    """Where callers come in."""
+
+    @property
+    def endpoint(self) -> str:
+        """The ZeroMQ address clients connect to."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    def open(self, context: zmq.asyncio.Context, door: zmq.asyncio.Socket) -> None:
+        """Bind the door's socket.
+
+        Raises:
+            DoorError: it cannot be opened.
+        """
+
+    def close(self) -> None:
+        """Leave nothing behind. Called before the socket is closed."""
+
+    def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
+        """Who sent the message that begins with this frame; None: nobody who may."""
+
+
+class UnixEntrance:
+    """A unix socket of mode 0660."""
+
+    def __init__(self, path: Path, gid: int | None = None) -> None:
+        """`path` is in a folder that is there; `gid` is the group that may connect besides the owner."""
+        self._path = path
+        self._gid = gid
+
+    @property
+    def endpoint(self) -> str:
+        """The ZeroMQ address clients connect to."""
+        return f"ipc://{self._path}"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self._path.name
+
+    def open(self, context: zmq.asyncio.Context, door: zmq.asyncio.Socket) -> None:  # noqa: ARG002 (as the other does)
+        """Bind the door's socket.
+
+        Raises:
+            DoorError: the path is too long, somebody listens on it, or the folder refuses.
+        """
+        _check_free(self._path)
+        try:
+            mask = os.umask(0o117)  # no moment at which others could connect
+            try:
+                door.bind(self.endpoint)
+            finally:
+                os.umask(mask)
+            self._path.chmod(0o660)
+            if self._gid is not None:
+                os.chown(self._path, -1, self._gid)
+        except (OSError, zmq.ZMQError) as error:
+            raise DoorError(
+                f"cannot open the control socket {self._path}", hint="is its folder writable?", evidence=str(error)
+            ) from error
+
+    def close(self) -> None:
+        """Remove the socket's name."""
+        self._path.unlink(missing_ok=True)
+
+    def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
+        """The sender from libzmq's "Peer-Address" of an ipc socket: `host:uid:gid:pid`."""
+        try:
+            text = frame.get("Peer-Address")
+        except zmq.ZMQError:
+            return None
+        parts: Sequence[str] = str(text).rsplit(":", 3)[-3:]
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            return None
+        uid, gid, pid = map(int, parts)
+        return Peer(uid, gid, pid)
+
+
+def _check_free(path: Path) -> None:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise DoorError(
+            f"the control socket's path is longer than {MAX_SOCKET_PATH_BYTES} bytes: {path}",
+            hint="choose a shorter runtime folder",
+        )
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(TAKEN_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return
+    raise DoorError(f"another process listens on {path}", hint="is a farm daemon already running?")

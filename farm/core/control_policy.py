@@ -1,0 +1,38 @@
+"""The door for people elsewhere, as the configuration has it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+_LISTEN = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlConfig:
+    """The door for people elsewhere, and how long it is remembered what people did."""
+
+    listen: str = ""  # "tcp://127.0.0.1:9192": clients with a key (farm auth new) may come there; empty: no such door
+    audit_days: float = 365.0  # how long the audit log is kept
+    audit_rows: int = 500_000  # and how much of it, whoever writes how much: about 150 MB
+
+
+def address_of(listen: str) -> tuple[str, int] | None:
+    """Host and port of `listen`, None when it is no such address. Port 0: the kernel chooses."""
+    found = _LISTEN.fullmatch(listen)
+    if found is None or int(found[2]) > 65535:
+        return None
+    try:
+        return str(ipaddress.ip_address(found[1].strip("[]"))), int(found[2])
+    except ValueError:
+        return None
+
+
+def mistake(control: ControlConfig) -> tuple[str, str] | None:
+    """What is wrong, and the way out."""
+    if control.listen and address_of(control.listen) is None:
+        return f"control.listen: {control.listen!r} is no address", '"tcp://127.0.0.1:9192"; a number, not a name'
+    if not 0 < control.audit_days < 1e5 or control.audit_rows < 1000:
+        return "control.audit_days and control.audit_rows say how much is kept", "more than 0 days, 1000 rows or more"
+    return None

@@ -1,0 +1,273 @@
+"""People elsewhere: who gets in through the CURVE door, what they may do there, and how they are put out."""
+
+import asyncio
+import logging
+import stat
+from contextlib import asynccontextmanager
+
+import pytest
+import zmq
+
+from farm.cli.auth import key_file
+from farm.client.link import Links
+from farm.control.accounts import FREE_TRIES, Accounts
+from farm.control.address import ClientKey, Remote, find, read_key
+from farm.control.artifacts import ArtifactFolder
+from farm.control.audit import AuditTrail
+from farm.control.auth_verbs import AuthVerbs
+from farm.control.callers import Caller, Role
+from farm.control.client import ControlClient
+from farm.control.curve_entrance import CurveEntrance, server_keys
+from farm.control.entrances import DoorError
+from farm.control.server import ControlServer
+from farm.core.errors import DaemonUnreachableError, NotAllowedError, UserError
+from farm.store.store import Store
+
+HERE = Caller("root", Role.OPERATOR, "test")
+
+
+class Lab:
+    """A desk with both doors, and a store."""
+
+    def __init__(self, folder):
+        self.store = Store.open(folder / "farm.db")
+        self.accounts = Accounts(self.store.accounts)
+        self.audit = AuditTrail(self.store.audit)
+        self.entrance = CurveEntrance("tcp://127.0.0.1:0", self.accounts, folder / "keys" / "server.key")
+        self.server = ControlServer(
+            folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), audit=self.audit,
+            accounts=self.accounts, elsewhere=self.entrance,
+        )  # fmt: skip
+        AuthVerbs(self.accounts, self.store.audit, self.entrance).register(self.server)
+        self.server.register("count", self.count, Role.VIEWER)
+        self.server.register("never", self.never, Role.USER)
+        self.server.register("change", self.change, Role.OPERATOR)
+        self.began = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def count(self, call):
+        for number in range(3):
+            await call.progress(number=number)
+        return {"counted": 3}
+
+    async def never(self, call):
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+        return {}
+
+    async def change(self, call):
+        return {"device": "pixel"}
+
+    async def new(self, name, role="user"):
+        """An account, and where its owner finds the farm."""
+        answer = await self.server.ask(HERE, "auth.new", {"name": name, "role": role})
+        fields = answer.fields
+        return self.at(ClientKey(name, fields["server_key"], fields["public_key"], fields["secret_key"]))
+
+    def at(self, key):
+        return Remote("127.0.0.1", self.entrance.port, key)
+
+    def stranger(self):
+        public, secret = (half.decode() for half in zmq.curve_keypair())
+        return self.at(ClientKey("", self.entrance.server_key, public, secret))
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    lab = Lab(tmp_path)
+    await lab.server.start()
+    yield lab
+    await lab.server.stop()
+    await lab.audit.close()
+    lab.store.close()
+
+
+async def ask(where, kind, **fields):
+    def run():
+        with ControlClient(where) as client:
+            return client.call(kind, **fields)
+
+    return await asyncio.to_thread(run)
+
+
+@asynccontextmanager
+async def links(where):
+    opened = Links(where)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+async def ends(link):
+    while not await link.is_stale():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_key_opens_the_door_and_says_who_it_is(lab):
+    ann = await lab.new("ann")
+    assert await ask(ann, "ping") == {"user": "ann", "role": "user"}
+    assert lab.store.accounts.get("ann").used_at is not None
+
+
+async def test_streams_and_artifacts_go_through_it(lab):
+    ann = await lab.new("ann")
+    data = bytes(range(256)) * 8192  # 2 MiB: three chunks
+
+    def run():
+        with ControlClient(ann) as client:
+            return list(client.stream("count")), client.get_artifact(client.put_artifact(data))
+
+    told, got = await asyncio.to_thread(run)
+    assert told == [{"number": 0}, {"number": 1}, {"number": 2}, {"counted": 3}]
+    assert got == data
+    async with links(ann) as opened:
+        assert (await opened.call("ping", {})).fields["user"] == "ann"
+
+
+async def test_each_role_may_what_it_may_and_refusals_are_written_down(lab):
+    places = {role: await lab.new(f"{role}-1", role) for role in ("viewer", "user", "operator")}
+    for role, where in places.items():
+        if role == "operator":
+            assert await ask(where, "change") == {"device": "pixel"}
+        else:
+            with pytest.raises(NotAllowedError, match=f"change needs the role operator; {role}-1 is {role}"):
+                await ask(where, "change")
+    rows = [(row.user, row.role, row.kind, row.subject, row.outcome) for row in lab.store.audit.page(kind="change")]
+    assert rows == [
+        ("operator-1", "operator", "change", "pixel", "ok"),
+        ("user-1", "user", "change", "", "not_allowed"),
+        ("viewer-1", "viewer", "change", "", "not_allowed"),
+    ]
+    assert lab.store.audit.page(user="user-1")[0].origin == "key user-1 from 127.0.0.1"
+
+
+@pytest.mark.parametrize("client", ["blocking", "asynchronous"])
+async def test_a_key_of_nobody_is_refused_in_words(lab, client, caplog):
+    stranger = lab.stranger()
+    with caplog.at_level(logging.WARNING), pytest.raises(NotAllowedError, match="does not take this key"):
+        if client == "blocking":
+            await ask(stranger, "ping")
+        else:
+            async with links(stranger) as opened:
+                await opened.call("ping", {})
+    assert "a wrong key from 127.0.0.1" in caplog.text
+    assert lab.accounts.keys.wrong == 1
+
+
+async def test_wrong_keys_are_told_once_counted_and_made_to_wait(lab, caplog):
+    tries = FREE_TRIES + 1
+    with caplog.at_level(logging.WARNING):
+        for _ in range(tries):
+            with pytest.raises(NotAllowedError):
+                await ask(lab.stranger(), "ping")
+    assert caplog.text.count("a wrong key from") == 1
+    assert lab.accounts.keys.wrong == tries
+    ann = await lab.new("ann")
+    assert (await ask(ann, "ping"))["user"] == "ann"  # whoever has a right key waits for nobody's mistakes
+
+
+async def test_without_curve_nobody_gets_in(lab):
+    def run():
+        context = zmq.Context()
+        plain = context.socket(zmq.DEALER)
+        try:
+            plain.connect(lab.entrance.endpoint)
+            plain.send_multipart([b'{"v":1,"id":"x","kind":"ping"}'])
+            return plain.poll(1500)
+        finally:
+            plain.close(linger=0)
+            context.term()
+
+    assert await asyncio.to_thread(run) == 0
+
+
+async def test_a_daemon_with_another_key_is_not_believed(lab):
+    ann = await lab.new("ann")
+    other = zmq.curve_keypair()[0].decode()
+    fooled = lab.at(ClientKey("ann", other, ann.key.public_key, ann.key.secret_key))
+    with pytest.raises((DaemonUnreachableError, NotAllowedError)):
+        await ask(fooled, "ping")
+
+
+@pytest.mark.parametrize("client", ["blocking", "asynchronous"])
+async def test_a_revoked_key_ends_what_it_has_under_way_and_opens_no_more(lab, client):
+    ann, bob = await lab.new("ann"), await lab.new("bob")
+
+    async def wait():
+        if client == "blocking":
+            return await ask(ann, "never")
+        async with links(ann) as opened:
+            return await opened.call("never", {})
+
+    waiting = asyncio.create_task(wait())
+    async with links(ann) as idle, links(bob) as others:
+        await idle.call("ping", {})
+        await others.call("ping", {})
+        await asyncio.wait_for(lab.began.wait(), 10)
+        (link,) = idle._open
+        await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
+        with pytest.raises(NotAllowedError, match="was revoked"):
+            await waiting
+        assert lab.ended.is_set()
+        await asyncio.wait_for(ends(link), 10)  # the connection that did nothing is cut
+        with pytest.raises(NotAllowedError, match="does not take this key"):
+            await idle.call("ping", {})
+        assert (await others.call("ping", {})).fields["user"] == "bob"
+        (link,) = others._open
+        assert not await link.is_stale()
+
+
+async def test_an_account_made_anew_does_not_revive_the_old_key(lab):
+    old = await lab.new("ann")
+    await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
+    new = await lab.new("ann", "viewer")
+    assert (await ask(new, "ping"))["role"] == "viewer"
+    with pytest.raises(NotAllowedError):
+        await ask(old, "ping")
+
+
+async def test_a_key_file_is_all_that_a_client_needs(lab, tmp_path):
+    answer = dict((await lab.server.ask(HERE, "auth.new", {"name": "ann", "role": "user"})).fields)
+    path = tmp_path / "ann.key"
+    path.write_text(key_file(answer))
+    path.chmod(0o600)
+    assert (await ask(find(key=path, environ={}), "ping"))["user"] == "ann"
+    assert (await ask(find(environ={"FARM_KEY": str(path), "FARM_SOCKET": "/absent"}), "ping"))["user"] == "ann"
+    folder = tmp_path / "farm"
+    folder.mkdir()
+    (folder / "client.toml").write_text(f'daemon = "{lab.entrance.endpoint}"\nkey = "{path}"  # mine\n')
+    assert (await ask(find(environ={"XDG_CONFIG_HOME": str(tmp_path)}), "ping"))["user"] == "ann"
+    assert "secret" not in repr(read_key(path)[0])
+    path.chmod(0o640)
+    with pytest.raises(UserError, match="others may read"):
+        read_key(path)
+
+
+def test_the_daemons_key_is_made_once_for_nobody_elses_eyes(tmp_path):
+    path = tmp_path / "keys" / "server.key"
+    first = server_keys(path)
+    assert server_keys(path) == first
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    with pytest.raises(DoorError, match="others may read"):
+        server_keys(path)
+    path.chmod(0o600)
+    path.write_text("nonsense")
+    with pytest.raises(DoorError, match="is no key"):
+        server_keys(path)
+
+
+async def test_a_taken_port_is_told_and_the_other_door_is_closed_again(lab, tmp_path):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    entrance = CurveEntrance(lab.entrance.endpoint, lab.accounts, folder / "server.key")
+    server = ControlServer(
+        folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), accounts=lab.accounts, elsewhere=entrance
+    )
+    with pytest.raises(DoorError, match="cannot listen on"):
+        await server.start()
+    assert not (folder / "control.sock").exists()
