@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
@@ -25,6 +26,15 @@ class Since:
     subject: str = ""  # only about this device, job, lease ...
 
 
+@checked(frozen=True, slots=True, config=STRICT)
+class Newest:
+    """`events.newest`: about a device, job, lease ...; `rooms` are first words of kinds, none: all."""
+
+    subject: str
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    rooms: tuple[str, ...] = ()
+
+
 class EventVerbs:
     """The verb over the farm's history."""
 
@@ -34,6 +44,13 @@ class EventVerbs:
     def register(self, server: ControlServer) -> None:
         """Add the verb to the door."""
         server.register("events", self.events, Role.VIEWER)
+        server.register("events.newest", self.newest, Role.VIEWER)
+
+    async def newest(self, call: ControlCall) -> Mapping[str, Any]:
+        """The newest events about one thing, newest first; those of leases and sessions name their device."""
+        asked = read_fields(call, Newest)
+        events = await self._history.newest(asked.subject, asked.limit, asked.rooms)
+        return {"events": [event.to_wire() for event in events]}
 
     async def events(self, call: ControlCall) -> Mapping[str, Any]:
         """Stream events; answers with the number of the last one sent."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, overload
 
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
@@ -139,6 +140,10 @@ class EventLog:
             newer.append(event)
         newer.reverse()
         return newer
+
+    def newest(self, wanted: Callable[[Event], bool], limit: int) -> list[Event]:
+        """The newest events in memory that are wanted, at most `limit`, newest first."""
+        return list(islice(filter(wanted, reversed(self._events)), limit))
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` for each event from now on; returns the function that ends it."""

@@ -40,6 +40,17 @@ class EventTable:
                 found += (event_of(row) for row in connection.execute(wanted).mappings())
         return tuple(sorted(found, key=lambda each: each.seq)[:limit])
 
+    def newest(self, subject: str, before: int, limit: int) -> tuple[Event, ...]:
+        """Kept events about `subject` before `before`, newest first, at most `limit`."""
+        wanted = (
+            select(event)
+            .where(event.c.subject == subject, event.c.seq < before)
+            .order_by(event.c.seq.desc())
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return tuple(event_of(row) for row in connection.execute(wanted).mappings())
+
     def latest(self, subjects: Collection[str], kinds: Collection[str]) -> dict[str, int]:
         """The number of the latest event of any of these kinds, for those of the subjects that have one."""
         found: dict[str, int] = {}

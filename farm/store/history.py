@@ -32,6 +32,9 @@ class EventBook(Protocol):
     def about(self, subjects: Collection[str], seq: int, before: int, limit: int = 1000) -> Sequence[Event]:
         """Kept events about any of these subjects after `seq` and before `before`, oldest first."""
 
+    def newest(self, subject: str, before: int, limit: int) -> Sequence[Event]:
+        """Kept events about `subject` before `before`, newest first."""
+
     async def add(self, events: Sequence[Event]) -> None:
         """Keep events."""
 
@@ -80,6 +83,27 @@ class EventHistory:
             for event in some:
                 yield event
             since = some[-1].seq
+
+    async def newest(self, subject: str, limit: int, rooms: Collection[str] = ()) -> Sequence[Event]:
+        """The newest events about a device or job, newest first: its own, and in memory those that name it too.
+
+        Args:
+            subject: a device, job, lease ...
+            limit: at most so many.
+            rooms: first words of kinds ("device", "session"); empty: all.
+        """
+
+        def wanted(event: Event) -> bool:
+            about = subject in (event.subject, event.data.get("device"), event.data.get("job"))
+            return about and (not rooms or event.kind.partition(".")[0] in rooms)
+
+        found = self._log.newest(wanted, limit)
+        if len(found) < limit:
+            oldest = self._log.oldest
+            await self._keep_before(oldest)
+            kept = await asyncio.to_thread(self._book.newest, subject, oldest, limit)
+            found += [event for event in kept if wanted(event)]
+        return found[:limit]
 
     async def follow(self, since: int, subject: str = "", *, wait: bool = True) -> AsyncGenerator[Event, None]:
         """Every event after `since`, in order, without gap or double, at the reader's pace.

@@ -125,7 +125,7 @@
 
   // --- hints: what happened, so that parts of the page ask again ---------------------------------------------------
   // An element asks again by hx-trigger="farm:device from:body" (the first word of an event's kind), or
-  // "farm:about:NAME from:body" (its subject). A burst of hints is one trigger.
+  // "farm:about:NAME from:body" (its subject), or "farm:mine from:body" (the one of body[data-about]). A burst of hints is one trigger.
   const live = document.getElementById("live");
   const news = document.getElementById("news");
   const word = live.querySelector(".word");
@@ -150,6 +150,8 @@
     rooms.add(`farm:${room}`);
     rooms.add(`farm:about:${hint.subject}`);
     if (hint.device) rooms.add(`farm:about:${hint.device}`);
+    const mine = document.body.dataset.about;
+    if (mine && (mine === hint.subject || mine === hint.device)) rooms.add("farm:mine");
     if (["device.ready", "device.quarantined", "device.recovering", "device.gone"].includes(hint.kind)) {
       said.push(`${hint.subject} is ${what}`);
     }
