@@ -36,6 +36,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "logs": ("farm logs -f j3f2", "farm logs j3f2 --attempt 1"),
     "explain": ("farm explain device emerald-9", "farm explain job j3f2", "farm explain key adreno-740"),
+    "top": (
+        "farm top                      until q or Ctrl-C",
+        "farm top --once               the same picture, once",
+        "farm top --once --json        for scripts",
+    ),
     "status": ("farm status", "farm status --json"),
     "usage": ("farm usage --since 7d --by device",),
     "job list": ("farm job list --state running --state queued", "farm job list --user ann --limit 100 --json"),

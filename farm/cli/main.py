@@ -38,6 +38,7 @@ SECTIONS = {
     },
     "Phones": {
         "status": ("status", "The tracker's keys and every phone, once"),
+        "top": ("top", "Phones, jobs and events as they change"),
         "device": ("device", "List phones, let them in, look after them"),
         "lease": ("lease", "A phone of your own for a while; who holds which"),
         "reservation": ("reservation", "Phones that are kept for somebody for a time"),
