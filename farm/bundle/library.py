@@ -96,6 +96,7 @@ class BundleLibrary:
         with host_errors(f"opening the bundle library {root}", root):
             for directory in (self._objects, self._names, self._tmp):
                 directory.mkdir(parents=True, exist_ok=True)
+            self._objects.chmod(0o755)  # on workers' way to golden kernels
 
     def add(
         self,
@@ -238,6 +239,8 @@ class BundleLibrary:
                 ready.mkdir()
                 for part in (MANIFEST, "files", "golden"):
                     (staging.path / part).rename(ready / part)
+                for each in (ready, ready / "golden"):
+                    each.chmod(0o755)  # workers of another user read golden kernels, whatever the daemon's umask is
                 sync_directory(ready)
                 ready.rename(self._objects / hash_)
                 sync_directory(self._objects)

@@ -35,7 +35,7 @@ from farm.jobs.attempt import (
 )
 from farm.jobs.messages import Exited, Spawn
 from farm.jobs.worker_output import WorkerOutput
-from farm.jobs.worker_user import WorkerUser
+from farm.jobs.worker_user import WorkerUser, remove_tree
 from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
 
 TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
@@ -88,7 +88,7 @@ class Supervisor:
             part.mkdir(parents=True, exist_ok=True)
             part.chmod(0o711)
         await asyncio.to_thread(self._drop_foreign_caches)
-        await asyncio.to_thread(_clear, self._folder / "attempts")
+        await asyncio.to_thread(_clear, self._folder / "attempts", self._user)
         for slot in self._slots.values():
             slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {slot.toolchain.name}")
 
@@ -172,7 +172,7 @@ class Supervisor:
             self._door.dismiss(task.attempt)
             if attempt.result.done() and not attempt.result.cancelled():
                 attempt.result.exception()  # seen, even if something else ended the attempt first
-            await asyncio.shield(_cleared(zygote, attempt, output, folder))
+            await asyncio.shield(_cleared(zygote, attempt, output, folder, self._user))
 
     async def _outcome(self, attempt: Attempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
         task = attempt.task
@@ -213,18 +213,18 @@ class Supervisor:
     def _attempt_folder(self, task: Task) -> Path:
         folder = self._folder / "attempts" / task.attempt
         if folder.exists():
-            shutil.rmtree(folder)  # left by a daemon that was killed
+            remove_tree(folder, self._user)  # left by a daemon that was killed
         folder.mkdir(mode=0o700)
         self._give(folder)
         return folder
 
     def _give(self, folder: Path) -> None:
         if self._user is not None:
-            os.chown(folder, self._user.uid, self._user.gid)
+            self._user.give(folder)
 
     def _drop_foreign_caches(self) -> None:
         """What workers of another user have compiled cannot be replaced or locked by ours."""
-        uid = self._user.uid if self._user else os.geteuid()
+        uid = self._user.owner_of_given() if self._user else os.geteuid()
         for folder in (self._folder / "cache").iterdir():
             if folder.stat().st_uid != uid:
                 shutil.rmtree(folder)
@@ -241,7 +241,7 @@ class Supervisor:
         while True:
             started_s = time.monotonic()
             try:
-                zygote = await Zygote.start(slot.toolchain, self._folder)
+                zygote = await Zygote.start(slot.toolchain, self._folder, self._user)
             except (FarmError, OSError) as error:  # OSError: the daemon itself is out of descriptors, processes ...
                 problem = error if isinstance(error, FarmError) else ToolchainError(f"cannot start a zygote: {error}")
                 logger.warning("%s", problem)
@@ -277,10 +277,10 @@ def _how_ended(error: BaseException | None) -> str:
     return "failed"
 
 
-def _clear(folder: Path) -> None:
+def _clear(folder: Path, user: WorkerUser | None) -> None:
     """Delete what attempts of a daemon that was killed left."""
     for left in folder.iterdir():
-        shutil.rmtree(left, ignore_errors=True)
+        remove_tree(left, user)
 
 
 async def _ready(slot: _Slot) -> Zygote:
@@ -302,7 +302,9 @@ async def _change(slot: _Slot, zygote: Zygote | None, problem: FarmError | None)
         slot.changed.notify_all()
 
 
-async def _cleared(zygote: Zygote, attempt: Attempt, output: WorkerOutput, folder: Path) -> None:
+async def _cleared(
+    zygote: Zygote, attempt: Attempt, output: WorkerOutput, folder: Path, user: WorkerUser | None
+) -> None:
     """Leave nothing of an attempt that has come to its end: no process, no pipe, no folder."""
     try:
         await _end(zygote, attempt.task.attempt, polite=attempt.result.done())
@@ -310,7 +312,7 @@ async def _cleared(zygote: Zygote, attempt: Attempt, output: WorkerOutput, folde
         await output.end()
     finally:
         output.close()
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, folder, user)
 
 
 async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:

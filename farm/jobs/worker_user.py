@@ -1,6 +1,8 @@
 """The user whom workers become, so that other people's models reach neither the farm's store nor its keys nor adb.
 
-Only a daemon of root can do that. The state folder is then open to that user's group for passing through, and
+A daemon of root can do that, or one with the capabilities SETUID and SETGID that is in that user's group
+(systemd/farm.service): that one gives folders away by their group, and has the other user remove what is not its own.
+The state folder is then open to that user's group for passing through, and
 everything in it is closed but what workers need.
 """
 
@@ -9,8 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+import shutil
 import stat
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +22,7 @@ import farm
 
 logger = logging.getLogger(__name__)
 
+SETUID_AND_SETGID = 1 << 6 | 1 << 7  # linux/capability.h: CAP_SETGID 6, CAP_SETUID 7
 OPEN = ("work", "bundles")  # in the state folder: attempts and compiled libraries; golden kernels
 
 
@@ -28,6 +33,40 @@ class WorkerUser:
     name: str
     uid: int
     gid: int
+    by_group: bool = False  # the daemon is not root: folders are shared with the user's group, not given away
+
+    def give(self, folder: Path) -> None:
+        """Let the user work in a folder of the daemon's. Raises OSError."""
+        if self.by_group:
+            os.chown(folder, -1, self.gid)
+            folder.chmod(0o2770)
+        else:
+            os.chown(folder, self.uid, self.gid)
+
+    def owner_of_given(self) -> int:
+        """Whose uid a folder has that was given."""
+        return os.geteuid() if self.by_group else self.uid
+
+
+def remove_tree(folder: Path, user: WorkerUser | None) -> None:
+    """Delete a folder that the user may have worked in, as far as it goes. Blocks."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if user is not None and user.by_group and folder.exists():
+        subprocess.run(
+            ["rm", "-rf", "--", str(folder)], user=user.uid, group=user.gid, extra_groups=[], cwd="/", check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
+    """SIGKILL process groups of the user's, which the daemon itself may not signal. Blocks for milliseconds."""
+    if groups:
+        subprocess.run(
+            ["kill", "-KILL", "--", *(f"-{group}" for group in groups)], user=user.uid, group=user.gid,
+            extra_groups=[], check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +99,30 @@ def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> RunAs:
     let_in(user, state_dir)
     blocked = blocking_folder(user, (state_dir / "work" / "any", Path(farm.__file__), *programs))
     if blocked is not None:
-        logger.warning("workers run as root: %s may not pass %s", user.name, blocked)
+        logger.warning("workers run as the daemon itself: %s may not pass %s", user.name, blocked)
         return RunAs(None, blocked)
     return RunAs(user)
 
 
 def find_worker_user(name: str) -> WorkerUser | None:
     """The user of that name; None when there is none, it is root, or this process may become nobody else."""
-    if os.geteuid() != 0 or not name:
-        return None
     try:
-        entry = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name) if name else None
     except KeyError:
+        entry = None
+    if entry is None or entry.pw_uid in (0, os.geteuid()):
         return None
-    return WorkerUser(name, entry.pw_uid, entry.pw_gid) if entry.pw_uid != 0 else None
+    if os.geteuid() == 0:
+        return WorkerUser(name, entry.pw_uid, entry.pw_gid)
+    shares_group = entry.pw_gid in (os.getegid(), *os.getgroups())
+    return WorkerUser(name, entry.pw_uid, entry.pw_gid, by_group=True) if shares_group and may_change_user() else None
+
+
+def may_change_user() -> bool:
+    """Whether this process, which is not root, has the capabilities SETUID and SETGID (man 5 proc: CapEff)."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    words = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return int(words, 16) & SETUID_AND_SETGID == SETUID_AND_SETGID
 
 
 def blocking_folder(user: WorkerUser, paths: Iterable[Path]) -> Path | None:

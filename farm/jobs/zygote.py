@@ -28,6 +28,7 @@ from farm.jobs.messages import (
     decode_from_zygote,
     encode,
 )
+from farm.jobs.worker_user import WorkerUser, kill_groups
 
 START_LIMIT_S = 90.0  # importing TVM takes 0.5 s warm and 10 s from a cold disk; a small host may be busy with two
 SPAWN_LIMIT_S = 10.0  # a fork takes about 5 ms
@@ -83,10 +84,11 @@ class Zygote:
         self._spawning: dict[str, asyncio.Future[int]] = {}
         self._exits: dict[str, asyncio.Future[Exited]] = {}
         self._pids: dict[str, int] = {}
+        self._user: WorkerUser | None = None  # whom the children become
         asyncio.get_running_loop().add_reader(link.fileno(), self._readable)
 
     @classmethod
-    async def start(cls, toolchain: Toolchain, folder: Path) -> Zygote:
+    async def start(cls, toolchain: Toolchain, folder: Path, user: WorkerUser | None = None) -> Zygote:
         """Start the interpreter and wait until it has imported TVM. Its output goes to a file in `folder`.
 
         Call it from the main thread: the zygote dies with the thread that started it (PR_SET_PDEATHSIG).
@@ -111,6 +113,7 @@ class Zygote:
                 hint=f"set [toolchain.{toolchain.name}] python to an interpreter with farm[tvm] installed",
             ) from error
         zygote = cls(toolchain, process, ours)
+        zygote._user = user
         try:
             zygote.ready = await asyncio.wait_for(asyncio.shield(zygote._greeting), START_LIMIT_S)
         except (TimeoutError, ZygoteDiedError) as error:
@@ -254,6 +257,8 @@ class Zygote:
         self._signal(signal.SIGKILL)
         # Its children die with it (PR_SET_PDEATHSIG), but not what they started: a linker, say. Their groups are
         # signalled in the same moment, before any of these pids can have been given to another process.
+        if self._user is not None and self._user.by_group:
+            kill_groups(self._pids.values(), self._user)
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)

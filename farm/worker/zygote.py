@@ -9,6 +9,7 @@ and its children die with the daemon.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -41,7 +42,8 @@ from farm.jobs.messages import (
     encode,
 )
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # linux/prctl.h
+CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h: two words of 32 capabilities for each of three sets
 MAX_OPEN_FILES = 1024  # a worker needs a few dozen
 MAX_PROCESSES = 4096  # threads count; a worker has some dozens, and several run at once
 MAX_FILE_BYTES = 4 << 30  # a library with its weights stays below 2 GiB; an endless file ends here
@@ -63,6 +65,7 @@ class Zygote:
         self._link = link
         self._run = run
         self._attempts: dict[int, str] = {}  # pid (and process group) -> attempt
+        self._user: tuple[int, int] | None = None  # uid and gid of the children, when they are not ours
 
     def serve(self, versions: dict[str, str]) -> None:
         """Work until the supervisor closes its end, or SIGTERM; then end every child."""
@@ -85,7 +88,7 @@ class Zygote:
                         os.read(wake_read, 4096)
                 self._reap()
         for pid in self._attempts:
-            _signal_group(pid, signal.SIGKILL)
+            _signal_group(pid, signal.SIGKILL, self._user)
 
     def _obey(self, selector: selectors.BaseSelector) -> bool:
         """Read one order and carry it out; False when the supervisor is gone."""
@@ -96,7 +99,7 @@ class Zygote:
         if isinstance(order, Kill):
             for pid, attempt in self._attempts.items():
                 if attempt == order.attempt:
-                    _signal_group(pid, order.signal)
+                    _signal_group(pid, order.signal, self._user)
             return True
         if not files:
             raise ProtocolError(f"the order to fork {order.attempt} came without a file for its output")
@@ -112,6 +115,7 @@ class Zygote:
             self._link.close()
             _be_child(order, zygote, files[0], self._run)
         os.close(files[0])
+        self._user = (order.uid, order.gid) if order.uid is not None and order.gid is not None else None
         self._attempts[pid] = order.attempt
         self._say(Spawned(order.attempt, pid))
         return True
@@ -125,7 +129,7 @@ class Zygote:
                 return
             if ended is None:
                 return
-            _signal_group(ended.si_pid, signal.SIGKILL)
+            _signal_group(ended.si_pid, signal.SIGKILL, self._user)
             _, status = os.waitpid(ended.si_pid, 0)
             self._kill_strays()
             attempt = self._attempts.pop(ended.si_pid, "")
@@ -140,7 +144,7 @@ class Zygote:
         does not matter.
         """
         for pid in _children() - self._attempts.keys():
-            _signal_group(pid, signal.SIGKILL)
+            _signal_group(pid, signal.SIGKILL, self._user)
 
     def _say(self, message: FromZygote) -> None:
         self._link.sendall(encode(message))
@@ -179,14 +183,24 @@ def _confine(order: Spawn, zygote: int, output: int) -> None:
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     if order.uid is not None and order.gid is not None:
         _limit(resource.RLIMIT_NPROC, MAX_PROCESSES)  # counted per user: of all workers together
-        os.setgroups([])
-        os.setresgid(order.gid, order.gid, order.gid)
-        os.setresuid(order.uid, order.uid, order.uid)
+        _become(order.uid, order.gid)
     die_with_parent(zygote)  # after the change of user, which would reset it (man 2 PR_SET_PDEATHSIG)
     os.umask(0o027)
     os.chdir(order.folder)
     os.environ |= {"TMPDIR": order.folder, "HOME": order.folder}
     tempfile.tempdir = None  # something imported may have asked for it already
+
+
+def _become(uid: int, gid: int) -> None:
+    """Be somebody without rights. A change between two users who are not root keeps capabilities: they are dropped."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if libc.capset(header, none) != 0:  # what is not permitted is not ambient either
+        raise OSError(ctypes.get_errno(), "capset")
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(parent: int) -> None:
@@ -216,15 +230,25 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (most, most))
 
 
-def _signal_group(pid: int, signum: int) -> None:
+def _signal_group(pid: int, signum: int, user: tuple[int, int] | None = None) -> None:
+    """Signal a child's process group, as its `user` (uid, gid) where it is another and we may not signal anybody."""
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:
         # Between fork and setsid a child is in no group of its own yet; after its end there is none any more.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)
-        except ProcessLookupError:
-            return
+    except PermissionError:
+        if user is None:
+            raise
+        helper = os.fork()
+        if helper == 0:
+            try:
+                _become(*user)
+                _signal_group(pid, signum)
+            finally:
+                os._exit(0)
+        os.waitpid(helper, 0)
 
 
 def _threads() -> int:
