@@ -77,6 +77,7 @@ class AdbConfig:
     socket: str = ""  # adb's own spec, "tcp:127.0.0.1:5038"; empty: a unix socket in the runtime folder
     binary: str = ""  # empty: PATH, then the one inside adbutils
     manage: bool = True  # start it, and start it again when it dies
+    service: bool = False  # farm-adb.service runs it: one that hangs is ended here and started again there
     usb: bool = True  # whether it opens phones on USB; false: only those over the network
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbNotInstalled
+from farm.adb.kept import KeptAdbServer
 from farm.adb.program import AdbBinary, find_adb
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import TunnelLedger
@@ -91,9 +92,10 @@ async def open_phones(
     """
     binary = await _adb_of(config.adb)
     server = None
-    if config.adb.manage and binary is not None:
+    if (config.adb.manage or config.adb.service) and binary is not None:
+        kind: type[AdbServer] = KeptAdbServer if config.adb.service else AdbServer
         folder = config.state_dir / "adb"
-        server = AdbServer(binary, config.adb_socket, folder, usb=config.adb.usb, gid=group_to_let_in())
+        server = kind(binary, config.adb_socket, folder, usb=config.adb.usb, gid=group_to_let_in())
         stack.push_async_callback(server.stop)
     client = AdbClient(config.adb_socket)
     watcher = DeviceWatcher(
