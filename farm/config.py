@@ -174,8 +174,8 @@ class FarmConfig:
     power: PowerConfig = field(default_factory=PowerConfig)
     usb: UsbConfig = field(default_factory=UsbConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
-    web: WebConfig = WebConfig()
-    control: ControlConfig = ControlConfig()
+    web: WebConfig = field(default_factory=WebConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
 
     @property
     def control_socket(self) -> Path:

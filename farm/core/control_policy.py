@@ -6,6 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+MAX_DAYS = 36_500
 _LISTEN = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 
 
@@ -14,8 +15,7 @@ class ControlConfig:
     """The door for people elsewhere, and how long it is remembered what people did."""
 
     listen: str = ""  # "tcp://127.0.0.1:9192": clients with a key (farm auth new) may come there; empty: no such door
-    audit_days: float = 365.0  # how long the audit log is kept
-    audit_rows: int = 500_000  # and how much of it, whoever writes how much: about 150 MB
+    audit_days: float = 365.0  # how long the audit log is kept; never more than its latest 500,000 rows
 
 
 def address_of(listen: str) -> tuple[str, int] | None:
@@ -33,6 +33,6 @@ def mistake(control: ControlConfig) -> tuple[str, str] | None:
     """What is wrong, and the way out."""
     if control.listen and address_of(control.listen) is None:
         return f"control.listen: {control.listen!r} is no address", '"tcp://127.0.0.1:9192"; a number, not a name'
-    if not 0 < control.audit_days < 1e5 or control.audit_rows < 1000:
-        return "control.audit_days and control.audit_rows say how much is kept", "more than 0 days, 1000 rows or more"
+    if not 0 < control.audit_days <= MAX_DAYS:
+        return f"control.audit_days: {control.audit_days} is no such time", f"more than 0, at most {MAX_DAYS}"
     return None

@@ -34,7 +34,7 @@ class Memory:
 
     def use(self, config: FarmConfig) -> None:
         """Keep things as long as it says, from now on."""
-        self.retention.use(config.store.keep_days, config.store.max_mb)
+        self.retention.use(config.store.keep_days, config.store.max_mb, config.control.audit_days)
 
 
 def open_memory(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Memory:
@@ -54,7 +54,10 @@ def open_memory(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: 
     store.on_problem(problems.of_store(store, events))
     logs = AttemptLogs(config.state_dir / "logs")
     keep = config.store
-    retention = Retention(store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, remove_logs=logs.remove)
+    retention = Retention(
+        store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, audit_days=config.control.audit_days,
+        remove_logs=logs.remove,
+    )  # fmt: skip
     return Memory(where, store, events, history, logs, retention)
 
 

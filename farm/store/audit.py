@@ -13,6 +13,8 @@ from farm.store.schema import audit
 
 BATCH = 500  # rows removed in one commit
 PAGE = 1000  # most rows of one answer
+MOST_ROWS = 500_000  # about 150 MB; whoever writes more pushes the oldest out
+LOOK_EVERY = 10_000  # rows added, until it is looked whether there are too many
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class AuditTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._added = 0
 
     async def add(self, records: Sequence[AuditRecord]) -> None:
         """Keep some.
@@ -43,6 +46,10 @@ class AuditTable:
         """
         rows = [{name: value for name, value in asdict(record).items() if name != "seq"} for record in records]
         await self._database.write(lambda connection: connection.execute(insert(audit), rows) and None)
+        self._added += len(rows)
+        if self._added >= LOOK_EVERY:
+            self._added = 0
+            await self.prune()
 
     def page(
         self,
@@ -80,18 +87,19 @@ class AuditTable:
         with self._database.reading() as connection:
             return tuple(AuditRecord(**row) for row in connection.execute(wanted).mappings())
 
-    async def prune(self, before: datetime, most_rows: int) -> int:
-        """Remove what is older than `before`, and the oldest beyond `most_rows`; returns how many."""
+    async def prune(self, before: datetime | None = None) -> int:
+        """Remove what is older than `before`, and the oldest when there are too many; returns how many."""
         removed = 0
-        while count := await self._database.write(lambda connection: _remove(connection, before, most_rows)):
+        while count := await self._database.write(lambda connection: _remove(connection, before)):
             removed += count
         return removed
 
 
-def _remove(connection: Connection, before: datetime, most_rows: int) -> int:
+def _remove(connection: Connection, before: datetime | None) -> int:
     newest = connection.execute(select(func.max(audit.c.seq))).scalar_one() or 0
     oldest = select(audit.c.seq, audit.c.at).order_by(audit.c.seq).limit(BATCH)
-    old = [row.seq for row in connection.execute(oldest) if row.at < before or row.seq <= newest - most_rows]
+    rows = connection.execute(oldest).all()
+    old = [row.seq for row in rows if row.seq <= newest - MOST_ROWS or (before is not None and row.at < before)]
     if old:
         connection.execute(delete(audit).where(audit.c.seq.in_(old)))
     return len(old)

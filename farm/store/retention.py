@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Double, Text, delete, exists, func, or_, select, type_coerce
 
 from farm.core.errors import FarmError
+from farm.store.audit import AuditTable
 from farm.store.check import size_of
 from farm.store.database import Database
 from farm.store.schema import attempt, event, job, lease, measurement, recovery, reservation, submission
@@ -27,6 +28,7 @@ BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
 PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
 EVERY_S = 24 * 3600.0
 HISTORY = timedelta(days=10 * 365)  # of measurements
+AUDIT_DAYS = 365.0
 FIRST_AFTER_S = 300.0  # not while everybody comes back after a start
 MB = 1_000_000
 
@@ -56,6 +58,7 @@ class Retention:
         *,
         keep_days: float,
         max_mb: float,
+        audit_days: float = AUDIT_DAYS,
         remove_logs: Callable[[Sequence[str]], None] = lambda _: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -65,19 +68,23 @@ class Retention:
             database: the store's.
             keep_days: since a job, a lease or an event ended.
             max_mb: size from which the oldest ended jobs go before their time.
+            audit_days: since somebody did something (farm.store.audit).
             remove_logs: removes what stands on disk of jobs; called in a thread, after their rows are gone.
             clock: says the time.
         """
         self._database = database
         self._keep = timedelta(days=keep_days)
         self._max_bytes = max_mb * MB
+        self._audit = AuditTable(database)
+        self._keep_audit = timedelta(days=audit_days)
         self._remove_logs = remove_logs
         self._clock = clock
         self._pruning = asyncio.Lock()
 
-    def use(self, keep_days: float, max_mb: float) -> None:
+    def use(self, keep_days: float, max_mb: float, audit_days: float = AUDIT_DAYS) -> None:
         """Keep this from the next pruning on."""
         self._keep, self._max_bytes = timedelta(days=keep_days), max_mb * MB
+        self._keep_audit = timedelta(days=audit_days)
 
     async def run(self) -> None:
         """Prune daily, until cancelled."""
@@ -126,6 +133,7 @@ class Retention:
             measured = self._clock() - HISTORY
             while await self._database.write(lambda connection: _remove_measurements(connection, measured)):
                 pass
+            await self._audit.prune(self._clock() - self._keep_audit)
             freed = before - await asyncio.to_thread(self._size)
             await self._shrink()
         return Pruned(jobs, leases, events, max(0, freed))

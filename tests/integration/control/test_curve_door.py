@@ -102,8 +102,13 @@ async def links(where):
         opened.close()
 
 
+async def ask_linked(where, kind):
+    async with links(where) as opened:
+        return (await opened.call(kind, {})).fields
+
+
 async def ends(link):
-    while not await link.is_stale():
+    while not await link.is_stale():  # noqa: ASYNC110 (tests observe)
         await asyncio.sleep(0.01)
 
 
@@ -147,13 +152,9 @@ async def test_each_role_may_what_it_may_and_refusals_are_written_down(lab):
 
 @pytest.mark.parametrize("client", ["blocking", "asynchronous"])
 async def test_a_key_of_nobody_is_refused_in_words(lab, client, caplog):
-    stranger = lab.stranger()
+    asked = {"blocking": ask, "asynchronous": ask_linked}[client]
     with caplog.at_level(logging.WARNING), pytest.raises(NotAllowedError, match="does not take this key"):
-        if client == "blocking":
-            await ask(stranger, "ping")
-        else:
-            async with links(stranger) as opened:
-                await opened.call("ping", {})
+        await asked(lab.stranger(), "ping")
     assert "a wrong key from 127.0.0.1" in caplog.text
     assert lab.accounts.keys.wrong == 1
 
@@ -197,13 +198,8 @@ async def test_a_daemon_with_another_key_is_not_believed(lab):
 async def test_a_revoked_key_ends_what_it_has_under_way_and_opens_no_more(lab, client):
     ann, bob = await lab.new("ann"), await lab.new("bob")
 
-    async def wait():
-        if client == "blocking":
-            return await ask(ann, "never")
-        async with links(ann) as opened:
-            return await opened.call("never", {})
-
-    waiting = asyncio.create_task(wait())
+    asked = {"blocking": ask, "asynchronous": ask_linked}[client]
+    waiting = asyncio.create_task(asked(ann, "never"))
     async with links(ann) as idle, links(bob) as others:
         await idle.call("ping", {})
         await others.call("ping", {})

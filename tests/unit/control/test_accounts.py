@@ -1,0 +1,121 @@
+"""Accounts: what is kept of a secret, who is found by it, and what wrong ones cost."""
+
+import hashlib
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from zmq.utils import z85
+
+from farm.control.accounts import FREE_TRIES, MOST_PLACES, MOST_WAIT_S, Account, Accounts, NoSuchAccountError, Tries
+from farm.control.callers import Role
+from farm.core.errors import UserError
+from farm.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def accounts(store):
+    return Accounts(store.accounts)
+
+
+async def test_a_token_is_kept_as_its_hash_only(accounts, store, tmp_path):
+    made = await accounts.new("ann", Role.USER, web=True, by="root")
+    assert len(made.token) > 40
+    kept = store.accounts.get("ann")
+    assert kept.token_sha256 == hashlib.sha256(made.token.encode()).hexdigest()
+    store.close()
+    assert not any(made.token.encode() in path.read_bytes() for path in tmp_path.iterdir())
+
+
+async def test_of_a_key_only_the_public_half_is_kept(accounts, store, tmp_path):
+    made = await accounts.new("ann", Role.OPERATOR, web=False, by="root")
+    assert accounts.by_curve_key(z85.decode(made.public_key)) == Account("ann", Role.OPERATOR)
+    store.close()
+    assert not any(made.secret_key.encode() in path.read_bytes() for path in tmp_path.iterdir())
+
+
+async def test_the_right_token_finds_its_account_and_no_other_does(accounts):
+    made = await accounts.new("ann", Role.USER, web=True, by="root")
+    assert accounts.by_token(made.token) == Account("ann", Role.USER)
+    digest = hashlib.sha256(made.token.encode()).hexdigest()
+    for wrong in ("", made.token[:-1], made.token + "x", digest, "x" * 10_000, "\udcff", "ä", "' OR 1=1 --"):
+        assert accounts.by_token(wrong, "10.0.0.3") is None
+    assert accounts.tokens.wrong == 8
+
+
+async def test_revoking_takes_both_and_tells(accounts, store):
+    gone = []
+    accounts.on_revoked(gone.append)
+    token = (await accounts.new("ann", Role.USER, web=True, by="root")).token
+    key = (await accounts.new("ann", Role.USER, web=False, by="root")).public_key
+    await accounts.revoke("ann")
+    assert gone == ["ann"]
+    assert accounts.by_token(token) is None
+    assert accounts.by_curve_key(z85.decode(key)) is None
+    assert accounts.named("ann") is None
+    assert store.accounts.get("ann").revoked_at is not None
+    with pytest.raises(NoSuchAccountError):
+        await accounts.revoke("ann")
+    await accounts.new("ann", Role.VIEWER, web=True, by="root")
+    assert accounts.by_token(token) is None
+
+
+@pytest.mark.parametrize("name", ["", "Ann", "uid-1000", "a b", "a\n", "../a", "1ann", "a" * 33, "ä", "a;b", "-a"])
+async def test_names_are_plain(accounts, name):
+    with pytest.raises(UserError, match="is no name"):
+        await accounts.new(name, Role.USER, web=True, by="root")
+
+
+async def test_an_account_has_one_role_and_one_secret_of_a_kind(accounts):
+    await accounts.new("ann", Role.USER, web=True, by="root")
+    with pytest.raises(UserError, match="has a token"):
+        await accounts.new("ann", Role.USER, web=True, by="root")
+    with pytest.raises(UserError, match="ann is user"):
+        await accounts.new("ann", Role.OPERATOR, web=False, by="root")
+
+
+async def test_a_use_is_noted_once_a_minute(store):
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    accounts = Accounts(store.accounts, now=lambda: now)
+    ann = (await accounts.new("ann", Role.USER, web=True, by="root")).account
+    await accounts.noted(ann)
+    first, now = now, now + timedelta(seconds=59)
+    await accounts.noted(ann)
+    assert store.accounts.get("ann").used_at == first
+    now += timedelta(seconds=1)
+    await accounts.noted(ann)
+    assert store.accounts.get("ann").used_at == now
+
+
+def test_wrong_ones_are_told_once_and_wait_longer_each_time(caplog):
+    now = 0.0
+    tries = Tries("token", clock=lambda: now)
+    with caplog.at_level(logging.WARNING):
+        waits = [tries.failed("10.0.0.3") for _ in range(FREE_TRIES + 10)]
+    assert waits[: FREE_TRIES - 1] == [0.0] * (FREE_TRIES - 1)
+    assert waits[FREE_TRIES - 1 : FREE_TRIES + 3] == [1.0, 2.0, 4.0, 8.0]
+    assert waits[-1] == MOST_WAIT_S
+    assert tries.wait_s("10.0.0.4") == 0.0
+    assert len(caplog.records) == 1
+    now = MOST_WAIT_S
+    assert tries.wait_s("10.0.0.3") == 0.0
+    assert tries.wrong == FREE_TRIES + 10
+
+
+def test_places_are_forgotten_and_bounded():
+    now = 0.0
+    tries = Tries("key", clock=lambda: now)
+    for number in range(MOST_PLACES + 100):
+        tries.failed(str(number))
+    assert len(tries._places) == MOST_PLACES
+    for _ in range(FREE_TRIES):
+        tries.failed("again")
+    now = 601.0
+    assert tries.failed("again") == 0.0

@@ -1,0 +1,171 @@
+"""What is written down of calls, by every door: who did what, and nothing that may be secret."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from farm.control import audit as module
+from farm.control.artifacts import ArtifactFolder
+from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, subject_of
+from farm.control.callers import Caller, KeyPeer, Peer, Role
+from farm.control.server import ControlServer, UnknownKindError
+from farm.core.errors import NotAllowedError, PhoneError, ProtocolError
+from farm.store.writer import StoreWriteError
+
+WEB = Caller("ann", Role.USER, "web token ann from 10.0.0.3")
+ROOT = Caller("root", Role.OPERATOR, "uid 0 pid 7", Peer(0, 0, 7))
+VIEWER = Caller("", Role.VIEWER, "web from 10.0.0.4")
+
+
+class Rows:
+    """Keeps rows in memory, unless its disk is full."""
+
+    def __init__(self):
+        self.rows = []
+        self.full = False
+
+    async def add(self, records):
+        if self.full:
+            raise StoreWriteError("the disk is full")
+        self.rows += records
+
+
+@pytest.fixture
+def rows():
+    return Rows()
+
+
+@pytest.fixture
+def desk(rows, tmp_path):
+    server = ControlServer(
+        tmp_path / "control.sock", artifacts=ArtifactFolder(tmp_path / "artifacts"), audit=AuditTrail(rows)
+    )
+
+    async def look(call):
+        return {"asked": dict(call.fields)}
+
+    async def change(call):
+        await call.progress(step=1)
+        return {"jobs": [{"id": "job-1"}]}
+
+    async def fail(call):
+        raise PhoneError("it burns")
+
+    async def wait(call):
+        await asyncio.Event().wait()
+
+    server.register("look", look, Role.VIEWER)
+    server.register("job.check", look, Role.USER)
+    server.register("change", change, Role.USER)
+    server.register("fail", fail, Role.OPERATOR)
+    server.register("wait", wait, Role.USER)
+    return server
+
+
+def told(rows):
+    return [(row.user, row.origin, row.kind, row.subject, row.outcome) for row in rows.rows]
+
+
+async def test_a_change_is_written_with_who_and_what(desk, rows):
+    steps = []
+
+    async def progress(**fields):
+        steps.append(fields)
+
+    answer = await desk.ask(WEB, "change", {"spec": {"token": "s3cret"}, "note": "s3cret"}, progress=progress)
+    assert answer.fields == {"jobs": [{"id": "job-1"}]}
+    assert steps == [{"step": 1}]
+    assert told(rows) == [("ann", WEB.origin, "change", "job-1", "ok")]
+    assert "s3cret" not in str(rows.rows)
+
+
+async def test_whoever_only_looks_is_not_written_down(desk, rows):
+    await desk.ask(VIEWER, "look", {})
+    await desk.ask(WEB, "job.check", {})
+    assert rows.rows == []
+
+
+async def test_refusals_and_failures_are_written(desk, rows):
+    for caller, kind, error in (
+        (VIEWER, "change", NotAllowedError),
+        (WEB, "fail", NotAllowedError),
+        (ROOT, "fail", PhoneError),
+        (VIEWER, "no.such", UnknownKindError),
+    ):
+        with pytest.raises(error):
+            await desk.ask(caller, kind, {"device": "pixel"})
+    assert told(rows) == [
+        ("", VIEWER.origin, "change", "pixel", "not_allowed"),
+        ("ann", WEB.origin, "fail", "pixel", "not_allowed"),
+        ("root", ROOT.origin, "fail", "pixel", "phone"),
+        ("", VIEWER.origin, "?", "", "unknown_kind"),
+    ]
+
+
+async def test_a_call_that_its_caller_gave_up_is_ended_and_written(desk, rows):
+    asked = asyncio.create_task(desk.ask(WEB, "wait", {"job": "j"}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    await desk._audit.close()
+    assert told(rows) == [("ann", WEB.origin, "wait", "j", "caller_gone")]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"id": "x"}, {"token": "x"}, {"x": float("nan")}, {"x": "x" * (3 << 20)}, {"x": object()}]
+)
+async def test_the_page_can_ask_nothing_that_the_job_door_would_not_take(desk, fields):
+    with pytest.raises(ProtocolError):
+        await desk.ask(WEB, "look", fields)
+
+
+async def test_a_full_disk_stops_nobody_and_the_log_has_the_row(desk, rows, caplog):
+    rows.full = True
+    await desk.ask(WEB, "change", {})
+    assert desk._audit.unwritten == 1
+    assert "not in the audit log" in caplog.text
+
+
+async def test_of_refusals_again_and_again_the_first_few_are_written_and_the_rest_counted(rows):
+    now = 0.0
+    trail = AuditTrail(rows, clock=lambda: now)
+    for _ in range(1000):
+        await trail.tell(VIEWER, "change", "pixel", "not_allowed")
+    assert len(rows.rows) == REFUSALS_WRITTEN
+    assert trail.dropped == 1000 - REFUSALS_WRITTEN
+    now = WINDOW_S
+    await trail.tell(WEB, "change", "pixel", "not_allowed")
+    assert [row.outcome for row in rows.rows[REFUSALS_WRITTEN:]] == ["not_allowed (990 times more)", "not_allowed"]
+    await trail.tell(VIEWER, "change", "pixel", "not_allowed")
+    assert rows.rows[-1].user == ""
+
+
+async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows, monkeypatch):
+    monkeypatch.setattr(module, "MOST_WINDOWS", 3)
+    trail = AuditTrail(rows, clock=lambda: 0.0)
+    for number in range(100):
+        key = replace(VIEWER, user=f"u{number}", peer=KeyPeer(f"u{number}", "10.0.0.1"))
+        for _ in range(REFUSALS_WRITTEN + 1):
+            await trail.tell(key, "change", "", "not_allowed")
+    assert len(rows.rows) == 3 * REFUSALS_WRITTEN
+    await trail.close()
+    assert [row.outcome for row in rows.rows[-3:]] == ["not_allowed (1 times more)"] * 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "subject"),
+    [
+        ({"device": "pixel", "note": "x"}, "pixel"),
+        ({"jobs": ["a", "b", "c", "d", "e"]}, "a b c d and 1 more"),
+        ({"jobs": [{"id": "a"}, {"id": "b"}]}, "a b"),
+        ({"jobs": [{"spec": {}}]}, ""),
+        ({"device": "\x1b[2J" + "x" * 500}, "?[2J" + "x" * 116 + "..."),
+        ({"token": "secret", "spec": {"token": "secret"}}, ""),
+        ({"device": 5, "name": ""}, ""),
+    ],
+)
+def test_a_subject_is_a_short_name(fields, subject):
+    assert subject_of(fields) == subject
