@@ -133,7 +133,7 @@ def _comments(cls: type) -> dict[str, str]:
     return said
 
 
-def keys(cls: type | None = None, where: str = "") -> Iterator[Key]:
+def config_keys(cls: type | None = None, where: str = "") -> Iterator[Key]:
     """Every key, in the order of the code; `NAME` stands where a name of one's own goes."""
     from farm.config import FarmConfig
 
@@ -153,7 +153,7 @@ def keys(cls: type | None = None, where: str = "") -> Iterator[Key]:
             path = f"{path}[]" if typing.get_origin(hint) is tuple else f"{path}.NAME"
         nested.append((inner, path))
     for inner, path in nested:
-        yield from keys(inner, path)
+        yield from config_keys(inner, path)
 
 
 def _default(where: str, each: dataclasses.Field[Any]) -> str:
@@ -182,7 +182,7 @@ def _default(where: str, each: dataclasses.Field[Any]) -> str:
 def config() -> str:
     """The page of configuration keys: a heading for each table."""
     tables: dict[str, list[tuple[str, ...]]] = {}
-    for each in keys():
+    for each in config_keys():
         tables.setdefault(each.table, []).append((f"`{each.name}`", each.default, plain(each.meaning)))
     parts = []
     for where, rows in tables.items():

@@ -11,8 +11,8 @@ DEFAULT_WEB_PORT = 9191  # beside the TVM port
 class WebConfig:
     """The web page and /metrics."""
 
-    enabled: bool = True
-    host: str = "127.0.0.1"
+    enabled: bool = True  # false: no page and no metrics
+    host: str = "127.0.0.1"  # the address they are served at
     port: int = DEFAULT_WEB_PORT  # 0: the kernel chooses
     allow_hosts: tuple[str, ...] = ()  # names the page is asked for by, beside loopback's and `host`; no ports
     required: bool = False  # whether the daemon ends when the port is taken; else it serves phones without a page

@@ -1,0 +1,224 @@
+"""README and documents: commands, keys and links are right; all that the code has is in the reference."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.config import load
+from farm.core.device import Life
+from farm.core.errors import UserError
+from farm.core.event_kinds import KINDS
+from farm.core.job import JobState
+from tests.support.pages import ROOT, blocks, links, pages, slugs
+
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+import diagrams
+import generate
+
+PAGES = pages()
+SPEC_KEYS = {"kind", "matrix", "job"}  # of spec files (docs/clients.md), which are TOML too
+BUNDLE_KEYS = {"abi", "platform"}  # of bundle.toml
+COMMANDS = dict(generate.commands())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        target, _, heading = link.partition("#")
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), link
+        assert not heading or heading in slugs(there), link
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def typed(page: Path) -> Iterator[list[str]]:
+    """Each `farm ...` in a page's blocks of commands, as words; what stands for something else is a word, too."""
+    for text in blocks(page, "console", "sh", "bash", "shell", ""):
+        for line in text.replace("\\\n", " ").splitlines():
+            try:
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+            except ValueError:
+                continue  # output, or prose with an apostrophe
+            if words[:1] == ["sudo"]:
+                words = words[1:]
+            if words[:1] in (["farm"], [".venv/bin/farm"]) and not "".join(words[1:2]).isupper():
+                end = next((at for at, word in enumerate(words) if word in ("&", "|", "&&", ";", ">")), len(words))
+                yield words[1:end]
+
+
+def mistake(words: list[str]) -> str:
+    """What the command line says against these words; "": nothing."""
+    import typer
+
+    from farm.cli.main import app
+
+    command: Any = typer.main.get_command(app)
+    name = "farm"
+    while hasattr(command, "list_commands"):
+        context = command.make_context(name, [], resilient_parsing=True)
+        while words and words[0].startswith("-"):
+            known = next((each for each in command.params if words[0].split("=")[0] in each.opts), None)
+            if known is None and words[0] != "--help":
+                return f"{name} has no option {words[0]}"
+            words = words[1 if known is None or known.is_flag else 2 :]
+        if not words:
+            return ""
+        below = command.get_command(context, words[0])
+        if below is None:
+            return "" if command.invoke_without_command else f"{name} has no command {words[0]}"
+        command, name, words = below, f"{name} {words[0]}", words[1:]
+    options = {opt: each for each in command.params for opt in (*each.opts, *each.secondary_opts)}
+    options |= {"--help": None, "-h": None}
+    for word in words:
+        if word == "--":
+            break
+        if word.startswith("-") and not re.fullmatch(r"-\d+|-", word) and word.split("=")[0] not in options:
+            return f"{name} has no option {word}"
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_a_block_is_one(page: Path) -> None:
+    wrong = [(words, said) for words in typed(page) if (said := mistake(words))]
+    assert not wrong
+
+
+def test_a_command_that_is_none_is_found() -> None:
+    assert mistake(["device", "adop", "x"])
+    assert mistake(["bench", "m.onnx", "--onn", "x"])
+    assert not mistake(["bench", "m.onnx", "--on=x", "--repeat", "5"])
+
+
+def test_pages_show_commands_at_all() -> None:
+    assert sum(1 for page in PAGES for _ in typed(page)) > 60
+
+
+def test_every_command_and_option_is_in_the_reference_with_words() -> None:
+    page = generate.cli()
+    assert len(COMMANDS) > 60
+    for name, command in COMMANDS.items():
+        assert f"## `{name}`" in page or name == "farm", name
+        assert command.help, name
+        for written, what in generate.options_of(name, command):
+            assert f"`{written}`".replace("|", "\\|") in page, (name, written)
+            assert what or not written.startswith("-"), (name, written)
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def configurations() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for text in blocks(page, "toml"):
+            keys = set(tomllib.loads(text))
+            if not keys & SPEC_KEYS and not keys & BUNDLE_KEYS:
+                yield page.name, text
+
+
+@pytest.mark.parametrize(("page", "text"), list(configurations()))
+def test_every_configuration_in_a_block_is_one(page: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text(text if "[toolchain.default]" in text else text + "\n[toolchain.default]\n")
+    load(file, environ={})
+
+
+def test_a_key_that_is_none_is_found(tmp_path: Path) -> None:
+    (tmp_path / "farm.toml").write_text("[tvm]\nprot = 1\n")
+    with pytest.raises(UserError, match="unknown key"):
+        load(tmp_path / "farm.toml", environ={})
+
+
+def test_every_key_is_in_the_reference_with_words() -> None:
+    found = list(generate.config_keys())
+    assert len(found) > 80
+    assert [each.path for each in found if not each.meaning] == []
+    page = generate.config()
+    assert all(f"| `{each.name}` |" in page for each in found)
+
+
+# --- verbs, events, errors --------------------------------------------------------------------------------------------
+
+
+def test_every_verb_is_in_the_reference_with_words() -> None:
+    found = {each.kind: each for each in generate.verbs()}
+    written = set()
+    for path in (ROOT / "farm" / "control").glob("*.py"):
+        written |= set(re.findall(r'register\(\s*"([a-z._]+)"|\(\s*"([a-z]+\.[a-z_]+)", Role', path.read_text()))
+    written = {one or other for one, other in written}
+    assert len(written) > 60
+    assert written <= set(found)
+    assert [kind for kind, each in found.items() if not each.meaning] == []
+    assert {each.role for each in found.values()} == {"viewer", "user", "operator"}
+
+
+FLOORS = ("adb", "control", "daemon", "fleet", "jobs", "leasing", "metrics", "store", "tracker", "web")
+
+
+def published() -> Iterator[tuple[str, str]]:
+    """Each kind of event that the sources publish or draft, and where."""
+    for path, module in generate.sources(*FLOORS):
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                first = node.args[0] if node.args else None
+                if name in ("publish", "_publish", "told") and first is not None:
+                    yield from ((kind, path.name) for kind in _texts(first))
+                if name == "drafted":
+                    for told in node.args:
+                        if isinstance(told, ast.Tuple):
+                            yield from ((kind, path.name) for kind in _texts(told.elts[0]))
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression may be: `a if x else b` is two; a text with `{...}` in it has a *."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _texts(node.body)
+        yield from _texts(node.orelse)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+
+
+def test_every_event_that_is_published_is_in_the_list() -> None:
+    found = set(published())
+    assert len(found) > 20
+    unknown = [each for each in found if "*" not in each[0] and each[0] not in KINDS]
+    assert unknown == []
+    assert {kind for kind, _ in found if "*" in kind} <= {"device.*", "job.*", "hub.*", "host.usb_*"}
+    assert {f"device.{life.value}" for life in Life} | {f"job.{state.value}" for state in JobState} <= set(KINDS)
+
+
+def test_every_event_and_error_is_in_the_reference() -> None:
+    page = generate.events()
+    assert all(f"| `{kind}` |" in page for kind in KINDS)
+    codes = generate.errors()
+    assert len({cls.code for cls in codes}) == len(codes) > 60
+    assert [cls.__name__ for cls in codes if not cls.__doc__] == []
+
+
+# --- drawings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", diagrams.DRAWINGS)
+def test_a_drawing_is_what_the_code_says_now(name: str) -> None:
+    kept = (ROOT / "docs" / "diagrams" / f"{name}.svg").read_text("utf-8")
+    assert kept == diagrams.DRAWINGS[name]().svg(), "python docs/_ext/diagrams.py draws them anew"
+
+
+@pytest.mark.parametrize("name", diagrams.DRAWINGS)
+def test_a_drawing_has_every_state_and_every_step(name: str) -> None:
+    drawing = diagrams.DRAWINGS[name]()
+    assert {state for edge in drawing.steps for state in edge} <= set(drawing.places)
+    assert drawing.drawn() == drawing.steps
