@@ -19,7 +19,7 @@ COARSE_S = 24 * 3600.0
 COARSE_EVERY_S = 300.0
 COARSE_ROWS = 288
 MOST_COLUMNS = 24
-SHOWN = "shown"  # the one temperature that people see beside a device's name
+SHOWN = "hottest"  # the one temperature that people see beside a device's name
 
 
 class Quantity(StrEnum):

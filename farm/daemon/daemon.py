@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from farm import __version__
 from farm.config import FarmConfig
-from farm.control.accounts import Accounts
 from farm.core.errors import HostError
 from farm.daemon.doors import open_job_door
 from farm.daemon.http import WebDoor
@@ -97,10 +96,11 @@ class Daemon:
         parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
         stack.push_async_callback(_end, parts)
         sharing = await open_sharing(config, stack, memory, workers, phones)
+        problems.sources.append(sharing.problems)
         problems.sources.append(lambda: phones.dangling(reloader.config))
         web = WebDoor(config.web, problems)
         desk = await open_job_door(config, stack, memory, workers, phones, sharing, problems, reloader, web=web)
-        web.open(stack, desk, Accounts(memory.store.accounts), memory.events, metrics=bytes)
+        web.open(stack, desk, memory.events, metrics=bytes)
         reloader.parts += [memory.use, workers.use, phones.use, sharing.use]
         if not sys.stderr.isatty():  # in a terminal it means that the terminal is gone, and ends the daemon
             loop = asyncio.get_running_loop()

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from farm.control.accounts import Accounts
 from farm.control.server import ControlServer
 from farm.core.events import EventLog
 from farm.core.web_policy import WebConfig
@@ -29,7 +28,6 @@ class WebDoor:
         self,
         stack: contextlib.AsyncExitStack,
         desk: ControlServer,
-        accounts: Accounts,
         events: EventLog,
         *,
         metrics: Callable[[], bytes],
@@ -41,7 +39,7 @@ class WebDoor:
         Raises:
             WebPortError: the port is taken, and `[web] required` says that there must be a page.
         """
-        if not self._config.enabled:
+        if not self._config.enabled or desk.accounts is None:
             return
         try:
             server = WebServer(self._config.host, self._config.port)
@@ -52,7 +50,7 @@ class WebDoor:
             log.warning("%s", said)
             self._problems.sources.append(lambda: [said])
             return
-        app = create_app(desk, accounts, events, metrics, self._config)
+        app = create_app(desk, desk.accounts, events, metrics, self._config)
         server.start(app)
         stack.push_async_callback(server.stop)
         stack.callback(app.state.hints.close)

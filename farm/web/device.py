@@ -19,6 +19,7 @@ LOG_LINES = 60
 LIFE_STEPS = 200  # read, to show
 LIFE_SHOWN = 25
 SESSIONS_SHOWN = 15
+UNSAID = frozenset({"serial", "device", "fence", "hint"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,12 @@ def summary_of(columns: Sequence[Mapping[str, Any]]) -> list[Reading]:
 
 
 def said_of(event: Mapping[str, Any]) -> str:
-    """An event's data in one line."""
-    return ", ".join(f"{name} {value}" for name, value in event["data"].items() if value not in ("", None, [], {}))
+    """An event's data in one line, but for what the page says already."""
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in event["data"].items()
+        if name not in UNSAID and value not in ("", None, [], {})
+    )
 
 
 async def _now(request: Request, name: str) -> dict[str, Any]:

@@ -29,13 +29,20 @@
       time.dataset.local = "";
     }
   }
-  localTimes(document);
   document.body.addEventListener("htmx:afterSwap", (event) => localTimes(event.detail.target));
 
   // --- swaps that touch only what changed: hx-ext="keyed" hx-swap="keyed" ------------------------------------------
   // Children with data-key are compared by it; focus, selection and scrolling in the others are left alone.
   const sources = new WeakMap(); // element -> the server's text of it
   const source = (element) => sources.get(element) ?? element.outerHTML;
+  // What the reader did in an element that is exchanged goes on: opened details, scrolled lists, typed text.
+  function carry(old, next) {
+    for (const [what, ...names] of [["details", "open"], [".log, .scroll, pre", "scrollTop", "scrollLeft"], ["input:not([type=hidden])", "value", "checked"]]) {
+      const from = old.querySelectorAll(what), to = next.querySelectorAll(what);
+      if (from.length !== to.length) continue;
+      from.forEach((each, i) => names.forEach((name) => { if (to[i][name] !== each[name]) to[i][name] = each[name]; }));
+    }
+  }
   function patch(old, fresh) {
     const known = new Map([...old.children].filter((e) => e.dataset.key).map((e) => [e.dataset.key, e]));
     let place = old.firstElementChild;
@@ -50,7 +57,9 @@
           const focused = now.contains(document.activeElement) ? document.activeElement.id : "";
           const text = next.outerHTML;
           if (place === now) place = next;
-          now.replaceWith(next);
+          now.before(next);
+          carry(now, next);
+          now.remove();
           sources.set(next, text);
           htmx.process(next);
           if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
@@ -174,6 +183,7 @@
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
-  remember(document);
+  remember(document); // as the server wrote it, before times are put into words
+  localTimes(document);
   open();
 })();

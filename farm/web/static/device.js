@@ -36,7 +36,7 @@
       const range = quantity === "battery" ? [0, 100] : undefined;
       plots.push(new uPlot({
         title, width: figure.clientWidth || 600, height: 190, cursor: { sync: { key: "readings" }, drag: { x: true, y: false } },
-        scales: { x: { min: latest.asked - span, max: latest.asked }, y: range ? { range } : {} },
+        scales: { x: { min: Math.max(latest.asked - span, Math.min(latest.at[0], latest.asked - 300)), max: latest.asked }, y: range ? { range } : {} },
         axes: [axis, { ...axis, size: 56 }], series: [{ value: (_, v) => (v == null ? "" : new Date(v * 1000).toLocaleTimeString()) }, ...series],
       }, [latest.at, ...columns.map((column) => column.values)], figure));
     }
