@@ -15,7 +15,7 @@ from farm.control.accounts import Accounts
 from farm.core.errors import FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
 from farm.core.events import EventLog
 from farm.core.web_policy import WebConfig
-from farm.web import bundles, device, fleet, leases, sign_in
+from farm.web import bundles, device, fleet, jobs, leases, measured, queue, sign_in
 from farm.web.assets import read_assets
 from farm.web.guard import Guard
 from farm.web.page import Desk, SignInNeededError, Web, guard_actions, make_templates, render, web_of
@@ -46,7 +46,8 @@ def create_app(
     accounts.on_revoked(app.state.web.sessions.end_of)
     app.state.hints = Hints(events)
     app.state.metrics = metrics
-    for each in (router, sign_in.router, fleet.router, device.router, leases.router, bundles.router):
+    pages = (sign_in, fleet, device, leases, bundles, jobs, queue, measured)
+    for each in (router, *(page.router for page in pages)):
         app.include_router(each)
     app.add_exception_handler(FarmError, _farm_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -79,6 +79,20 @@ class File:
     sha256: str = ""  # of the artifact; "": it is in the result itself
 
 
+class Told(dict[str, Any]):
+    """An object of an answer in which what is missing is None: results of any release are shown by one template."""
+
+    def __missing__(self, name: str) -> None:
+        """Nothing."""
+
+
+def told(value: Any) -> Any:
+    """JSON with every object as `Told`."""
+    if isinstance(value, Mapping):
+        return Told({name: told(each) for name, each in value.items()})
+    return [told(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def tone(word: str) -> str:
     """The colour class of a job's or attempt's state, a verdict or an answer."""
     return TONES.get(word, "going")

@@ -10,7 +10,7 @@ from typing import Any
 from farm.web.plot_parts import Plot
 from farm.web.plots import Samples, compare_plot, distribution_plot, samples_plot, tuning_plot
 
-Reading = tuple[str, float]  # ISO 8601, °C
+Reading = tuple[float, float]  # seconds since 1970, °C
 
 
 def bench_plots(
@@ -72,8 +72,8 @@ def temperatures(
     """
     if started_at is None or seconds is None:
         return []
-    began = datetime.fromisoformat(started_at)
-    found = [((datetime.fromisoformat(at) - began).total_seconds(), celsius) for at, celsius in readings]
+    began_s = datetime.fromisoformat(started_at).timestamp()
+    found = [(at - began_s, celsius) for at, celsius in readings]
     within = sorted((at, celsius) for at, celsius in found if 0 <= at <= seconds)
     if len(within) >= 2:
         return within

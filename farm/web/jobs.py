@@ -1,0 +1,254 @@
+"""Jobs: the list with its filters, one job with its results, its log and its files, and what its owner may do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from farm.control.server import Role
+from farm.core.errors import FarmError, UserError
+from farm.core.series import SHOWN, Quantity
+from farm.jobs.specs import KINDS
+from farm.web.job_views import STATES, File, Filter, facts, files_of, may_act, told, tone, took, why
+from farm.web.page import SEE_OTHER, ask, caller_of, done, render, web_of
+from farm.web.plot_parts import Plot
+from farm.web.results import Reading, bench_plots, compare_plots, raw_of, tune_plots
+
+router = APIRouter()
+MOST_RAW_BYTES = 8 << 20  # of raw samples that are drawn: 4,000 samples have some 200 kB
+MOST_READINGS_S = 86_400  # how far back a phone's readings go
+LOG_LINES = 200
+SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
+ORDERS = {
+    "cancel": "is cancelled",
+    "hold": "is held",
+    "resume": "goes on",
+}
+
+Text = Annotated[str, Query(max_length=200)]
+
+
+class NoSuchFileError(UserError):
+    """The job has no such file."""
+
+    code = "no_such_file"
+
+
+def filter_of(
+    state: Text = "",
+    kind: Text = "",
+    user: Text = "",
+    text: Text = "",
+    selector: Text = "",
+    device: Text = "",
+    array: Text = "",
+    before: Text = "",
+) -> Filter:
+    """The filter in an address."""
+    return Filter(state, kind, user, text, selector, device, array, before)
+
+
+Wanted = Annotated[Filter, Depends(filter_of)]
+
+
+@router.get("/jobs")
+async def jobs(request: Request, wanted: Wanted) -> Response:
+    """A page of jobs, newest first."""
+    return render(request, "jobs.html", **await _list(request, wanted))
+
+
+@router.get("/jobs/rows")
+async def rows(request: Request, wanted: Wanted) -> Response:
+    """What changes of it."""
+    return render(request, "jobs_rows.html", **await _list(request, wanted))
+
+
+async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
+    if wanted.state and wanted.state not in STATES:
+        raise UserError(f"there is no state {wanted.state!r}", hint=f"states: {', '.join(STATES)}")
+    problem, answer = "", {"jobs": [], "before": ""}
+    try:
+        answer = dict(await ask(request, "job.list", **wanted.asked()))
+    except UserError as error:  # said beside the filter that was typed, which stays as it is
+        problem = f"{error.message}. {error.hint}" if error.hint else error.message
+    return {
+        "wanted": wanted,
+        "jobs": answer["jobs"],
+        "before": answer["before"],
+        "problem": problem,
+        "states": STATES,
+        "kinds": tuple(KINDS),
+        **WORDS,
+    }
+
+
+@router.get("/jobs/{job}")
+async def job(request: Request, job: str) -> Response:
+    """One job, whole."""
+    shown = await ask(request, "job.show", job=job)
+    if shown["job"]["id"] != job:  # the beginning of an id leads to the whole one
+        return RedirectResponse(f"/jobs/{shown['job']['id']}", SEE_OTHER)
+    plots, gone = await _plots(request, shown)
+    return render(
+        request,
+        "job.html",
+        **await _job(request, shown),
+        plots=plots,
+        samples_gone=gone,
+        log=await ask(request, "job.log_tail", job=job, limit=LOG_LINES),
+        files=files_of(shown),
+    )
+
+
+@router.get("/jobs/{job}/now")
+async def now(request: Request, job: str) -> Response:
+    """What changes of one job while it lives."""
+    return render(request, "job_now.html", **await _job(request, await ask(request, "job.show", job=job)))
+
+
+@router.get("/jobs/{job}/plots")
+async def plots(request: Request, job: str) -> Response:
+    """The plots of a job, as far as it has come."""
+    shown = await ask(request, "job.show", job=job)
+    found, gone = await _plots(request, shown)
+    return render(request, "job_plots.html", job=shown["job"], plots=found, samples_gone=gone)
+
+
+@router.get("/jobs/{job}/log")
+async def log(
+    request: Request, job: str, number: int | None = None, before: int | None = None, after: int | None = None
+) -> Response:
+    """Lines of an attempt's log: the last ones, those before a position, or those after one."""
+    fields = {"number": number, "before": before, "after": after}
+    asked = {name: value for name, value in fields.items() if value is not None}
+    tail = await ask(request, "job.log_tail", job=job, limit=LOG_LINES, **asked)
+    part = request.headers.get("hx-request") == "true"
+    row = (await ask(request, "job.list", jobs=[job]))["jobs"]
+    if not row:
+        raise UserError(f"there is no job {job}", hint="its beginning is enough on /jobs/BEGINNING")
+    live = row[0]["state"] == "running" and tail["number"] == row[0]["attempts"]
+    side = "older" if before is not None else "newer" if after is not None else ""
+    return render(request, "job_log_part.html" if part else "job_log.html", job=row[0], log=tail, live=live, side=side)
+
+
+@router.get("/jobs/{job}/files/{name}")
+async def file(request: Request, job: str, name: str) -> Response:
+    """One of the job's files. Only what its result names can be had, by the name it has here."""
+    shown = await ask(request, "job.show", job=job)
+    found = next((each for each in files_of(shown) if each.name == name), None)
+    if found is None:
+        raise NoSuchFileError(f"job {shown['job']['id']} has no file {name[:80]!r}", hint="its page lists what it has")
+    return await _download(request, found, shown["result"] or {})
+
+
+@router.post("/jobs/{job}/{order}")
+async def order(request: Request, job: str, order: str) -> Response:
+    """Cancel a job, hold it, or let it go on."""
+    if order not in ORDERS:
+        raise UserError(f"there is no order {order[:40]!r} for jobs", hint=f"orders: {', '.join(ORDERS)}")
+    answer = await ask(request, f"job.{order}", job=job)
+    said = f"Job {job} {ORDERS[order]}" if job in answer["changed"] else f"Job {job} stays {answer['jobs'][0]['state']}"
+    return done(request, f"{said}.", f"/jobs/{job}")
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+WORDS: Mapping[str, Any] = {"tone_of": tone, "why": why, "took": took, "told": told}
+
+
+async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
+    shown = told(shown)
+    row, caller = shown["job"], caller_of(request)
+    waits = row["state"] in ("queued", "blocked", "held")
+    explained = (
+        await ask(request, "explain", what="job", name=row["id"]) if waits else {"lines": [], "estimate_s": None}
+    )
+    return {
+        "job": row,
+        "shown": shown,
+        "facts": facts(shown),
+        "result": shown["result"] or told({}),
+        "lines": explained["lines"][1:],  # the first says what is on the page already
+        "estimate_s": explained["estimate_s"],
+        "may_act": may_act(caller.user, caller.role >= Role.OPERATOR, caller.role >= Role.USER, row["user"]),
+        **WORDS,
+    }
+
+
+async def _plots(request: Request, shown: Mapping[str, Any]) -> tuple[list[Plot], bool]:
+    """The plots of a job, and whether its raw samples are gone."""
+    kind, result = shown["job"]["kind"], shown["result"]
+    if kind == "tune":
+        return tune_plots(shown), False
+    if kind not in ("bench", "compare") or not result:
+        return [], False
+    raw = await _raw(request, raw_of(shown))
+    if kind == "compare":
+        return compare_plots(result, raw), raw is None
+    return bench_plots(result, raw, await _readings(request, shown)), raw is None
+
+
+async def _raw(request: Request, sha256: str) -> Mapping[str, Any] | None:
+    """Raw samples; None when they are gone or are too many to draw."""
+    if not sha256:
+        return None
+    whole = b""
+    try:
+        async for part in _parts(request, sha256):
+            whole += part
+            if len(whole) > MOST_RAW_BYTES:
+                return None
+        raw = json.loads(whole)
+    except (FarmError, ValueError):
+        return None
+    return raw if isinstance(raw, dict) else None
+
+
+async def _readings(request: Request, shown: Mapping[str, Any]) -> list[Reading]:
+    """The phone's temperatures since the job began, as far as they are remembered."""
+    row = shown["job"]
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(row["submitted_at"])).total_seconds()
+    if not row["on"] or seconds >= MOST_READINGS_S:
+        return []
+    try:
+        answer = await ask(request, "device.readings", device=row["on"], seconds=int(seconds) + 1)
+    except FarmError:
+        return []
+    column = next((each for each in answer["columns"] if (each["quantity"], each["name"]) == SHOWN_READING), None)
+    values = column["values"] if column else ()
+    return [(at, value) for at, value in zip(answer["at"], values, strict=False) if value is not None]
+
+
+async def _parts(request: Request, sha256: str) -> AsyncIterator[bytes]:
+    """An artifact in parts of 1 MiB at most."""
+    desk, caller, offset, total = web_of(request).desk, caller_of(request), 0, 1
+    while offset < total:
+        answer = await desk.ask(caller, "artifact.get", {"sha256": sha256, "offset": offset})
+        total = answer.fields["total_bytes"]
+        part = answer.frames[0] if answer.frames else b""
+        if not part:
+            return
+        offset += len(part)
+        yield part
+
+
+async def _download(request: Request, found: File, result: Mapping[str, Any]) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{found.filename}"'}
+    if found.sha256:
+        parts = _parts(request, found.sha256)
+        first = await anext(parts, b"")  # an artifact that is gone is an error page, not half a file
+
+        async def body() -> AsyncIterator[bytes]:
+            yield first
+            async for part in parts:
+                yield part
+
+        return StreamingResponse(body(), media_type="application/octet-stream", headers=headers)
+    text = result["stdout"] if found.name == "stdout" else json.dumps(result, indent=1, ensure_ascii=False)
+    media_type = "text/plain; charset=utf-8" if found.name == "stdout" else "application/json"
+    return Response(text, media_type=media_type, headers=headers)

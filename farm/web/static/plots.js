@@ -1,0 +1,145 @@
+// Result plots: draws what figures carry in data-plot (farm/web/plot_parts.py), one uPlot per panel on one axis of x.
+// Colours are those of the page's theme; a plot is drawn anew when that or its width changes.
+"use strict";
+(() => {
+  const drawn = new Map(); // figure -> {text, charts}
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const TONES = { a: "--busy", b: "--warm", warm: "--bad", warn: "--warn", quiet: "--soft", mark: "--accent", band: "--accent" };
+  const tone = (name) => style(TONES[name] || "--busy");
+  const faded = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
+  const FONT = '12px system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif';
+  const AXIS_PX = 62; // the same for all panels: their x axes lie under each other
+
+  function number(value) {
+    if (value == null) return "–";
+    return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
+  }
+
+  function seriesOf(line, count) {
+    const color = tone(line.tone);
+    const told = { label: line.name, stroke: color, value: (_, value) => number(value), spanGaps: line.kind === "line" };
+    if (line.kind === "line") return { ...told, width: 1.6, points: { show: count < 40, size: 5, fill: color } };
+    if (line.kind === "steps") return { ...told, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: count < 60, size: 5, fill: color } };
+    if (line.kind === "bars") return { ...told, width: 1, fill: faded(color, 45), paths: uPlot.paths.bars({ size: [1, 100], gap: 1 }), points: { show: false } };
+    const size = line.kind === "beyond" ? 7 : count > 1200 ? 3 : count > 300 ? 4 : 5;
+    return { ...told, paths: () => null, points: { show: true, size, width: 1, stroke: color, fill: faded(color, 55) } };
+  }
+
+  function marks(panel) {
+    return (chart) => {
+      const { ctx, bbox } = chart;
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+      ctx.clip();
+      ctx.font = FONT.replace("12px", `${11 * devicePixelRatio}px`);
+      let free = -Infinity; // where the next name of an upright mark may begin
+      for (const mark of panel.marks) {
+        const color = tone(mark.tone), across = mark.axis === "x";
+        const at = chart.valToPos(mark.at, mark.axis, true);
+        if (mark.to != null) {
+          const to = chart.valToPos(mark.to, mark.axis, true);
+          ctx.fillStyle = faded(color, 20);
+          if (across) ctx.fillRect(at, bbox.top, to - at, bbox.height);
+          else ctx.fillRect(bbox.left, to, bbox.width, at - to);
+          continue;
+        }
+        ctx.strokeStyle = color;
+        ctx.lineWidth = (mark.tone === "quiet" ? 1 : 1.5) * devicePixelRatio;
+        ctx.setLineDash(mark.tone === "quiet" ? [4 * devicePixelRatio, 4 * devicePixelRatio] : []);
+        ctx.beginPath();
+        if (across) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bbox.top + bbox.height); }
+        else { ctx.moveTo(bbox.left, at); ctx.lineTo(bbox.left + bbox.width, at); }
+        ctx.stroke();
+        const gap = 4 * devicePixelRatio, width = ctx.measureText(mark.name).width;
+        ctx.fillStyle = style("--soft");
+        if (across && at + gap > free) {
+          ctx.fillText(mark.name, at + gap, bbox.top + 12 * devicePixelRatio);
+          free = at + gap + width + gap;
+        }
+      }
+      ctx.restore();
+    };
+  }
+
+  function chart(box, data, panel, last, width, key) {
+    const axis = { stroke: style("--soft"), font: FONT, labelFont: FONT, labelGap: 2, ticks: { stroke: style("--line"), width: 1 }, grid: { stroke: style("--line"), width: 1 } };
+    const range = (_, low, high) => {
+      const most = Math.max(...panel.marks.filter((m) => m.axis === "y").map((m) => m.to ?? m.at), high);
+      const least = Math.min(...panel.marks.filter((m) => m.axis === "y").map((m) => m.at), low);
+      if (panel.zero) return [0, panel.top ?? (most * 1.06 || 1)];
+      const room = (most - least) * 0.12 || Math.abs(most) * 0.01 || 1;
+      return [least - room, panel.top ?? most + room];
+    };
+    const options = {
+      width,
+      height: panel.height + (last ? 24 : 0),
+      padding: [8, 12, last ? 0 : 4, 0],
+      cursor: { sync: { key }, points: { size: 7 }, y: false },
+      select: { show: true },
+      legend: { show: true },
+      scales: { x: { time: false, range: (_, low, high) => (low === high ? data.span : [low, high]) }, y: { range } },
+      axes: [
+        { ...axis, size: last ? 44 : 8, label: last ? data.x_label : undefined, labelSize: 18, values: last ? undefined : () => [] },
+        { ...axis, size: AXIS_PX - 18, label: panel.label, labelSize: 18, space: 34 },
+      ],
+      series: [{ label: data.x_label, value: (_, value) => number(value) }, ...panel.lines.map((line) => seriesOf(line, panel.x.length))],
+      hooks: { draw: [marks(panel)] },
+    };
+    const plot = new uPlot(options, [panel.x, ...panel.lines.map((line) => line.values)], box);
+    plot.setScale("x", { min: data.span[0], max: data.span[1] });
+    plot.root.querySelector(".u-over").addEventListener("dblclick", () => plot.setScale("x", { min: data.span[0], max: data.span[1] }));
+    return plot;
+  }
+
+  function draw(figure) {
+    const box = figure.querySelector(".drawn");
+    const text = figure.dataset.plot, width = Math.floor(box.clientWidth);
+    if (!width) return;
+    drop(figure);
+    const data = JSON.parse(text), key = uPlot.sync(`${figure.id}-x`).key;
+    box.textContent = "";
+    const charts = data.panels.map((panel, place) => chart(box, data, panel, place === data.panels.length - 1, width, key));
+    drawn.set(figure, { text, width, charts });
+  }
+
+  function drop(figure) {
+    for (const plot of drawn.get(figure)?.charts ?? []) plot.destroy();
+    drawn.delete(figure);
+  }
+
+  function drawAll(anew) {
+    for (const figure of drawn.keys()) if (!figure.isConnected) drop(figure);
+    if (typeof uPlot === "undefined") return;
+    for (const figure of document.querySelectorAll("figure[data-plot]")) {
+      const known = drawn.get(figure);
+      if (anew || !known || known.text !== figure.dataset.plot) draw(figure);
+    }
+  }
+
+  drawAll(false);
+  document.addEventListener("farm:theme", () => drawAll(true));
+  document.body.addEventListener("htmx:afterSwap", () => drawAll(false));
+  let waits = 0;
+  addEventListener("resize", () => { clearTimeout(waits); waits = setTimeout(() => drawAll(true), 150); });
+
+  // A log that goes on stays at its end as long as its reader is there.
+  const log = document.querySelector("[data-tail]");
+  if (log) {
+    let atEnd = true;
+    log.scrollTop = log.scrollHeight;
+    log.addEventListener("scroll", () => { atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40; });
+    let height = 0;
+    document.body.addEventListener("htmx:beforeSwap", () => { height = log.scrollHeight; });
+    document.body.addEventListener("htmx:afterSettle", (event) => {
+      if (!log.contains(event.target)) return;
+      if (atEnd) log.scrollTop = log.scrollHeight;
+      else if (event.detail.requestConfig?.path.includes("before=")) log.scrollTop += log.scrollHeight - height;
+    });
+  }
+  // A job that has ended has another page: its result, its files.
+  document.body.addEventListener("htmx:afterSwap", (event) => {
+    const now = document.getElementById("now");
+    if (event.detail.target === now && now.querySelector("[data-ended]")) location.reload();
+  });
+})();
