@@ -1,0 +1,171 @@
+"""Counters that only events know. A pure fold: `FarmCollector` subscribes it to the event log."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from farm.core.events import Event
+from farm.core.histogram import MEND_S, WAIT_S, Histogram
+from farm.core.job import FINAL, JobState
+from farm.core.lifecycle_state import LINK_DOWN
+from farm.core.recovery import Rung
+from farm.metrics.users import FewUsers
+
+# What was wrong with a device that no rung was taken for.
+LINK, CLEANING = "link", "cleaning"
+_GONE = frozenset(f"device.{life}" for life in LINK_DOWN)
+_DOWN = _GONE | {"device.recovering", "device.quarantined"}
+_ENDED = {f"job.{state}": state.value for state in JobState if state in FINAL}
+
+
+def _waits() -> Histogram:
+    return Histogram(WAIT_S)
+
+
+def _mends() -> Histogram:
+    return Histogram(MEND_S)
+
+
+class Ledger:
+    """What has happened since the daemon started, in numbers."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()  # by room
+        self.outages = 0  # of the store
+        self.clock_jumps = 0
+        self.adb_losses = 0
+        self.adb_hangs = False
+        self.usb_faults: dict[str, frozenset[str]] = {}  # by hub: the devices that are lost
+        self.rungs: Counter[tuple[str, str]] = Counter()  # by ailment and rung
+        self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(_mends)  # by rung and outcome
+        self.repairs: defaultdict[str, Histogram] = defaultdict(_mends)  # by ailment
+        self.quarantines: Counter[str] = Counter()  # by ailment
+        self.ailments: dict[str, str] = {}  # of devices that are being mended
+        self.waits: defaultdict[tuple[str, str], Histogram] = defaultdict(_waits)  # by class and door
+        self.held = Histogram(WAIT_S)
+        self.revoked = 0
+        self.sessions: Counter[str] = Counter()  # by outcome
+        self.session_s = Histogram(WAIT_S)
+        self.relayed: Counter[str] = Counter({"up": 0, "down": 0})
+        self.user_s: defaultdict[str, float] = defaultdict(float)
+        self.submitted: Counter[str] = Counter()  # by kind
+        self.jobs: Counter[tuple[str, str]] = Counter()  # by kind and how they ended
+        self.attempts: Counter[tuple[str, str, str]] = Counter()  # by kind, state and fault
+        self.trials = 0
+        self.poisons = 0
+        self.users = FewUsers()
+        self._ready: set[str] = set()
+        self._down: dict[
+            str, tuple[float, str]
+        ] = {}  # was ready, is not: since when (since 1970), what if nothing else
+        self._trials: dict[str, int] = {}  # by job that has not ended: told so far
+        self._billed: dict[str, float] = {}  # lease -> seconds in `user_s`
+
+    def take(self, event: Event) -> None:
+        """Count one event."""
+        room, _, what = event.kind.partition(".")
+        self.events[room] += 1
+        data: Mapping[str, Any] = event.data
+        match room:
+            case "device":
+                self._device(event)
+            case "recovery":
+                self._recovery(event, data)
+            case "lease":
+                self._lease(event, data)
+            case "session" if what == "ended":
+                self.sessions[data["outcome"]] += 1
+                self.session_s.observe(data["seconds"])
+                self.relayed["up"] += data["bytes_up"]
+                self.relayed["down"] += data["bytes_down"]
+            case "job" | "attempt":
+                self._job(event, data)
+            case "hub" | "host":
+                self._usb(event, data)
+            case "adb":
+                self._adb(what)
+            case "store" if what == "full":
+                self.outages += 1
+            case "clock":
+                self.clock_jumps += 1
+            case "poison" if what == "told":
+                self.poisons += 1
+
+    def lost_with(self, device: str) -> str:
+        """While the device is lost together with others: "hub" or "host"; else ""."""
+        for hub, devices in self.usb_faults.items():
+            if device in devices:
+                return "host" if hub == "usb" else "hub"
+        return ""
+
+    def bill(self, lease: str, user: str, held_s: float) -> None:
+        """A lease has been held so long by now. One that was there before the daemon started counts from now on."""
+        if lease not in self._billed:
+            self._billed[lease] = held_s
+        elif held_s > self._billed[lease]:
+            self.user_s[self.users.name(user)] += held_s - self._billed[lease]
+            self._billed[lease] = held_s
+
+    def _device(self, event: Event) -> None:
+        name, at_s = event.subject, event.at.timestamp()
+        if event.kind == "device.ready":
+            self._ready.add(name)
+            ailment = self.ailments.pop(name, "")
+            if name in self._down:
+                down_at, otherwise = self._down.pop(name)
+                self.repairs[ailment or otherwise].observe(max(0.0, at_s - down_at))
+        elif event.kind in _DOWN and name in self._ready:
+            self._ready.discard(name)
+            self._down[name] = (at_s, LINK if event.kind in _GONE else CLEANING)
+
+    def _recovery(self, event: Event, data: Mapping[str, Any]) -> None:
+        if event.kind == "recovery.rung":
+            ailment, rung = data["ailment"], data["rung"]
+            self.rungs[ailment, rung] += 1
+            self.ailments.setdefault(event.subject, ailment)
+            if rung == Rung.QUARANTINE:
+                self.quarantines[ailment] += 1
+        elif event.kind == "recovery.ended":
+            self.recoveries[data["rung"], data["outcome"]].observe(data["took_s"])
+
+    def _lease(self, event: Event, data: Mapping[str, Any]) -> None:
+        match event.kind:
+            case "lease.granted":
+                self.waits[data["lease_class"], data["door"]].observe(data["waited_s"])
+                self._billed[event.subject] = 0.0
+            case "lease.released":
+                self.held.observe(data["held_s"])
+                self.bill(event.subject, data["user"], data["held_s"])
+                self._billed.pop(event.subject, None)
+            case "lease.revoked":
+                self.revoked += 1
+
+    def _job(self, event: Event, data: Mapping[str, Any]) -> None:
+        kind, job = event.subject.rpartition("-")[0], event.subject
+        match event.kind:
+            case "job.submitted":
+                self.submitted[kind] += 1
+                self._trials[job] = 0
+            case "job.progress":
+                if isinstance(trials := data.get("trials"), int):
+                    self.trials += max(0, trials - self._trials.get(job, trials))
+                    self._trials[job] = trials
+            case "attempt.ended":
+                fault = (data["error"] or {}).get("fault", "")
+                self.attempts[kind, str(data["state"]), fault] += 1
+            case ended if ended in _ENDED:
+                self.jobs[kind, _ENDED[ended]] += 1
+                self._trials.pop(job, None)
+
+    def _usb(self, event: Event, data: Mapping[str, Any]) -> None:
+        if event.kind.endswith("lost"):
+            self.usb_faults[event.subject] = frozenset(data["devices"])
+        else:
+            self.usb_faults.pop(event.subject, None)
+
+    def _adb(self, what: str) -> None:
+        if what == "lost":
+            self.adb_losses += 1
+        self.adb_hangs = what == "hangs" or (self.adb_hangs and what == "clash")
