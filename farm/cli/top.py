@@ -31,6 +31,7 @@ INTERVAL_S = 2.0
 FIRST_EVENTS = 50  # what happened before the watcher came, for the ticker
 JOBS = 200  # of those that have not ended
 LIVE_STATES = ("running", "queued", "blocked", "held")
+WHOLE_COLUMNS = 200  # where nobody looks at a screen, hardly anything is cut off
 FRAME_S = 0.5  # a new size is seen at the latest then
 LEAVE_S = 1.0  # for the thread that asks
 HINT = "keys and panes in farm top: pip install 'farm[tui]'"
@@ -205,7 +206,7 @@ def _print_once(eyes: Eyes, by: Sort, wanted: str) -> None:
 
     assert eyes.farm is not None
     tall = len(eyes.farm.phones) + len(eyes.farm.jobs) + len(eyes.farm.waiting) + len(eyes.farm.problems) + 60
-    view = _view(max(terminal.columns(), 80), tall * 2, by, wanted)
+    view = _view(terminal.columns() if sys.stdout.isatty() else WHOLE_COLUMNS, tall * 2, by, wanted)
     out = terminal.console(sys.stdout)
     for line in lines_of(eyes.farm, view):
         out.print(line, soft_wrap=True)

@@ -90,7 +90,7 @@ def _head(farm: Farm, view: View) -> list[Text]:
         first.append(f"{count} {state}  ", STYLES.get(state, ""))
     waiting = len(farm.waiting) + farm.waiting_more
     running = sum(job.state == "running" for job in farm.jobs)
-    second = Text(f"{farm.at.astimezone():%H:%M:%S}  {running} jobs run, {waiting} wait for a phone")
+    second = Text(f"{farm.at.astimezone():%H:%M:%S}  running jobs: {running}, waiting for a phone: {waiting}")
     if farm.starts:
         second.append(
             f"  the daemon was restarted {farm.starts} times" if farm.starts > 1 else "  the daemon was restarted",

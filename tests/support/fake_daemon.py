@@ -279,6 +279,21 @@ class FakeDaemon:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._seq() > since)  # noqa: B023
 
+    async def on_lease__list(self, call: Any) -> Json:
+        await self._called("lease.list")
+        leases = [
+            {
+                "id": held["lease"], "device": held["device"], "user": "ann", "door": "job", "lease_class": "work",
+                "key": "", "job": job, "note": "", "held_s": 61.0, "expires_at": None, "session": "", "peer": "",
+            }
+            for job, held in self.held.items()
+        ]  # fmt: skip
+        return {"leases": leases, "waiting": [], "waiting_more": 0}
+
+    async def on_explain(self, call: Any) -> Json:
+        await self._called("explain")
+        return {"subject": call.fields["name"], "lines": [f"{call.fields['name']} is as it is"]}
+
     async def on_lease__show(self, call: Any) -> Json:
         await self._called("lease.show")
         return self._held(call.fields["lease"])
