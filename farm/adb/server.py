@@ -59,7 +59,8 @@ class AdbServer:
         self.folder = folder
         self._usb = usb
         self._gid = gid
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stays = False
         self._inherited: psutil.Process | None = None  # started by a daemon of this folder that was killed
         self._starting: asyncio.Task[int] | None = None
 
@@ -76,7 +77,7 @@ class AdbServer:
     @property
     def pid(self) -> int | None:
         """The process that farm started, now or before the daemon was killed; None for anybody else's, or none."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self._process.poll() is None:
             return self._process.pid
         return self._inherited.pid if self._inherited is not None and self._inherited.is_running() else None
 
@@ -113,8 +114,10 @@ class AdbServer:
 
     async def stop(self, *, even_adopted: bool = False) -> None:
         """Ends the server if farm started it. `even_adopted` also ends somebody else's that answered when we came."""
+        if self._stays and not even_adopted:
+            return
         if self._process is not None:
-            await _end(self._process)
+            await asyncio.to_thread(_end, self._process)
             self._process = None
         elif self._inherited is not None:
             await asyncio.to_thread(_end_inherited, self._inherited)
@@ -123,6 +126,10 @@ class AdbServer:
             await self._end_adopted()
         elif (left := await asyncio.to_thread(self._unused)) is not None:
             await asyncio.to_thread(_end_inherited, left)
+
+    def leave(self) -> None:
+        """Let the server outlive this process: `stop` does nothing. The next daemon of this folder takes it over."""
+        self._stays = True
 
     def trim_log(self) -> None:
         """Empties the log when it is too long; the server appends, so it goes on at the start."""
@@ -180,10 +187,13 @@ class AdbServer:
         await asyncio.to_thread(ensure_key, self.binary, self.folder)
         self.trim_log()
         with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                str(self.binary.path), "-L", self.client.address.spec, "nodaemon", "server",
-                env=self.environment(), cwd=self.folder, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            # Not asyncio's: that kills what still runs when its loop is closed (`leave`).
+            command = [str(self.binary.path), "-L", self.client.address.spec, "nodaemon", "server"]
+            self._process = await asyncio.to_thread(
+                lambda: subprocess.Popen(
+                    command, env=self.environment(), cwd=self.folder, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                )
             )  # fmt: skip
 
     async def _wait_until_it_answers(self) -> int:
@@ -194,8 +204,8 @@ class AdbServer:
             try:
                 version = await self.client.version()
             except AdbServerUnreachable:
-                if process.returncode is not None:
-                    raise await asyncio.to_thread(self._not_started, process.returncode) from None
+                if (code := process.poll()) is not None:
+                    raise await asyncio.to_thread(self._not_started, code) from None
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_POLL_S)
@@ -242,16 +252,15 @@ class AdbServer:
             await asyncio.sleep(_POLL_S)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """SIGTERM, then SIGKILL."""
-    if process.returncode is None:
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL. Blocks."""
+    if process.poll() is None:
         process.terminate()
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
             process.kill()
-            await process.wait()
+            process.wait()
 
 
 def _end_inherited(process: psutil.Process) -> None:

@@ -37,7 +37,7 @@ def serve(
 
     from farm.config import load
     from farm.daemon import Daemon
-    from farm.daemon.log_format import PlainFormatter
+    from farm.core.log_format import PlainFormatter
     from farm.daemon.notify import Notifier
 
     if die_with_parent:  # `farm demo` must leave nothing behind, however it ends

@@ -34,6 +34,7 @@ match = "virtual=yes"
 pool = "virtual"
 [tvm]
 port = 0
+gate = "{gate}"
 [adb]
 usb = false
 [web]
@@ -50,12 +51,12 @@ def _silent(_line: str) -> None:
 class DaemonProcess:
     """`farm serve` in a process of its own; may be killed and started again on the same state."""
 
-    def __init__(self, folder: Path, config: str = "") -> None:
+    def __init__(self, folder: Path, config: str = "", *, gate: Path | None = None) -> None:
         self.folder = folder
         self.runtime = folder / "run"
         self.log = folder / "daemon.log"
         self._config = folder / "farm.toml"
-        self._config.write_text(CONFIG + config, encoding="utf-8")
+        self._config.write_text(CONFIG.replace("{gate}", str(gate or "")) + config, encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> ControlClient:
@@ -201,6 +202,7 @@ def virtual_farm(
     phones: Mapping[str, str],
     *,
     config: str = "",
+    gate: Path | None = None,
     plugged: bool = True,
     isolation: str = "",
     places: Mapping[str, str] | None = None,
@@ -212,6 +214,7 @@ def virtual_farm(
     Args:
         phones: name in the lab -> profile or profile+arm64 (`phones_of`).
         config: further TOML for the daemon.
+        gate: socket of a running `farm gate`; None: the daemon's own.
         plugged: whether the phones are plugged in at once.
         isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
         places: name in the lab -> USB place, as in `1-4.2`. The daemon finds them in the lab's sysfs and switches their
@@ -241,7 +244,7 @@ def virtual_farm(
         tell("starting the daemon ...")
         if places:
             write_host_programs(folder / "lab")  # the daemon looks for uhubctl as it starts
-        daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""))
+        daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
         stack.callback(daemon.stop)
         client = daemon.start()
         stack.callback(client.close)

@@ -65,6 +65,8 @@ _OTHERS = (
     EventKind("hub.back", "they are there again", "hub", ("devices",)),
     EventKind("host.usb_lost", "phones of several hubs vanished together", "usb", ("devices", "reason")),
     EventKind("host.usb_back", "they are there again", "usb", ("devices",)),
+    EventKind("gate.lost", "the gate's process is gone: its sessions have ended", "gate", ("reason",)),
+    EventKind("gate.back", "the gate's process is there again", "gate", ()),
     EventKind("adb.lost", "the adb server is gone, and is replaced", "adb", ("message",)),
     EventKind("adb.hangs", "the adb server hangs, and is left alone for now", "adb", ("message",)),
     EventKind("adb.clash", "another adb server holds the phones", "adb", ("message",)),

@@ -302,6 +302,8 @@ def _work_answered(state: DeviceState, event: Answer, now: float, around: Around
             return work(replace(state, bundle=bundle, untidy=state.untidy or untidy), Life.STARTING, how)
         case ProvisionFailed(person=True, reason=reason, hint=hint):
             return quarantine(_ended(state, Outcome.FAILED, reason, now), Ailment.BUNDLE, reason, hint)
+        case ServerStarted(in_use=True):
+            return _taken_over(state, now)
         case ServerStarted():
             entered, asked = reap(state) if state.untidy else work(state, Life.CHECKING)
             followed = replace(entered, follow=entered.generation, suspect=False)
@@ -322,6 +324,14 @@ def _work_answered(state: DeviceState, event: Answer, now: float, around: Around
             return mend(replace(state, follow=0), event.ailment, event.reason, event.hint, now, around)
         case _:
             raise AssertionError(f"{event} is answered elsewhere")
+
+
+def _taken_over(state: DeviceState, now: float) -> Decision:
+    """Its holder goes on with it, so it was fit: neither checked nor cleaned before the session there has ended."""
+    number = state.generation + 1
+    mended = _ended(state, Outcome.MENDED, "", now)
+    ready = replace(mended, life=Life.READY, generation=number, follow=number, trouble="", hint="", ready_at=now)
+    return ready, (FollowServer(number),)
 
 
 def _identified(state: DeviceState, event: Identified, now: float) -> Decision:

@@ -102,8 +102,15 @@ class ProvisionFailed(WorkFailed):
     person: bool = False
 
 
-class ServerStarted(Numbered):
-    """The server is bound to a port, or was taken over."""
+@dataclass(frozen=True, slots=True)
+class ServerStarted:
+    """The server is bound to a port, or was taken over.
+
+    `in_use`: a session of the daemon before this one is open on it, so that nothing may be done to it.
+    """
+
+    generation: int
+    in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)

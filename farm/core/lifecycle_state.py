@@ -51,7 +51,10 @@ TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
         Life.IDENTIFYING: frozenset({Life.NEW, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED}) | LINK_DOWN,
         Life.NEW: frozenset({Life.PROVISIONING}) | LINK_DOWN,
         Life.PROVISIONING: frozenset({Life.STARTING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}) | LINK_DOWN,
-        Life.STARTING: frozenset({Life.CHECKING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW})
+        # To READY only where the server was taken over with a session on it.
+        Life.STARTING: frozenset(
+            {Life.CHECKING, Life.READY, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}
+        )
         | LINK_DOWN,
         Life.CHECKING: frozenset(
             {Life.READY, Life.STARTING, Life.PROVISIONING, Life.RECOVERING, Life.QUARANTINED, Life.NEW}

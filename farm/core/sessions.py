@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from farm.core.errors import FarmError, UserError
@@ -98,6 +98,23 @@ class Leg:
     dial: Callable[[float], Awaitable[PhoneStream]]  # argument: timeout in seconds
     opened: Callable[[], None]  # the phone's server has answered
     ended: Callable[[SessionEnd], None]
+    fence: int = 0  # of its lease
+    # The farm stops and the session goes on without it: True if its lease may, and then `ended` is not called.
+    leave: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A session that outlived the daemon which had granted it, as the gate tells the next one."""
+
+    session: str
+    fence: int
+    device: str
+    key: str
+    peer: Peer
+    seconds: float  # since it was opened
+    secret: str = field(repr=False)  # of the phone's server
+    ended: bool = False  # while no daemon was there
 
 
 @dataclass(frozen=True, slots=True)

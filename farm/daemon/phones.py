@@ -31,6 +31,7 @@ from farm.fleet.checker import Checker
 from farm.fleet.fleet import Fleet, FleetConfig
 from farm.fleet.gates import Gates
 from farm.fleet.probe.moment import read_conditions
+from farm.fleet.series import FleetSeries
 from farm.fleet.switchboard import Switchboard
 from farm.fleet.tunnels import TunnelKeeper
 from farm.fleet.usb import Topology
@@ -49,6 +50,13 @@ class Phones:
     gates: Gates
     power: PowerConfig
     switches: Switchboard
+    series: FleetSeries
+    server: AdbServer | None  # the farm's own
+
+    def leave_adb(self) -> None:
+        """Sessions go on without this daemon: its adb server does so too, and the next daemon takes it over."""
+        if self.server is not None:
+            self.server.leave()
 
     def use(self, config: FarmConfig) -> None:
         """Judge, probe, tend and adopt by it from now on."""
@@ -128,9 +136,11 @@ async def open_phones(
         batteries=store.batteries,
     )
     problems.sources += (fleet.usb_faults.problems, switches.problems)
+    series = FleetSeries()
+    fleet.probes.heard = series.add
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
-    return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches)
+    return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches, series, server)
 
 
 async def _adb_of(config: AdbConfig) -> AdbBinary | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import logging
 import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from farm.adb.watch_policy import Load
 from farm.config import FarmConfig, TvmConfig
@@ -35,10 +38,13 @@ from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
 from farm.leasing.reserving import ReservationBook
 from farm.leasing.usage import decayed_use
-from farm.tracker.door import DoorPolicy, TvmDoor
+from farm.tracker.door import Door, DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.gate import GateLimits
+from farm.tracker.gate_door import GateDoor
 from farm.tracker.sockets import owner_of
+
+log = logging.getLogger("farm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Sharing:
     """The parts that hand phones out."""
 
     tvm_host: str  # to dial the TVM door from this host
-    door: TvmDoor
+    door: Door
     leasing: Leasing
     reservations: ReservationBook
     personal: LeaseExecutor
@@ -59,6 +65,10 @@ class Sharing:
         self.leasing.use_policy(_lease_policy(config))
         self.quieting.config = config.quiesce
         self.door.use(_door_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
+
+    def problems(self) -> list[str]:
+        """What is wrong with the door now."""
+        return [self.door.problem] if self.door.problem else []
 
     def gate(self) -> tuple[str, int]:
         """Where workers of this host meet the TVM door."""
@@ -91,13 +101,10 @@ async def open_sharing(
     leasing.use(UsageLoaded(used))
     reservations = ReservationBook(store.reservations, events, leasing.use)
 
-    limits = GateLimits(idle_s=config.lease.idle_s)
-    door = TvmDoor(config.tvm.host, config.tvm.port, leasing, leasing, _door_policy(config.tvm, limits))
-    await door.start()
-    stack.push_async_callback(door.stop)
-    tvm_host = _dialled(config.tvm.host)
+    door = await _open_door(config, stack, memory, leasing, phones)
+    tvm_host = _dialled(door.host)
     phones.watcher.load = lambda: Load(
-        sum(leasing.holds(view.name) for view in phones.fleet.views()), heard_at=door.gate.heard_at
+        sum(leasing.holds(view.name) for view in phones.fleet.views()), heard_at=door.heard_at
     )
 
     def gate() -> tuple[str, int]:
@@ -138,8 +145,14 @@ async def open_sharing(
         ),
         limits=leasing.limits_of,
     )
-    await dispatcher.start()
+    # Before anything else may end them: leases whose sessions the gate has carried through the restart.
+    survivors = door.survivors
+    kept = leasing.take_up(store.leases.open(), survivors) if survivors else frozenset[str]()
+    await dispatcher.start(kept)
     stack.push_async_callback(dispatcher.stop)
+    door.begin()
+    secrets = {each.device: each.secret for each in survivors if not each.ended}
+    phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
     return Sharing(tvm_host, door, leasing, reservations, personal, poison, dispatcher, quieting)
 
 
@@ -151,6 +164,37 @@ def _lease_policy(config: FarmConfig) -> LeasePolicy:
         users=config.user,
         tvm_class={normalise(key): lease_class for key, lease_class in config.gates.tvm_class.items()},
     )
+
+
+async def _open_door(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, memory: Memory, leasing: Leasing, phones: Phones
+) -> Door:
+    """The door with its gate in this process, or with the one that runs apart (`[tvm] gate`)."""
+    policy = _door_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s))
+    if not config.tvm.gate:
+        door = TvmDoor(config.tvm.host, config.tvm.port, leasing, leasing, policy)
+        await door.start()
+        stack.push_async_callback(door.stop)
+        return door
+
+    def lost(why: str) -> None:
+        if why:
+            memory.events.publish("gate.lost", "gate", reason=why)
+        else:
+            memory.events.publish("gate.back", "gate")
+
+    farm = hashlib.sha256(str(memory.where).encode()).hexdigest()
+    apart = GateDoor(Path(config.tvm.gate), farm, leasing, leasing, policy, lost)
+
+    async def stop() -> None:
+        await apart.stop()
+        if apart.left:
+            log.info("%d sessions go on at the gate", apart.left)
+            phones.leave_adb()
+
+    stack.push_async_callback(stop)
+    await apart.start()
+    return apart
 
 
 def _holder_of(leasing: Leasing, device: str) -> str:

@@ -36,6 +36,7 @@ from farm.fleet.tasks import let_go, told
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 FAREWELL_TIMEOUT_S = 20.0
+_OTHER_BUNDLE = "its server is of a bundle that is not its own any more"  # provisioned anew before anything else
 _REPORT_IT = "please report it with the daemon's log; then farm device release NAME"
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Agent:
         self._others: tuple[str, ...] = ()  # folders of bundles that are no longer wanted
         self._reboot_asked: asyncio.Future[None] | None = None  # by an operator; done when the phone has heard
         self._boot_before = ""  # boot id before a reboot, until the phone is back
+        self._outlived = False  # its server was found with a session of the daemon before this one
         self._sessions_left = 0  # processes of orphaned sessions, as the last probe saw them
         self._work: asyncio.Task[None] | None = None
         self._follow: asyncio.Task[None] | None = None
@@ -248,11 +250,15 @@ class Agent:
             case m.Provision(deep=deep):
                 return await self._provision(number, deep)
             case m.StartServer():
-                assert self._bundle is not None, "the life cycle provisions before it starts"
+                if self._bundle is None:
+                    return m.StartFailed(number, _OTHER_BUNDLE, ailment=None)
                 self.server = None
                 self.server = await self._rpc.start(self._bundle.hash)
                 return m.ServerStarted(number)
             case m.AdoptServer():
+                outlived, self._outlived = self._outlived, False
+                if outlived and self._means.owner.outlived(self):
+                    return m.ServerStarted(number, in_use=True)
                 if self._sessions_left and not await self._rpc.reap():
                     self.server = None
                     died = "the RPC server died with its orphaned session"
@@ -312,6 +318,8 @@ class Agent:
         identity = self.identity
         assert identity is not None, "the life cycle identifies before it provisions"
         platform = Platform.LINUX if identity.virtual else Platform.ANDROID
+        if (adopted := await self._take_over(number)) is not None:
+            return adopted
         if self.state.lent:
             bundle = self._wanted
         else:
@@ -340,8 +348,25 @@ class Agent:
         left_quiet = done.quiet and self.serial not in self._means.quiet
         return m.Provisioned(number, bundle.hash, adoptable, left_by_person or left_quiet)
 
+    async def _take_over(self, number: int) -> m.Event | None:
+        """Leave phone and server as they are while a session of the daemon before this one is open; else None."""
+        secret = "" if self.server is not None or self.state.suspect else self._means.owner.outlived(self)
+        if not secret:
+            return None
+        server, self._sessions_left = await self._rpc.find(secret)
+        if server is None:
+            return None
+        identity = self.identity
+        assert identity is not None, "the life cycle identifies before it provisions"
+        platform = Platform.LINUX if identity.virtual else Platform.ANDROID
+        bundle = await asyncio.to_thread(self._means.bundles.for_abi, identity.abi, platform)
+        self._bundle = bundle if bundle is not None and bundle.hash == server.bundle else None
+        self.server, self._outlived = server, True
+        return m.Provisioned(number, server.bundle, adoptable=True)
+
     async def _check(self, number: int) -> m.Event:
-        assert self._bundle is not None, "the life cycle provisions before it checks"
+        if self._bundle is None:
+            return m.CheckFailed(number, _OTHER_BUNDLE, ailment=None)
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 report = await self._means.checker.check(self.name, self._bundle)

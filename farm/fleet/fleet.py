@@ -113,6 +113,7 @@ class Fleet(Orders):
         self._sanity = Sanity(self._agents.values, config.gates, config.health.check_every_h)
         self._tasks: set[asyncio.Task[None]] = set()
         self._moving = Moving(self._agents, self._registry, self._board, self.care.log, self.batteries, self)
+        self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by whoever has the gate
         self._in_hands: set[str] = set()  # names of devices that people have
 
     # -- running --
@@ -271,6 +272,10 @@ class Fleet(Orders):
     def in_hands(self, agent: Agent) -> bool:
         """Whether a person has the device now."""
         return agent.name in self._in_hands
+
+    def outlived(self, agent: Agent) -> str:
+        """The secret of its server while a session of the daemon before this one is open there; "" when none is."""
+        return self.outlived_on(agent.name)
 
     # -- what moving records needs (farm.fleet.moving.Household) --
 

@@ -45,6 +45,9 @@ class Owner(Protocol):
     def in_hands(self, agent: Agent) -> bool:
         """Whether a person has it now."""
 
+    def outlived(self, agent: Agent) -> str:
+        """The secret of its server while a session of the daemon before this one is open there; "" when none is."""
+
 
 class News(Protocol):
     """Who hears of an agent's work while it goes on."""

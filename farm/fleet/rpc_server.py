@@ -74,6 +74,7 @@ class ServerStatus:
     port: int = 0
     sessions: int = 0  # processes that sessions have left or still use
     bundle: str = ""
+    secret_sha256: str = ""
 
 
 def parse_status(text: str) -> ServerStatus:
@@ -82,7 +83,8 @@ def parse_status(text: str) -> ServerStatus:
     port = _number(values.get("port", ""))
     adoptable = values.get("adoptable") == "yes" and 0 < port < 65536
     why = "" if adoptable else values.get("why", "its state cannot be read")
-    return ServerStatus(adoptable, why, port, _number(values.get("sessions", "")), values.get("bundle", ""))
+    sessions, bundle = _number(values.get("sessions", "")), values.get("bundle", "")
+    return ServerStatus(adoptable, why, port, sessions, bundle, values.get("secret_sha256", ""))
 
 
 class RpcServer:
@@ -120,6 +122,18 @@ class RpcServer:
             hint="farm bundle verify; the phone's own words are in the evidence",
             evidence=rest[-_EVIDENCE_CHARS:],
         )
+
+    async def find(self, secret: str) -> tuple[RunningServer | None, int]:
+        """The server of that secret, if it runs on the phone; and how many processes of sessions there are.
+
+        Raises:
+            AdbError: phone or link failed.
+        """
+        status = parse_status(await self._run(f"[ ! -f {SUPERVISE} ] || sh {SUPERVISE} status", REAP_TIMEOUT_S))
+        server = RunningServer(status.port, status.bundle, secret)
+        if not status.adoptable or server.secret_sha256 != status.secret_sha256:
+            return None, 0
+        return server, status.sessions
 
     async def follow(self, server: RunningServer) -> str:
         """Wait until the server is dead; returns how it ended.

@@ -6,7 +6,7 @@ under its id, fence and expiry, beyond that its job is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from farm.core.error_wire import error_to_wire
@@ -37,13 +37,17 @@ class Survivor:
     lease: Lease
 
 
-async def recover(store: Store, events: EventLog, writer: JobWriter, now: Moment) -> tuple[Survivor, ...]:
+async def recover(
+    store: Store, events: EventLog, writer: JobWriter, now: Moment, kept: Collection[str] = ()
+) -> tuple[Survivor, ...]:
     """End or take up what the daemon before this one left running; returns what goes on.
+
+    `kept`: ids of leases that somebody has taken up already.
 
     Raises:
         StoreWriteError: the store cannot write.
     """
-    open_leases = {record.id: record for record in store.leases.open()}
+    open_leases = {record.id: record for record in store.leases.open() if record.id not in kept}
     survivors = []
     for attempt in store.jobs.running():
         job, record = store.jobs.get(attempt.job), open_leases.get(attempt.lease)

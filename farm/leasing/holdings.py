@@ -80,9 +80,19 @@ class Holdings:
         held = self.deliver(lease, self._wall() - timedelta(seconds=now - lease.granted_at))
         held.ends_s = None if left_s is None else now + left_s
         held.awaited = True
-        reason = f"{lease.device} did not come back within {self._policy.recovery_s:g} s of the farm's restart"
-        held.timer = self._loop.call_later(self._policy.recovery_s, self.revoke, held, PhoneLostError(reason), reason)
+        self._await(held)
         return held
+
+    def _await(self, held: Held) -> None:
+        """Give its phone `policy.recovery_s` to come back; as long as a session is open on it, it is there."""
+        held.timer = self._loop.call_later(self._policy.recovery_s, self._awaited_long, held)
+
+    def _awaited_long(self, held: Held) -> None:
+        if held.session is not None and not held.session.waits:
+            self._await(held)
+            return
+        reason = f"{held.lease.device} did not come back within {self._policy.recovery_s:g} s of the farm's restart"
+        self.revoke(held, PhoneLostError(reason), reason)
 
     def check(self, lease: Lease) -> Held:
         """The lease of whoever checks a device; it ends the previous check."""
@@ -171,9 +181,9 @@ class Holdings:
         reason = lost.message
         match fate(view.life, awaited=held.awaited, ends_with_session=held.ends_with_session):
             case Fate.FIT:
-                held.awaited = False
-                if not held.ends_with_session:
+                if held.awaited or not held.ends_with_session:
                     held.stop_timer()
+                held.awaited = False
             case Fate.MENDS:
                 if held.session is not None and not held.session.waits:
                     held.session.cut(reason)
@@ -195,8 +205,12 @@ class Holdings:
         held.told_hot = hot
 
     def stop(self, reason: str) -> None:
-        """End every lease but people's: those go on after the restart, and only their sessions end."""
+        """End every lease but people's, and those whose session the gate carries on: they go on after the restart."""
         for held in (*self.leases.values(), *self._checks.values()):
+            if held.left:
+                held.stop_timer()
+                self.sessions.drop_keys(held)
+                continue
             if not held.lease.request.personal:
                 self.revoke(held, HostError(reason), reason)
                 continue

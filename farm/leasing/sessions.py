@@ -23,9 +23,11 @@ from farm.core.sessions import (
     PhoneStream,
     SessionEnd,
     SessionOutcome,
+    Survivor,
     UnknownMatchKeyError,
 )
 from farm.leasing.model import Devices
+from farm.store.records import LeaseRecord
 
 MATCH_KEY_BYTES = 16  # 128 random bits
 # A client that closes a session and opens the next is sometimes quicker than the end of the first is here.
@@ -61,6 +63,7 @@ class Held:
     changed: bool = False  # its holder has changed the phone, and will change it back
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     phone_closed: bool = False  # its last session was ended by the phone's side
+    left: bool = False  # its session goes on while the farm stops: the next daemon takes both up
     told_hot: bool = False  # its holder knows that the phone is above a hard limit
     awaited: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
@@ -158,6 +161,41 @@ class Sessions:
             dial,
             lambda: self._opened(held, session),
             lambda end: self._ended(held, session, end),
+            held.lease.fence,
+            lambda: _leave(held),
+        )
+
+    def adopt(self, held: Held, survivor: Survivor, cut: Callable[[str], None]) -> Leg:
+        """A session that was open under this lease before the farm's restart goes on, or has ended meanwhile."""
+        session = held.session = Session(survivor.session, survivor.peer, cut)
+        return Leg(
+            held.lease.device,
+            session.id,
+            survivor.key,
+            _no_dial,
+            lambda: self._opened(held, session),
+            lambda end: self._ended(held, session, end),
+            held.lease.fence,
+            lambda: _leave(held),
+        )
+
+    def orphan(self, record: LeaseRecord, survivor: Survivor) -> Leg:
+        """A session whose lease ended with the daemon before this one: its end is told all the same."""
+
+        def told_end(end: SessionEnd) -> None:
+            self._events.publish(
+                "session.ended", record.id, device=record.device, user=record.user, session=survivor.session,
+                fence=record.fence, **_facts(end),
+            )  # fmt: skip
+
+        return Leg(
+            record.device,
+            survivor.session,
+            survivor.key,
+            _no_dial,
+            lambda: None,
+            told_end,
+            record.fence,
         )
 
     async def turn(self, match_key: str) -> bool:
@@ -203,11 +241,7 @@ class Sessions:
             "session.ended",
             held,
             session,
-            outcome=end.outcome.value,
-            bytes_up=end.bytes_up,
-            bytes_down=end.bytes_down,
-            seconds=round(end.seconds, 3),
-            detail=end.detail,
+            **_facts(end),
         )
         held.phone_closed = end.outcome is SessionOutcome.PHONE_CLOSED
         # Before the lease ends: the next client must not get a phone that is still busy with this one.
@@ -228,6 +262,26 @@ class Sessions:
         self._events.publish(
             kind, lease.id, device=lease.device, user=lease.request.user, session=session.id, fence=lease.fence, **data
         )
+
+
+def _facts(end: SessionEnd) -> dict[str, object]:
+    return {
+        "outcome": end.outcome.value,
+        "bytes_up": end.bytes_up,
+        "bytes_down": end.bytes_down,
+        "seconds": round(end.seconds, 3),
+        "detail": end.detail,
+    }
+
+
+def _leave(held: Held) -> bool:
+    """The farm stops: a stock client's lease and a person's go on with their session."""
+    held.left = not held.internal and not held.ending and (held.ends_with_session or held.lease.request.personal)
+    return held.left
+
+
+async def _no_dial(_limit_s: float) -> PhoneStream:
+    raise FarmError("this session was dialled before the farm's restart")
 
 
 def digest(match_key: str) -> str:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
-import resource
-import socket
-import struct
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from farm.core.errors import UserError
-from farm.core.sessions import Peer
+from farm.core.sessions import Survivor
 from farm.tracker.connection import Limits
+from farm.tracker.entrance import Entrance
 from farm.tracker.external import Admission, ExternalPolicy, Network
 from farm.tracker.gate import Gate, GateLimits, Route
-from farm.tracker.handshake import SESSION_MAGIC
-from farm.tracker.listener import Listener
-from farm.tracker.sockets import identify_peer, quick_ack, tune
 from farm.tracker.tracker import Tracker, TrackerBackend
-from farm.tracker.wire import TRACKER_MAGIC
-
-_MAGIC = struct.Struct("<i")
-RESERVED_FILES = 256  # descriptors that the door leaves to the rest of the daemon: adb streams, the store, shells
-FEWEST_CONNECTIONS = 16  # even where that leaves nothing
-FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
 
 log = logging.getLogger(__name__)
 
@@ -47,59 +36,60 @@ class DoorPolicy:
     gate: GateLimits = field(default_factory=GateLimits)
 
 
-class TvmDoor:
-    """One listening port for unmodified TVM clients, and for servers that register themselves."""
+class Door(ABC):
+    """What the rest of the farm sees of the TVM door: its tracker, and where it is."""
 
-    def __init__(
-        self, address: str, port: int, backend: TrackerBackend, route: Route, policy: DoorPolicy | None = None
-    ) -> None:
-        """Prepare; port 0 lets the kernel choose.
+    def __init__(self, backend: TrackerBackend, policy: DoorPolicy | None = None) -> None:
+        """Prepare.
 
         Raises:
             AdvertiseError: `policy.advertise` cannot be read.
         """
-        self._address = address
-        self._wanted_port = port
         self._backend = backend
         self._policy = policy or DoorPolicy()
         self._advertise = tuple(_advertised(network, target) for network, target in self._policy.advertise.items())
-        self._route = route
-        self._entrance: Entrance | None = None
 
     @property
+    @abstractmethod
     def port(self) -> int:
         """The port clients connect to."""
-        return 0 if self._entrance is None else self._entrance.port
 
     @property
+    @abstractmethod
+    def host(self) -> str:
+        """The address that the port is bound to."""
+
+    @property
+    @abstractmethod
     def sessions(self) -> int:
         """Connections at the gate."""
-        return len(self.gate)
 
-    async def start(self) -> None:
-        """Listen.
+    @property
+    @abstractmethod
+    def heard_at(self) -> float:
+        """When a phone said something last in a session that is open, in the loop's time; 0 never."""
 
-        Raises:
-            PortTakenError: somebody else listens there.
-            HostError: the address cannot be bound.
-        """
-        self.gate = Gate(self._route, self._policy.gate)
+    @property
+    def problem(self) -> str:
+        """Why nobody can connect now; "" when everybody can."""
+        return ""
+
+    @property
+    def survivors(self) -> tuple[Survivor, ...]:
+        """Sessions that outlived an earlier daemon, until `begin`."""
+        return ()
+
+    def begin(self) -> None:  # noqa: B027 - nothing to do where nothing is left
+        """What an earlier daemon left is taken up: let everybody in."""
+
+    def _make_tracker(self) -> Tracker:
         self.tracker = Tracker(
             self._backend,
             advertised=self.advertised,
             policy=self._policy.external,
             limits=self._policy.limits,
         )
-        self._entrance = Entrance(self._policy.limits, tracker=self.tracker.serve, session=self.gate.serve)
-        self._entrance.start(self._address, self._wanted_port)
-        log.info("TVM clients are served on %s port %d", self._address, self.port)
-
-    async def stop(self) -> None:
-        """Stop listening, withdraw what waits and cut every session."""
-        if self._entrance is not None:
-            self._entrance.stop()
-        await self.tracker.close()
-        await self.gate.close()
+        return self.tracker
 
     def use(self, policy: DoorPolicy) -> None:
         """Tell, admit and wait by this from now on; open sessions keep what they began with.
@@ -109,7 +99,6 @@ class TvmDoor:
         """
         self._advertise = tuple(_advertised(network, target) for network, target in policy.advertise.items())
         self._policy = policy
-        self.gate.limits = policy.gate
         self.tracker.admission = Admission(policy.external)
 
     def advertised(self, peer: str, address: str, port: int) -> tuple[str, int]:
@@ -123,6 +112,69 @@ class TvmDoor:
     def summary(self) -> dict[str, Any]:
         """What a stock client on this host gets from SUMMARY: {"queue_info": ..., "server_info": ...}."""
         return self.tracker.summary("127.0.0.1", self.port)
+
+
+class TvmDoor(Door):
+    """One listening port for unmodified TVM clients, and for servers that register themselves."""
+
+    def __init__(
+        self, address: str, port: int, backend: TrackerBackend, route: Route, policy: DoorPolicy | None = None
+    ) -> None:
+        """Prepare; port 0 lets the kernel choose.
+
+        Raises:
+            AdvertiseError: `policy.advertise` cannot be read.
+        """
+        super().__init__(backend, policy)
+        self._address = address
+        self._wanted_port = port
+        self._route = route
+        self.entrance: Entrance | None = None
+
+    @property
+    def host(self) -> str:
+        """The address that the port is bound to."""
+        return self._address
+
+    @property
+    def port(self) -> int:
+        """The port clients connect to."""
+        return 0 if self.entrance is None else self.entrance.port
+
+    @property
+    def sessions(self) -> int:
+        """Connections at the gate."""
+        return len(self.gate)
+
+    @property
+    def heard_at(self) -> float:
+        """When a phone said something last in a session that is open, in the loop's time; 0 never."""
+        return self.gate.heard_at
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            PortTakenError: somebody else listens there.
+            HostError: the address cannot be bound.
+        """
+        self.gate = Gate(self._route, self._policy.gate)
+        tracker = self._make_tracker()
+        self.entrance = Entrance(self._policy.limits, tracker=tracker.serve, session=self.gate.serve)
+        self.entrance.start(self._address, self._wanted_port)
+        log.info("TVM clients are served on %s port %d", self._address, self.port)
+
+    async def stop(self) -> None:
+        """Stop listening, withdraw what waits and cut every session."""
+        if self.entrance is not None:
+            self.entrance.stop()
+        await self.tracker.close()
+        await self.gate.close()
+
+    def use(self, policy: DoorPolicy) -> None:
+        """See `Door.use`."""
+        super().use(policy)
+        self.gate.limits = policy.gate
 
 
 def _advertised(network: str, target: str) -> tuple[Network, str, int]:

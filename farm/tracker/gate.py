@@ -94,6 +94,10 @@ class Gate:
         """When a phone said something last in a session that is open, in the loop's time; 0 never."""
         return max((session.heard_at for session in self._sessions.values()), default=0.0)
 
+    def bytes_of(self) -> dict[str, tuple[int, int]]:
+        """Bytes up and down so far, by the id of each open session."""
+        return {session.id: session.traffic for session in self._sessions.values() if session.id}
+
     def serve(self, sock: socket.socket, peer: Peer, first: bytes, closed: Callable[[], None]) -> None:
         """Take over a connection whose first bytes are `first`; `closed` is called when it has ended."""
         session = _Session(self, sock, peer)
@@ -133,6 +137,16 @@ class _Session:
     def heard_at(self) -> float:
         """When the phone said something last, in the loop's time; 0 never."""
         return self._relay.heard_at if self._relay is not None else 0.0
+
+    @property
+    def id(self) -> str:
+        """The session's id; "" before it is granted."""
+        return self._leg.session if self._leg is not None else ""
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes up and down so far."""
+        return (self._relay.bytes_up, self._relay.bytes_down) if self._relay is not None else (0, 0)
 
     def cut(self, reason: str) -> None:
         """End the session from outside, whatever its stage."""

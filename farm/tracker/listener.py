@@ -29,6 +29,37 @@ class PortTakenError(HostError):
     code = "port_taken"
 
 
+def bind(address: str, port: int) -> socket.socket:
+    """A socket that listens on a TCP port; 0 lets the kernel choose.
+
+    Raises:
+        PortTakenError: somebody else listens there.
+        HostError: the address cannot be bound.
+    """
+    try:
+        family, kind, protocol, _, name = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise HostError(f"cannot listen on {address}: {error.strerror or error}", hint=ADDRESS_HINT) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # "::" serves IPv4 clients too
+        listener.bind(name)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(
+                f"port {port} on {address} is taken",
+                hint=f"`ss -ltnp 'sport = :{port}'` names the program; a stock rpc_tracker or a second farm?",
+            ) from error
+        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=ADDRESS_HINT) from error
+    return listener
+
+
 class Listener:
     """One listening TCP socket. `accepted` gets each connection, blocking as accept() made it, and owns it."""
 
@@ -53,31 +84,12 @@ class Listener:
             PortTakenError: somebody else listens there.
             HostError: the address cannot be bound.
         """
+        self.take(bind(address, port))
+
+    def take(self, listener: socket.socket) -> None:
+        """Accept from a socket that listens already; it is ours from now on. Must be called on the loop."""
         self._loop = asyncio.get_running_loop()
         self._reserve = DescriptorReserve()
-        try:
-            family, kind, protocol, _, name = socket.getaddrinfo(
-                address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
-            )[0]
-            listener = socket.socket(family, kind, protocol)
-        except OSError as error:
-            self._reserve.close()
-            raise HostError(f"cannot listen on {address}: {error.strerror or error}", hint=ADDRESS_HINT) from error
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # "::" serves IPv4 clients too
-            listener.bind(name)
-            listener.listen(BACKLOG)
-        except OSError as error:
-            listener.close()
-            self._reserve.close()
-            if error.errno == errno.EADDRINUSE:
-                raise PortTakenError(
-                    f"port {port} on {address} is taken",
-                    hint=f"`ss -ltnp 'sport = :{port}'` names the program; a stock rpc_tracker or a second farm?",
-                ) from error
-            raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=ADDRESS_HINT) from error
         listener.setblocking(False)
         self._socket = listener
         self._loop.add_reader(listener, self._accept)

@@ -339,7 +339,7 @@ async def test_garbage_on_the_port_is_closed(stream):
         else:
             assert await at_end(sock) == b""
             sock.close()
-        await until(lambda: lab.door._open == 0)
+        await until(lambda: lab.door.entrance.open == 0)
         await lab.session()
 
 

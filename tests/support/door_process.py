@@ -110,7 +110,7 @@ async def serve(arguments: argparse.Namespace) -> None:
             "rss_bytes": int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE"),
             "cpu_s": sum(os.times()[:2]),
             "loop_delay_s": delay.take(),
-            "open": door._open,
+            "open": door.entrance.open,
             "waiting": door.tracker.waiting,
             "keys": len(door.summary()["queue_info"]),
         }

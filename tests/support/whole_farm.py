@@ -35,14 +35,19 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 
 @contextmanager
 def running_farm(
-    *profiles: str, config: str = "", plugged: bool = True, ready: bool = True, isolation: str = ""
+    *profiles: str,
+    config: str = "",
+    plugged: bool = True,
+    ready: bool = True,
+    isolation: str = "",
+    gate: Path | None = None,
 ) -> Iterator[VirtualFarm]:
     """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback."""
     test = psutil.Process()
     others = {
         process.pid for process in test.children()
     }  # another farm's, which start processes of their own meanwhile
-    with virtual_farm(phones_of(profiles), config=config, plugged=plugged, isolation=isolation) as farm:
+    with virtual_farm(phones_of(profiles), config=config, plugged=plugged, isolation=isolation, gate=gate) as farm:
         if plugged and ready:
             farm.wait_ready(len(profiles))
         yield farm

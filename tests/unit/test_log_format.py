@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from farm.daemon.log_format import MAX_CHARACTERS, PlainFormatter
+from farm.core.log_format import MAX_CHARACTERS, PlainFormatter
 
 
 @pytest.fixture

@@ -208,8 +208,28 @@ def test_every_life_has_a_meaning_and_a_way_out() -> None:
 
 
 def test_no_phone_becomes_ready_but_by_a_check() -> None:
-    """After a crash, a timeout, a reboot, a replug, an order: whatever it was."""
-    assert [life for life, following in TRANSITIONS.items() if Life.READY in following] == [Life.CHECKING]
+    """After a crash, a timeout, a reboot, a replug, an order: whatever it was. A session that goes on is left alone."""
+    before = [life for life, following in TRANSITIONS.items() if Life.READY in following]
+    assert before == [Life.STARTING, Life.CHECKING]
+    story = Story()
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=True))
+    story.tell(m.Provisioned(story.number, "b"))
+    _, checked = story.tell(m.ServerStarted(story.number))
+    assert (story.state.life, checked) == (Life.CHECKING, m.Check(story.number))
+
+
+def test_a_server_with_a_session_of_the_time_before_is_taken_over_as_it_is() -> None:
+    story = Story()
+    story.tell(USABLE)
+    story.tell(m.Identified(story.number, adopted=True))
+    assert story.tell(m.Provisioned(story.number, "b", adoptable=True)) == (m.AdoptServer(story.number),)
+    asked = story.number
+    assert story.tell(m.ServerStarted(asked, in_use=True)) == (m.FollowServer(story.state.follow),)
+    assert (story.state.life, story.state.reason) == (Life.READY, "")
+    assert story.state.follow == story.number > asked
+    assert story.tell(m.SessionBroke("the client vanished")) == (m.Reap(story.number),)
+    assert story.tell(m.RecoveryFinished(story.number, server_alive=True)) == (m.Check(story.number),)
 
 
 def test_deciding_changes_nothing_it_was_given() -> None:

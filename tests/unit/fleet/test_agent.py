@@ -72,6 +72,9 @@ class Watcher:
     def in_hands(self, agent: Agent) -> bool:
         return False
 
+    def outlived(self, _agent) -> str:
+        return ""
+
     def around(self, agent: Agent) -> Around:
         return Around()
 

@@ -1,0 +1,142 @@
+"""The way in: accepts connections and tells the tracker's from the gate's by their first int32 (DESIGN D1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import struct
+from collections.abc import Callable
+
+from farm.core.sessions import Peer
+from farm.tracker.connection import Limits
+from farm.tracker.handshake import SESSION_MAGIC
+from farm.tracker.listener import Listener, bind
+from farm.tracker.sockets import identify_peer, quick_ack, tune
+from farm.tracker.wire import TRACKER_MAGIC
+
+_MAGIC = struct.Struct("<i")
+RESERVED_FILES = 256  # descriptors that the door leaves to the rest of the daemon: adb streams, the store, shells
+FEWEST_CONNECTIONS = 16  # even where that leaves nothing
+FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
+
+# Takes over a connection: the socket, who is at its other end, what was read of it, and whom to tell of its end.
+Takes = Callable[[socket.socket, Peer, bytes, Callable[[], None]], None]
+
+log = logging.getLogger(__name__)
+
+
+class Entrance:
+    """One listening port, and its connections until they are known."""
+
+    def __init__(self, limits: Limits, *, tracker: Takes, session: Takes) -> None:
+        """`tracker` and `session` get what begins like one; they call back when it has ended."""
+        self._limits = limits
+        self._tracker = tracker
+        self._session = session
+        self._listener = Listener(self._accepted)
+        self._sniffers: set[_Sniffer] = set()
+        self.open = 0  # connections that have not ended
+        self._most = limits.connections
+
+    @property
+    def port(self) -> int:
+        """The port clients connect to; 0 before it listens."""
+        return self._listener.port
+
+    def start(self, address: str, port: int) -> None:
+        """Listen; port 0 lets the kernel choose.
+
+        Raises:
+            PortTakenError: somebody else listens there.
+            HostError: the address cannot be bound.
+        """
+        self.take(bind(address, port))
+
+    def take(self, listener: socket.socket) -> None:
+        """Accept from a socket that listens already."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Half of them, because a session needs a second one for its phone.
+        affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
+        self._most = min(self._limits.connections, affordable)
+        self._listener.take(listener)
+
+    def stop(self) -> None:
+        """Stop listening, and give up who has not said what it is."""
+        self._listener.stop()
+        for sniffer in tuple(self._sniffers):
+            sniffer.close()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        try:
+            tune(sock)
+            peer = identify_peer(sock)
+        except OSError:  # it left while it waited in the queue
+            sock.close()
+            return
+        self.open += 1
+        if self.open >= self._most:
+            self._listener.hold()
+        self._sniffers.add(_Sniffer(sock, peer, self._limits.handshake_s, self._sniffed))
+
+    def _sniffed(self, sniffer: _Sniffer, first: bytes) -> None:
+        """A connection's first bytes are known (fewer than four: it gave up)."""
+        self._sniffers.discard(sniffer)
+        magic = _MAGIC.unpack_from(first)[0] if len(first) >= _MAGIC.size else None
+        match magic:
+            case _ if magic == TRACKER_MAGIC:
+                self._tracker(sniffer.sock, sniffer.peer, first, self._closed)
+            case _ if magic == SESSION_MAGIC:
+                self._session(sniffer.sock, sniffer.peer, first, self._closed)
+            case _:
+                if magic is not None:
+                    log.info("%s is no TVM client: it began with %s", sniffer.peer, first[:8].hex(" "))
+                sniffer.sock.close()
+                self._closed()
+
+    def _closed(self) -> None:
+        self.open -= 1
+        if self.open < self._most:
+            self._listener.release()
+
+
+class _Sniffer:
+    """Reads a connection until its first int32 is there, for a limited time."""
+
+    def __init__(
+        self, sock: socket.socket, peer: Peer, limit_s: float, sniffed: Callable[[_Sniffer, bytes], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.sock = sock
+        self.peer = peer
+        self._first = b""
+        self._sniffed = sniffed
+        self._timer = self._loop.call_later(limit_s, self.close)
+        self._loop.add_reader(sock, self._readable)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._end(b"")
+
+    def _readable(self) -> None:
+        try:
+            data = self.sock.recv(FIRST_BYTES)
+            if data:
+                quick_ack(self.sock)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if not data:
+            self.close()
+            return
+        self._first += data
+        if len(self._first) >= _MAGIC.size:
+            self._end(self._first)
+
+    def _end(self, first: bytes) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self.sock)
+        self._sniffed(self, first)

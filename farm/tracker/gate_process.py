@@ -1,0 +1,266 @@
+"""`farm gate`: holds the TVM port and every session's bytes in a process of its own, which outlives the daemon's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from pathlib import Path
+
+from farm import __version__
+from farm.core.errors import HostError
+from farm.tracker import gate_messages as m
+from farm.tracker.connection import Limits
+from farm.tracker.entrance import Entrance
+from farm.tracker.gate import Gate, GateLimits
+from farm.tracker.gate_link import Link, owner_of_peer, trusted
+from farm.tracker.listener import bind
+from farm.tracker.newcomers import Newcomers
+from farm.tracker.remote_route import RemoteRoute
+
+HELLO_S = 5.0  # from the daemon's connection to its first message
+HEARD_EVERY_S = 1.0  # how often the daemon hears that phones answer in sessions
+STOP_S = 2.0  # for the daemon to note the ends of a stopping gate's sessions
+FIRST_PASSED = 3  # sd_listen_fds(3): passed descriptors begin here
+SOCKET_MODE = 0o660
+
+log = logging.getLogger("farm.gate")
+
+
+class GateSocketError(HostError):
+    """A socket of the gate cannot be had."""
+
+    code = "gate_socket"
+
+
+class GateProcess:
+    """Everything of one `farm gate`. Build it on the event loop."""
+
+    def __init__(self, wait_s: float) -> None:
+        """`wait_s`: how long newcomers wait for a daemon that is away."""
+        self._loop = asyncio.get_running_loop()
+        self._route = RemoteRoute(wait_s)
+        self._gate = Gate(self._route, GateLimits())
+        self._route.bytes_of = self._gate.bytes_of
+        self._newcomers = Newcomers(wait_s, self._route.next_number)
+        self._entrance = Entrance(Limits(), tracker=self._newcomers.serve, session=self._gate.serve)
+        self._control: socket.socket | None = None
+        self._address = ("", 0)
+        self._daemon: _DaemonLink | None = None
+        self._farm = ""  # whose sessions these are
+        self._heard_at = 0.0
+
+    @property
+    def port(self) -> int:
+        """The TVM port."""
+        return self._entrance.port
+
+    async def run(self, tvm: socket.socket, control: socket.socket, stop: asyncio.Event) -> None:
+        """Serve until `stop`, then end every session and tell so."""
+        address = tvm.getsockname()
+        self._address = str(address[0]), int(address[1])
+        control.setblocking(False)
+        self._control = control
+        self._loop.add_reader(control, self._accept)
+        self._entrance.take(tvm)
+        log.info(
+            "TVM clients are served on %s port %d; farm gate %s (pid %d)", *self._address, __version__, os.getpid()
+        )
+        hearing = asyncio.create_task(self._tell_what_is_heard())
+        await stop.wait()
+        hearing.cancel()
+        self._entrance.stop()
+        self._newcomers.close()
+        await self._gate.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._route.all_noted.wait()
+        self._loop.remove_reader(control)
+        control.close()
+        if self._daemon is not None:
+            self._daemon.link.close(flush=True)
+
+    # --- the daemon -----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._control is not None
+        with contextlib.suppress(OSError):
+            sock, _ = self._control.accept()
+            pid, uid = owner_of_peer(sock)
+            _DaemonLink(self, sock, pid, uid)
+
+    def greeted(self, daemon: _DaemonLink, hello: m.Hello) -> str:
+        """A daemon has said who it is; returns why it is refused, "" when it is not."""
+        if hello.v != m.VERSION:
+            return versions(m.VERSION, __version__, hello.v, hello.farm)
+        if self._daemon is not None:
+            return f"another daemon (pid {self._daemon.pid}) has this gate"
+        sessions = self._route.open_sessions
+        if self._farm not in ("", hello.id):
+            if sessions:
+                return f"it carries {sessions} sessions of another farm (another state folder)"
+            self._route.forget_ended()
+        self._farm, self._daemon = hello.id, daemon
+        self._gate.limits = GateLimits(idle_s=hello.idle_s)
+        log.info("the daemon is there (farm %s, pid %d); it is told of %d sessions", hello.farm, hello.pid, sessions)
+        daemon.link.send(m.Welcome(m.VERSION, __version__, os.getpid(), *self._address))
+        self._route.daemon_came(daemon.link)
+        return ""
+
+    def said(self, daemon: _DaemonLink, message: m.Message, carried: socket.socket | None) -> None:
+        """The daemon that has this gate has said something."""
+        match message:
+            case m.Ready():
+                self._route.daemon_ready()
+                self._newcomers.daemon_ready(daemon.link)
+            case m.Use(idle_s=idle_s):
+                self._gate.limits = GateLimits(idle_s=idle_s)
+            case m.Taken(n=n):
+                self._newcomers.taken(n)
+            case m.Left(n=n):
+                self._newcomers.left(n)
+            case _:
+                self._route.answered(message, carried)
+
+    def gone(self, daemon: _DaemonLink, reason: str) -> None:
+        """A daemon's connection is over."""
+        if self._daemon is not daemon:
+            return
+        self._daemon = None
+        self._route.daemon_gone()
+        self._newcomers.daemon_gone()
+        log.warning(
+            "the daemon is gone (%s): %d sessions go on, newcomers wait for it", reason, self._route.open_sessions
+        )
+
+    async def _tell_what_is_heard(self) -> None:
+        while True:
+            await asyncio.sleep(HEARD_EVERY_S)
+            heard_at = self._gate.heard_at
+            if self._daemon is not None and heard_at > self._heard_at:
+                self._heard_at = heard_at
+                self._daemon.link.send(m.Heard(max(0.0, self._loop.time() - heard_at)))
+
+
+class _DaemonLink:
+    """One connection that says it is a daemon's, until it is believed or refused."""
+
+    def __init__(self, gate: GateProcess, sock: socket.socket, pid: int, uid: int) -> None:
+        self._gate = gate
+        self.pid = pid
+        self._uid = uid
+        self._greeted = False
+        self.link = Link(sock, m.FROM_DAEMON, self._said, self._lost)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_S, self._refuse, "it did not say who it is")
+
+    def _said(self, message: m.Message, carried: socket.socket | None) -> None:
+        if self._greeted:
+            self._gate.said(self, message, carried)
+            return
+        if carried is not None:
+            carried.close()
+        if not trusted(self._uid):
+            self._refuse(f"it runs as uid {self._uid}, this gate as uid {os.geteuid()}")
+        elif not isinstance(message, m.Hello):
+            self._refuse("it did not begin with hello")
+        else:
+            self._timer.cancel()
+            self._greeted = True
+            refusal = self._gate.greeted(self, message)
+            if refusal:
+                self._refuse(refusal)
+
+    def _lost(self, reason: str) -> None:
+        self._timer.cancel()
+        version = self.link.version
+        if not self._greeted and version is not None:
+            if version != m.VERSION:
+                reason = versions(m.VERSION, __version__, version, "of another release")
+            self._refuse(reason)
+        self._gate.gone(self, reason)
+
+    def _refuse(self, reason: str) -> None:
+        self._timer.cancel()
+        log.error("a daemon (pid %d) is refused: %s", self.pid, reason)
+        self.link.send(m.Unwelcome(m.VERSION, __version__, m.clip(reason)))
+        self.link.close(flush=True)
+
+
+def versions(gate: int, gate_farm: str, daemon: int | None, daemon_farm: str) -> str:
+    """Why a gate and a daemon of two releases do not work together."""
+    return (
+        f"the gate (farm {gate_farm}) speaks version {gate} of the gate's protocol, the daemon (farm {daemon_farm}) "
+        f"version {daemon}"
+    )
+
+
+def passed_sockets() -> list[socket.socket]:
+    """Sockets that a service manager passed to this process (LISTEN_PID, LISTEN_FDS); ours from now on.
+
+    Raises:
+        GateSocketError: what was passed is no socket that listens, or no such number was.
+    """
+    pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "0")
+    if pid != str(os.getpid()):
+        return []
+    found = []
+    try:
+        for descriptor in range(FIRST_PASSED, FIRST_PASSED + int(count)):
+            os.set_inheritable(descriptor, False)
+            sock = socket.socket(fileno=descriptor)
+            if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                raise GateSocketError(f"descriptor {descriptor} that was passed (LISTEN_FDS) does not listen")
+            found.append(sock)
+    except (OSError, ValueError) as error:
+        raise GateSocketError(f"LISTEN_FDS={count} cannot be used: {error}", hint="see farm-gate.socket") from error
+    return found
+
+
+def sockets_of(host: str, port: int, path: Path) -> tuple[socket.socket, socket.socket]:
+    """The gate's two listening sockets, passed or bound: the TVM port's and the daemon's.
+
+    Raises:
+        GateSocketError, PortTakenError, HostError: one of them cannot be had.
+    """
+    tvm = control = None
+    for sock in passed_sockets():
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM and tvm is None:
+            tvm = sock
+        elif sock.family == socket.AF_UNIX and sock.type == socket.SOCK_SEQPACKET and control is None:
+            control = sock
+        else:
+            raise GateSocketError(
+                f"a passed socket is of no use: {sock}",
+                hint="farm-gate.socket has one ListenStream=ADDRESS:PORT and one ListenSequentialPacket=/PATH",
+            )
+    if control is None:
+        control = _bind_control(path)
+    return (bind(host, port) if tvm is None else tvm), control
+
+
+def _bind_control(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                if probe.connect_ex(str(path)) == 0:
+                    raise GateSocketError(f"another gate listens on {path}", hint="stop it, or choose another --socket")
+            path.unlink()
+        umask = os.umask(0o777 & ~SOCKET_MODE)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(umask)
+        sock.listen()
+    except OSError as error:
+        sock.close()
+        raise GateSocketError(
+            f"cannot listen on {path}: {error.strerror or error}", hint="choose another --socket"
+        ) from error
+    except GateSocketError:
+        sock.close()
+        raise
+    return sock
