@@ -237,6 +237,11 @@ class ControlServer:
             await self._tell(caller, kind, about or subject_of(whole.fields), OK)
         return whole
 
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Calls that change something or were refused, by outcome: ok, refused, failed. The same mapping each time."""
+        return {} if self._audit is None else self._audit.told
+
     async def _tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
         if self._audit is not None:
             await self._audit.tell(caller, kind, about, outcome)

@@ -16,6 +16,7 @@ from farm.core.errors import HostError
 from farm.daemon.doors import open_job_door
 from farm.daemon.http import WebDoor
 from farm.daemon.memory import open_memory
+from farm.daemon.metering import Metering
 from farm.daemon.notify import Notifier
 from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
@@ -100,13 +101,15 @@ class Daemon:
         problems.sources.append(lambda: phones.dangling(reloader.config))
         web = WebDoor(config.web, problems)
         desk = await open_job_door(config, stack, memory, workers, phones, sharing, problems, reloader, web=web)
-        web.open(stack, desk, memory.events, metrics=bytes)
+        vital = pulses(phones, sharing)
+        metering = Metering(config, memory, workers, phones, sharing, desk, vital)
+        web.open(stack, desk, memory.events, metrics=metering.answer)
         reloader.parts += [memory.use, workers.use, phones.use, sharing.use]
         if not sys.stderr.isatty():  # in a terminal it means that the terminal is gone, and ends the daemon
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, reloader.signalled)
             stack.callback(loop.remove_signal_handler, signal.SIGHUP)
-        watchdog = Watchdog(self._notifier, pulses(phones, sharing), lambda: status_of(phones, sharing))
+        watchdog = Watchdog(self._notifier, vital, lambda: status_of(phones, sharing))
         running = {
             "history": memory.history.run(),
             "retention": memory.retention.run(),
@@ -115,6 +118,7 @@ class Daemon:
             "clock": ClockWatch(memory.events, sharing.clock_jumped).run(),
             "artifacts": workers.artifacts.keep_tidy(),
             "watchdog": watchdog.run(),
+            "loop delay": metering.loop_delay.run(),
         }
         parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
         return parts

@@ -30,7 +30,7 @@ class WebDoor:
         desk: ControlServer,
         events: EventLog,
         *,
-        metrics: Callable[[], bytes],
+        metrics: Callable[[str], tuple[bytes, str]],
     ) -> None:
         """Serve until `stack` ends.
 

@@ -21,7 +21,6 @@ from farm.web.guard import Guard
 from farm.web.page import Desk, SignInNeededError, Web, guard_actions, make_templates, render, web_of
 from farm.web.stream import Hints, number_of
 
-EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus's text format
 A_YEAR = "public, max-age=31536000, immutable"
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ router = APIRouter()
 
 
 def create_app(
-    desk: Desk, accounts: Accounts, events: EventLog, metrics: Callable[[], bytes], config: WebConfig
+    desk: Desk, accounts: Accounts, events: EventLog, metrics: Callable[[str], tuple[bytes, str]], config: WebConfig
 ) -> FastAPI:
     """The page.
 
@@ -37,7 +36,7 @@ def create_app(
         desk: answers verbs, each in the role of whoever asks.
         accounts: whom tokens belong to.
         events: what happens.
-        metrics: what /metrics answers, in Prometheus's text format.
+        metrics: what /metrics answers to an Accept header, and its content type (farm.metrics.exposition).
         config: under which names the page may be asked for.
     """
     app = FastAPI(title="farm", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(guard_actions)])
@@ -76,7 +75,8 @@ async def favicon(request: Request) -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """For Prometheus."""
-    return PlainTextResponse(request.app.state.metrics(), media_type=EXPOSITION_TYPE)
+    body, content_type = request.app.state.metrics(request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": content_type})
 
 
 @router.get("/events")
