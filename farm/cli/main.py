@@ -58,6 +58,7 @@ SECTIONS = {
         "store": ("store", "The database: check, copy, prune it"),
         "poison": ("poison", "Libraries that killed what ran them"),
         "demo": ("demo", "The farm on virtual phones: nothing to plug in"),
+        "install-service": ("install_service", "Run farm as a service of systemd"),
         "uninstall": ("uninstall", "Take farm off every phone and this host"),
     },
     "This command line": {

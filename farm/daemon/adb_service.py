@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
         server = AdbServer(binary, told.socket, told.folder, usb=config.adb.usb)
         ensure_key(binary, told.folder)
         os.chdir(told.folder)
-        os.execve(binary.path, [str(binary.path), "-L", told.socket, "nodaemon", "server"], server.environment())
+        command = [str(binary.path), "-L", told.socket, "nodaemon", "server"]
+        os.execve(binary.path, command, server.environment())  # noqa: S606 (no shell is the point)
     except FarmError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
     except OSError as error:

@@ -1,0 +1,162 @@
+"""`farm install-service`: the units of systemd that run the farm, for this very interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from farm.cli.context import JsonFlag, print_json, tell
+from farm.core.errors import FarmError, HostError, NotAllowedError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from farm.cli.units import Step
+
+SYSTEM = Path("/")
+SETTLE_TIMEOUT_S = 120.0  # systemctl stop waits for a daemon that ends its sessions
+NEXT = """\
+next:
+  systemctl enable --now farm-adb.service farm-gate.socket farm.service
+  usermod -aG farm YOU          # who may use phones; it counts from their next login
+  farm doctor                   # what this host still lacks
+  journalctl -u farm -f         # what it says"""
+LEFT = """\
+what people made stays: /var/lib/farm, and the users farm and farm-job. To remove these too:
+  rm -r /var/lib/farm && userdel farm && userdel farm-job"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("install-service")(install_service)
+
+
+def install_service(
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Stop the units and remove what was installed.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    show: Annotated[bool, typer.Option("--print", help="Print the files themselves, and do nothing.")] = False,
+    prefix: Annotated[Path, typer.Option(help="Another root folder, for packages; nothing is started.")] = SYSTEM,
+    json: JsonFlag = False,
+) -> None:
+    """Install the systemd units that run farm with this interpreter (root; docs/service.md).
+
+    farm.service, farm-adb.service (owns the phones), farm-gate.service and .socket (the one TVM port), the users farm
+    and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date.
+    """
+    from farm.cli.units import Doing, files, hidden, install_steps, look, shipped, uninstall_steps, used_folders
+
+    folders = used_folders()
+    wanted = files(shipped(), sys.executable, folders)
+    if show:
+        for file in wanted:
+            _tell_lines(f"# /{file.path}\n{file.text}")
+        return
+    if unseen := hidden(folders):
+        raise UserError(
+            f"a service cannot run from {unseen[0]}: everybody may write there, and its sandbox has another",
+            hint="make an environment elsewhere: python3 -m venv /opt/farm && /opt/farm/bin/pip install farm",
+        )
+    prefix = prefix.absolute()
+    try:
+        there = look(prefix, wanted)
+    except OSError as error:
+        raise _not_done(error, prefix) from error
+    steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, there))
+    doing = [step for step in steps if step.doing in (Doing.WRITE, Doing.REPLACE, Doing.REMOVE)]
+    commands = _commands(steps, uninstall=uninstall) if prefix == SYSTEM and (doing or uninstall) else []
+    before = commands if uninstall else []
+    after = [["systemctl", "daemon-reload"]] if uninstall and commands else commands
+    if json:
+        print_json([{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps])
+    else:
+        for command in before:
+            tell(f"{'run':9} {' '.join(command)}")
+        for step in steps:
+            tell(f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}")
+        for command in after:
+            tell(f"{'run':9} {' '.join(command)}")
+    if dry_run:
+        return
+    if prefix == SYSTEM and os.geteuid() != 0 and (doing or commands):
+        raise NotAllowedError(
+            "installing a service takes root", hint=f"sudo {sys.executable} -m farm install-service, or look: --dry-run"
+        )
+    _run(before)
+    try:
+        for step in doing:
+            (_remove if uninstall else _write)(prefix, step)
+    except OSError as error:
+        raise _not_done(error, prefix) from error
+    _run(after)
+    if not json:
+        _tell_lines(LEFT if uninstall else NEXT)
+
+
+def _tell_lines(text: str) -> None:
+    for line in text.splitlines():
+        tell(line)
+
+
+def _commands(steps: Sequence[Step], *, uninstall: bool) -> list[list[str]]:
+    """What the running system is told; nothing where systemd does not run."""
+    from farm.cli.units import UNITS
+
+    if not Path("/run/systemd/system").is_dir():
+        return []
+    if uninstall:
+        return [["systemctl", "disable", "--now", *UNITS]] if steps else []
+    return [["systemd-sysusers"], ["systemctl", "daemon-reload"]]
+
+
+def _run(commands: Sequence[Sequence[str]]) -> None:
+    for command in commands:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SETTLE_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostError(
+                f"{command[0]} did not do it: {error}", hint=f"run it yourself: {' '.join(command)}"
+            ) from error
+        if done.returncode != 0:
+            raise HostError(
+                f"{' '.join(command)} failed", hint="its words are above; then once more: farm install-service",
+                evidence=done.stderr,
+            )  # fmt: skip
+
+
+def _write(prefix: Path, step: Step) -> None:
+    """Whole or not at all: systemd may read it at any moment."""
+    path = prefix / step.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(step.text, encoding="utf-8")
+    part.chmod(0o644)
+    part.rename(path)
+
+
+def _remove(prefix: Path, step: Step) -> None:
+    """The file, and of another root folder also what is empty without it."""
+    path = prefix / step.path
+    path.unlink()
+    keep = {prefix, *(Path("/") / part for part in ("etc", "etc/systemd", "etc/systemd/system", "etc/sysusers.d"))}
+    for folder in path.parents:
+        if folder in keep or not folder.is_relative_to(prefix):
+            return
+        try:
+            folder.rmdir()
+        except OSError:
+            return  # somebody's files are in it
+
+
+def _not_done(error: OSError, prefix: Path) -> FarmError:
+    kind = NotAllowedError if isinstance(error, PermissionError) else HostError
+    return kind(
+        f"cannot write below {prefix}: {error.filename or ''} {error.strerror}".replace(":  ", ": "),
+        hint="root may: sudo" if isinstance(error, PermissionError) else "look at that folder",
+    )
