@@ -1,0 +1,90 @@
+"""Readings over time: an hour as they came, a day at five minutes, in bounded memory."""
+
+import math
+
+from farm.core.health import Battery, ClusterReading, GpuReading, Health, SensorGroup, Temperature
+from farm.core.series import (
+    COARSE_EVERY_S,
+    COARSE_ROWS,
+    FINE_ROWS,
+    MOST_COLUMNS,
+    SHOWN,
+    Quantity,
+    Series,
+    columns_of,
+)
+
+HOT, PERCENT = (Quantity.TEMPERATURE, SHOWN), (Quantity.BATTERY, "battery")
+BEGIN_S = 1_800_000_000.0 // COARSE_EVERY_S * COARSE_EVERY_S
+
+
+def test_what_is_kept_of_a_probe() -> None:
+    health = Health(
+        battery=Battery(percent=80, celsius=31.5),
+        temperatures=(
+            Temperature("cpu0", 50.0, SensorGroup.CPU, "zone0"),
+            Temperature("cpu1", 61.0, SensorGroup.CPU, "zone1"),
+            Temperature("skin", 36.0, SensorGroup.SKIN, "zone2"),
+        ),
+        cpu=(ClusterReading((0, 1, 2, 3), khz=1_800_000), ClusterReading((4, 5), khz=None)),
+        gpu=GpuReading(clock_hz=680_000_000),
+    )
+    assert columns_of(health, 36.0) == {
+        (Quantity.TEMPERATURE, SHOWN): 36.0,
+        (Quantity.BATTERY, "battery"): 80.0,
+        (Quantity.TEMPERATURE, "battery"): 31.5,
+        (Quantity.CLOCK, "cpu 0-3"): 1800.0,
+        (Quantity.CLOCK, "gpu"): 680.0,
+        (Quantity.TEMPERATURE, "cpu"): 61.0,
+        (Quantity.TEMPERATURE, "skin"): 36.0,
+    }
+    assert columns_of(Health(), None) == {}
+
+
+def test_the_last_hour_is_as_it_came() -> None:
+    series = Series()
+    for step in range(5):
+        series.add(BEGIN_S + 10 * step, {HOT: 30.0 + step})
+    at, columns = series.read(BEGIN_S + 20)
+    assert at == [BEGIN_S + 20, BEGIN_S + 30, BEGIN_S + 40]
+    assert columns == {HOT: [32.0, 33.0, 34.0]}
+
+
+def test_a_day_is_kept_at_five_minutes_and_no_more() -> None:
+    series = Series()
+    steps = int(30 * 3600 / 10)
+    for step in range(steps):
+        series.add(BEGIN_S + 10 * step, {HOT: 30.0 + step % 30, PERCENT: 50.0 + step % 30})
+    at, columns = series.read(0.0)
+    assert at == sorted(at)
+    assert FINE_ROWS < len(at) <= FINE_ROWS + COARSE_ROWS
+    assert at[-1] - at[0] >= 24 * 3600.0 - COARSE_EVERY_S
+    assert columns[HOT][0] == 59.0  # the hottest of its five minutes
+    assert columns[PERCENT][0] == 64.5  # their mean
+    assert columns[HOT][-1] == 30.0 + (steps - 1) % 30
+
+
+def test_a_column_that_comes_later_has_gaps_before_and_after() -> None:
+    series = Series()
+    series.add(BEGIN_S, {HOT: 30.0})
+    series.add(BEGIN_S + 10, {HOT: 31.0, PERCENT: 80.0})
+    series.add(BEGIN_S + 20, {HOT: 32.0})
+    assert series.read(0.0)[1][PERCENT] == [None, 80.0, None]
+
+
+def test_a_phone_with_ever_new_sensors_fills_no_memory() -> None:
+    series = Series()
+    for step in range(200):
+        series.add(BEGIN_S + 10 * step, {(Quantity.TEMPERATURE, f"sensor {step}"): 30.0})
+    assert len(series.read(0.0)[1]) <= MOST_COLUMNS * 2
+    assert len(series._fine.columns) == len(series._coarse.columns) == MOST_COLUMNS
+
+
+def test_the_line_of_the_wall() -> None:
+    series = Series()
+    now_s = BEGIN_S + 3600.0
+    for at_s, value in ((BEGIN_S - 1, 99.0), (BEGIN_S + 1, 30.04), (now_s - 1, 41.0), (now_s, math.nan)):
+        series.add(at_s, {HOT: value})
+    line = series.latest(HOT, 4, 3600.0, now_s)
+    assert line == [30.0, None, None, 41.0]
+    assert series.latest(PERCENT, 3, 3600.0, now_s) == [None, None, None]

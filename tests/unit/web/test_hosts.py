@@ -1,0 +1,54 @@
+"""Under which names the page answers, and whose requests it takes."""
+
+import pytest
+
+from farm.web.hosts import allowed_names, cross_site, host_name
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("127.0.0.1:9191", "127.0.0.1"),
+        ("LocalHost", "localhost"),
+        ("farm.lab.example.:80", "farm.lab.example"),
+        ("[::1]:9191", "[::1]"),
+        ("[::1]", "[::1]"),
+        ("evil.example:port", ""),
+        ("user@127.0.0.1", ""),
+        ("127.0.0.1/x", ""),
+        ("", ""),
+        (":9191", ""),
+    ],
+)
+def test_host_header(header: str, name: str) -> None:
+    assert host_name(header) == name
+
+
+def test_names_are_loopback_the_bound_address_and_those_allowed() -> None:
+    loopback = {"localhost", "127.0.0.1", "[::1]"}
+    assert allowed_names("127.0.0.1", ()) == loopback
+    assert allowed_names("10.0.0.7", ("Farm.lab",)) == loopback | {"10.0.0.7", "farm.lab"}
+    assert allowed_names("fd00::7", ()) == loopback | {"[fd00::7]"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_listening_everywhere_allows_no_further_name(host: str) -> None:
+    assert allowed_names(host, ()) == {"localhost", "127.0.0.1", "[::1]"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({}, False),
+        ({"sec-fetch-site": "same-origin", "origin": "http://farm:1", "host": "farm:1"}, False),
+        ({"sec-fetch-site": "none"}, False),
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({"sec-fetch-site": "same-site"}, True),
+        ({"origin": "https://farm.lab", "host": "farm.lab"}, False),  # TLS ends at a proxy
+        ({"origin": "http://evil.example", "host": "farm.lab"}, True),
+        ({"origin": "http://farm.lab:8080", "host": "farm.lab"}, True),
+        ({"origin": "null", "host": "farm.lab"}, True),
+    ],
+)
+def test_requests_of_other_sites(headers: dict[str, str], refused: bool) -> None:
+    assert cross_site(headers) is refused
