@@ -23,6 +23,7 @@ from farm.adb.tunnels import Tunnel
 from farm.core.errors import FarmError, ProtocolError, UserError
 
 REQUEST_S = 60.0  # a client sends its request with the connection; one that does not holds a place
+MOST_KINDS = 64  # of uses that are told of one lease: names of refused services are the client's own words
 _TRANSPORT_ID = struct.Struct("<Q")
 _OKAY = b"OKAY"
 _NOT_YOURS = "this adb server belongs to another user's farm lease"
@@ -36,6 +37,10 @@ def _nothing_barred() -> Collection[int]:
     return ()
 
 
+def _nobody_hears(_name: str, _allowed: bool) -> None:
+    return
+
+
 class LeasedAdb:
     """The adb server of one lease. Opened and closed on the event loop; `close` cuts whatever goes through it."""
 
@@ -47,6 +52,7 @@ class LeasedAdb:
         *,
         barred_ports: Callable[[], Collection[int]] = _nothing_barred,
         changed: Callable[[], Awaitable[None]] = _nothing_changes,
+        used: Callable[[str, bool], None] = _nobody_hears,
     ) -> None:
         """Not listening yet.
 
@@ -56,9 +62,12 @@ class LeasedAdb:
             admits: whom the owner of a loopback connection must be (farm.adb.filter_streams.Admits).
             barred_ports: where no reverse may lead.
             changed: awaited when `tunnels` has changed.
+            used: hears the first use of each service by its name, and each that was refused (False).
         """
         self._client = client
         self._serial = serial
+        self._used = used
+        self._known: set[tuple[str, bool]] = set()
         self._door = Doorway(admits, self._serve, _turn_away)
         self._tunnels = LeaseTunnels(client, serial, admits, barred_ports=barred_ports, changed=changed)
 
@@ -117,6 +126,7 @@ class LeasedAdb:
                 decision = verdict.decision
                 if verdict.transport_id is not None and verdict.transport_id != await self._transport_id():
                     decision = r.Refuse(f"no device with transport id '{verdict.transport_id}'")
+                self._tell(request, decision)
                 if isinstance(decision, r.Select):
                     if phone is not None:
                         phone.close()
@@ -137,6 +147,13 @@ class LeasedAdb:
         finally:
             if phone is not None:
                 phone.close()
+
+    def _tell(self, request: str, decision: r.Decision) -> None:
+        """Each kind of use once: `adb push` of a folder is thousands of requests."""
+        name, allowed = r.change_of(request, decision), not isinstance(decision, r.Refuse)
+        if name and (name, allowed) not in self._known and len(self._known) < MOST_KINDS:
+            self._known.add((name, allowed))
+            self._used(name, allowed)
 
     async def _select(self, client: socket.socket, *, tell_id: bool) -> Connection:
         """A connection of the real server switched to the phone; the client has been told."""

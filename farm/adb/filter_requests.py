@@ -199,6 +199,7 @@ _SERVED = frozenset({
 # A forward's service is asked of the phone as it stands: any other would be a way around what is judged above.
 _SOCKETS = frozenset({"tcp", "localabstract", "localreserved", "localfilesystem", "local"})
 _FORWARDED = _SOCKETS | {"dev", "dev-raw", "jdwp"}
+MOST_NAME = 32
 _SERVICE_NAME = re.compile(r"[a-z_-]+")
 
 
@@ -215,6 +216,26 @@ def judge(request: str, serial: str, *, selected: bool = False) -> Verdict:
     if not selected:
         return Verdict(Refuse("no phone was chosen on this connection"))
     return Verdict(_judge_service(request))
+
+
+def change_of(request: str, decision: Decision) -> str:
+    """The name under which an audit log knows what a request changes; "" for one that only looks.
+
+    Only the service's name: what follows it (a shell's line, a file's path) is the user's own.
+    """
+    match decision:
+        case Refuse():
+            asked = request.partition(":")[2] if request.startswith("host") else request
+            found = _SERVICE_NAME.match(asked)
+            return found[0][:MOST_NAME] if found else "unknown"
+        case Serve(service=service):
+            found = _SERVICE_NAME.match(service)
+            return found[0][:MOST_NAME] if found else "unknown"
+        case AddForward() | RemoveForward():
+            return "forward"
+        case AddReverse() | RemoveReverse():
+            return "reverse"
+    return ""
 
 
 def _judge_host(request: str, serial: str) -> Verdict:

@@ -10,6 +10,7 @@ from farm import __version__
 from farm.adb.tools import PhoneTools
 from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig
+from farm.control.auth_verbs import AuthVerbs
 from farm.control.battery_verbs import BatteryVerbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.care_verbs import CareVerbs
@@ -22,6 +23,7 @@ from farm.control.job_verbs import JobVerbs
 from farm.control.lease_verbs import LeaseVerbs
 from farm.control.personal_lease_verbs import PersonalLeaseVerbs
 from farm.control.poison_verbs import PoisonVerbs
+from farm.control.readings_verbs import ReadingsVerbs
 from farm.control.records_verbs import RecordsVerbs
 from farm.control.server import ControlServer
 from farm.control.store_verbs import StoreVerbs
@@ -29,10 +31,12 @@ from farm.control.tool_verbs import ToolVerbs
 from farm.control.toolchain_verbs import ToolchainVerbs
 from farm.control.tunnel_verbs import TunnelVerbs
 from farm.control.verbs import DaemonFacts, FleetVerbs
+from farm.daemon.http import WebDoor
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import Reloader
+from farm.daemon.security import open_security
 from farm.daemon.sharing import Sharing
 from farm.daemon.workers import Workers
 
@@ -46,17 +50,35 @@ async def open_job_door(
     sharing: Sharing,
     problems: Problems,
     reloader: Reloader,
-) -> None:
+    *,
+    web: WebDoor,
+) -> ControlServer:
     """Register the verbs and let people in.
 
     Raises:
         DoorError: the socket cannot be opened.
     """
     store, fleet, leasing = memory.store, phones.fleet, sharing.leasing
-    control = ControlServer(config.control_socket, artifacts=workers.artifacts, gid=workers.gid)
+    security = open_security(config, stack, memory, sharing.personal)
+    control = ControlServer(
+        config.control_socket,
+        artifacts=workers.artifacts,
+        gid=workers.gid,
+        audit=security.audit,
+        accounts=security.accounts,
+        elsewhere=security.elsewhere,
+    )
+    AuthVerbs(security.accounts, store.audit, security.elsewhere).register(control)
     adb_key = config.state_dir / "adb" / "adbkey"
     facts = DaemonFacts(
-        __version__, os.getpid(), sharing.gate, sharing.door.summary, config.adb_socket, adb_key, problems.look
+        __version__,
+        os.getpid(),
+        sharing.gate,
+        sharing.door.summary,
+        config.adb_socket,
+        adb_key,
+        problems.look,
+        web=lambda: web.url,
     )
     FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
     CareVerbs(fleet).register(control)
@@ -100,6 +122,7 @@ async def open_job_door(
     RecordsVerbs(store.record_sets, workers.artifacts).register(control)
     HistoryVerbs(store.measurements).register(control)
     BatteryVerbs(fleet).register(control)
+    ReadingsVerbs(fleet, phones.series).register(control)
     StoreVerbs(store, memory.where, memory.retention).register(control)
     TunnelVerbs(fleet, phones.tunnels).register(control)
     tools = PhoneTools(config.adb_socket)
@@ -107,3 +130,4 @@ async def open_job_door(
     ToolVerbs(fleet, leasing, tools, workers.artifacts, phones.client).register(control)
     await control.start()
     stack.push_async_callback(control.stop)
+    return control

@@ -155,6 +155,7 @@ class LeaseExecutor:
         self._clock = clock
         self._wall = wall
         self._current: dict[str, _Current] = {}  # by lease id
+        self.adb_used: Callable[[Lease, str, bool], None] = lambda *_: None  # for the audit log
 
     # -- an attempt --
 
@@ -283,6 +284,7 @@ class LeaseExecutor:
             self._admits(running.job.user),
             barred_ports=self._barred_ports,
             changed=lambda: self._tunnels_changed(running.lease.id),
+            used=lambda service, allowed: self.adb_used(running.lease, service, allowed),
         )
         left_s = (facts.expires_at - self._wall()).total_seconds()
         current = _Current(running, adb, facts, self._clock() + left_s, key)
@@ -376,10 +378,7 @@ class LeaseExecutor:
         return ports | {self._client.address.port}
 
     def _admits(self, user: str) -> Admits:
-        def check(connection: socket.socket) -> str:
-            return "" if self._user_of(connection) in ("", user) else "another user's lease"
-
-        return check
+        return lambda connection: "" if self._user_of(connection) in ("", user) else "another user's lease"
 
 
 async def _until_ready(phones: Devices, name: str) -> None:

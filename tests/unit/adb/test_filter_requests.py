@@ -256,3 +256,23 @@ def test_a_list_or_protocol_error(block: bytes, form: r.ListForm) -> None:
 def test_broken_protocol_buffers(broken: bytes) -> None:
     with pytest.raises(ProtocolError):
         only(broken, MINE, r.ListForm.PROTO_BINARY)
+
+
+@pytest.mark.parametrize(
+    ("request_", "name"),
+    [
+        ("host:version", ""),
+        ("host:devices", ""),
+        ("host:transport-any", ""),
+        ("shell,v2,raw:cat /sdcard/secret", "shell"),
+        ("sync:", "sync"),
+        ("host:forward:tcp:1;tcp:2", "forward"),
+        ("reverse:forward:tcp:1;tcp:2", "reverse"),
+        ("host:kill", "kill"),
+        ("reboot:bootloader", "reboot"),
+        ("\x1b[2Jx", "unknown"),
+        ("a" * 4000, "a" * 32),
+    ],
+)
+def test_the_audit_log_hears_of_changes_by_their_services_name_only(request_: str, name: str) -> None:
+    assert r.change_of(request_, r.judge(request_, MINE, selected=True).decision) == name
