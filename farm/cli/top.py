@@ -138,7 +138,8 @@ class Watcher:
     def stop(self) -> None:
         """Look no more; a question that is under way is not waited for for long."""
         self._over.set()
-        self._thread.join(LEAVE_S)
+        if self._thread.is_alive():
+            self._thread.join(LEAVE_S)
 
     def _run(self) -> None:
         while not self._over.is_set():

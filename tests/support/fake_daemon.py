@@ -254,7 +254,7 @@ class FakeDaemon:
 
     async def on_job__logs(self, call: Any) -> Json:
         await self._called("job.logs")
-        shown, after = self._found(call.fields["job"]), call.fields["after"]
+        shown, after = self._found(call.fields["job"]), call.fields.get("after", 0)
         while call.fields["follow"] and shown["job"]["state"] not in FINAL:
             seq = self._seq()
             if after < len(self.lines):
@@ -271,7 +271,7 @@ class FakeDaemon:
         since = call.fields["since"]
         while True:
             for event in self.events:
-                if event["seq"] > since and call.fields["subject"] in ("", event["subject"]):
+                if event["seq"] > since and call.fields.get("subject", "") in ("", event["subject"]):
                     await call.progress(**event)
                 since = max(since, event["seq"])
             if not call.fields["follow"]:

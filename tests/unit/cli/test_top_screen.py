@@ -64,17 +64,17 @@ def test_a_small_farm_as_a_table():
         jobs=[job(1, progress={"step": "trial 5 of 20", "done": 5, "of": 20})],
         events=[event(7, reason="it is back")],
     )  # fmt: skip
-    lines = shown(told, width=105, height=20)
+    lines = shown(told, width=106, height=20)
     lines = [line.replace(f"{AT.astimezone():%H:%M:%S}", "12:00:00") for line in lines]
     assert lines == [
         "farm 0.1.0  tracker 127.0.0.1:9190  3 phones: 1 busy  1 ready  1 quarantined",
         "12:00:00  running jobs: 1, waiting for a phone: 1",
         "PHONE                STATE           HEAT  BATT SOC            GPU            HOLDER       AGE      REASON",
-        "nord                 quarantined    31.2C    9% SM8650         Adreno 750     -                     it re",
+        "nord                 quarantined    31.2C    9% SM8650         Adreno 750     -                     it reb",
         "pixel                busy           31.2C   90% SM8650         Adreno 750     ann          1m 1s    j1",
         "galaxy               ready              -     - -              -              -",
         "JOBS",
-        "j1         running  tune     net.onnx             ann        pixel            ##........  25% trial 5 of 20",
+        "j1         running  tune     net.onnx             ann        pixel            ##........  25% trial 5 of 2",
         "WAITING FOR A PHONE",
         "bob          gpu=mali-g78                   priority 1  1h 1m",
         "EVENTS",
