@@ -115,7 +115,12 @@ class Clients:
     @contextmanager
     def running(self, script: str) -> Iterator[StockClient]:
         """`script` after PRELUDE, as a process that is gone afterwards."""
-        host, port = self._farm.tracker()
+        with self.at(*self._farm.tracker(), script) as client:
+            yield client
+
+    @contextmanager
+    def at(self, host: str, port: int, script: str) -> Iterator[StockClient]:
+        """The same, told where the farm is: for one whose daemon cannot say."""
         arguments = ["-c", PRELUDE + textwrap.dedent(script), host, str(port), str(self._kernel)]
         with (
             TemporaryFile() as errors,
