@@ -53,6 +53,7 @@ class Metering:
                 holders=leasing.holders,
                 depth=leasing.depth,
                 longest_s=leasing.longest_s,
+                servable=leasing.servable,
                 decisions=leasing.decisions,
                 sessions=lambda: sharing.door.sessions,
                 jobs=sharing.dispatcher.count,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 
 from farm.core.histogram import Histogram
 from farm.core.labels import normalise
@@ -14,6 +15,8 @@ from farm.leasing.grants import Grants
 from farm.leasing.holdings import Holdings
 from farm.leasing.model import Explanation, Holder, WaitingRequest
 from farm.leasing.status import SEARCHED, explain, explain_waiting, shortly, summarise
+
+KINDS_LOOKED_AT = 100  # by what they mean: for metrics, several times a minute
 
 
 class Questions:
@@ -80,6 +83,16 @@ class Questions:
     def longest_s(self) -> Mapping[LeaseClass, float]:
         """For how many seconds the oldest waiting request of each class has waited."""
         return self._grants.longest_s()
+
+    def servable(self) -> int:
+        """How many waiting requests an idle device would suit by its labels; looks at `KINDS_LOOKED_AT` kinds of wishes."""
+        idle = {
+            view.name
+            for view in self._allocator.devices.values()
+            if view.leasable and view.name not in self._allocator.held
+        }
+        kinds = islice(self._grants.wanted.items(), KINDS_LOOKED_AT)
+        return sum(count for meant, count in kinds if not idle.isdisjoint(self._allocator.matching(*meant)))
 
     @property
     def decisions(self) -> Histogram:

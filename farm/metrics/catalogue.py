@@ -148,6 +148,7 @@ _RECOVERY = (
 _LEASES = (
     Metric("farm_requests_waiting", _G, "Requests without a device.", ("class",)),
     Metric("farm_requests_oldest_wait_seconds", _G, "How long the oldest waiting request has waited.", ("class",)),
+    Metric("farm_requests_servable", _G, "Waiting requests that an idle device would suit by its labels."),
     Metric("farm_time_to_device_seconds", _H, "From request to grant.", ("class", "door")),
     Metric("farm_allocator_decision_seconds", _H, "Time of the allocator for one event."),
     Metric("farm_leases", _G, "Current leases.", ("class", "door")),

@@ -13,13 +13,21 @@ from prometheus_client.registry import Collector
 
 from farm.core.device import DeviceView
 from farm.core.events import EventLog
+from farm.core.health import Health
+from farm.core.recovery import Ailment
 from farm.core.requests import Door, LeaseClass
+from farm.core.sessions import SessionOutcome
 from farm.metrics.device_time import DeviceTime, word_of
 from farm.metrics.devices import tell_device
 from farm.metrics.ledger import Ledger
 from farm.metrics.page import Page
 from farm.metrics.sources import Sources
 from farm.store.writer import write_ahead_log
+
+# Counters that begin at 0: Prometheus does not see the first of a series that was not there before.
+AILMENTS = tuple(each.value for each in Ailment)
+OUTCOMES = tuple(each.value for each in SessionOutcome)
+WORKER_ENDS = ("done", "failed", "cancelled", "timeout", "silent", "died")
 
 
 class FarmCollector(Collector):
@@ -30,7 +38,7 @@ class FarmCollector(Collector):
         self._monotonic = monotonic
         self.ledger = Ledger()
         self._time = DeviceTime()
-        self._probed: dict[str, tuple[int, float]] = {}  # device -> id of its latest probe, when that came
+        self._probed: dict[str, tuple[Health, float]] = {}  # device -> its latest probe, when that came
         self._leased: frozenset[str] = frozenset()
         self._took_s = 0.0
 
@@ -49,8 +57,9 @@ class FarmCollector(Collector):
             self._probed.pop(view.name, None)
             return
         self._time.is_now(view.name, self._word(view), now_s)
-        if view.health is not None and self._probed.get(view.name, (0, 0.0))[0] != id(view.health):
-            self._probed[view.name] = (id(view.health), now_s)
+        known = self._probed.get(view.name)
+        if view.health is not None and (known is None or known[0] is not view.health):
+            self._probed[view.name] = (view.health, now_s)
 
     def read(self) -> Page:
         """Everything, as it is now."""
@@ -122,6 +131,7 @@ class FarmCollector(Collector):
                 page.set("farm_leases", leases[lease_class.value, door.value], lease_class.value, door.value)
         page.counted("farm_user_leases", by_user)
         page.distributed("farm_allocator_decision_seconds", {(): sources.decisions})
+        page.set("farm_requests_servable", sources.servable())
         page.set("farm_sessions_open", sources.sessions())
 
     def _tell_devices(self, page: Page) -> None:
@@ -156,12 +166,12 @@ class FarmCollector(Collector):
         page.counted("farm_recovery_rungs", ledger.rungs)
         page.distributed("farm_recovery_duration_seconds", ledger.recoveries)
         page.distributed("farm_repair_duration_seconds", ledger.repairs)
-        page.counted("farm_quarantines", ledger.quarantines)
+        page.counted("farm_quarantines", {**dict.fromkeys(AILMENTS, 0), **ledger.quarantines})
         page.distributed("farm_time_to_device_seconds", ledger.waits)
         page.distributed("farm_lease_duration_seconds", {(): ledger.held})
         page.set("farm_lease_revocations", ledger.revoked)
         page.counted("farm_user_device_seconds", ledger.user_s)
-        page.counted("farm_sessions", ledger.sessions)
+        page.counted("farm_sessions", {**dict.fromkeys(OUTCOMES, 0), **ledger.sessions})
         page.distributed("farm_session_duration_seconds", {(): ledger.session_s})
         page.counted("farm_relay_bytes", ledger.relayed)
         page.counted("farm_jobs_submitted", ledger.submitted)
@@ -176,5 +186,7 @@ class FarmCollector(Collector):
         for name, (up, busy) in sources.toolchains().items():
             page.set("farm_toolchain_up", float(up), name)
             page.set("farm_workers_running", busy, name)
+            for outcome in WORKER_ENDS:
+                page.set("farm_workers_ended", 0, name, outcome)
         page.counted("farm_toolchain_starts", sources.zygote_starts)
         page.counted("farm_workers_ended", sources.worker_ends)

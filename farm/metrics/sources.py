@@ -37,6 +37,7 @@ class Sources:
     holders: Callable[[], Iterable[Holder]] = tuple
     depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
     longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
+    servable: Callable[[], int] = lambda: 0  # waiting requests that an idle device would suit
     decisions: Histogram = field(default_factory=_quick)  # of the allocator
     sessions: Callable[[], int] = lambda: 0
 
