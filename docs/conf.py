@@ -33,7 +33,6 @@ suppress_warnings = ["myst.header"]  # generated parts go deeper at once
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["tvm", "tvm_ffi"]
 napoleon_numpy_docstring = False
 
 html_theme = "furo"

@@ -312,7 +312,15 @@ def errors() -> list[type[Any]]:
 
     for found in pkgutil.walk_packages(farm.__path__, "farm."):
         if not found.name.startswith(
-            ("farm.worker", "farm.tuning", "farm.compiler", "farm.simulation", "farm.store.migr", "farm.__main__")
+            (
+                "farm.worker",
+                "farm.tuning",
+                "farm.compiler",
+                "farm.simulation",
+                "farm.store.migr",
+                "farm.client.tun",
+                "farm.__main__",
+            )
         ):
             importlib.import_module(found.name)
 
