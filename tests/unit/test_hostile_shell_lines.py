@@ -1,0 +1,188 @@
+"""No words from outside become a command: the lines farm makes for shells, with hostile values, run by real ones.
+
+A value that got out of its quotes would make the file PWNED in the working folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from farm.adb import push_script
+from farm.bundle.manifest import Bundle, BundleFile
+from farm.cli import holding, lease
+from farm.core.errors import FarmError
+from farm.core.quiesce import Level
+from farm.fleet.agent import Agent
+from farm.fleet.provision import probe_command
+from farm.fleet.quiesce import Quieting
+from farm.fleet.rpc_server import RpcServer
+
+FARM = Path(__file__).parents[2] / "farm"
+SHELLS = [name for name in ("sh", "bash", "mksh") if shutil.which(name)]
+HOSTILE = [
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "; touch PWNED;",
+    "x\ntouch PWNED\n",
+    "'; touch PWNED; '",
+    '"; touch PWNED; "',
+    "&& touch PWNED #",
+    "| touch PWNED",
+    "-rf PWNED",
+    "\\'; touch PWNED; \\'",
+    "'$(touch PWNED)'",
+    "x' \"$(touch PWNED)\" 'y",
+    "${IFS}touch${IFS}PWNED",
+    "> PWNED",
+    "\u2028touch PWNED",
+    "a b\tc*?[x]~!{1,2}",
+]
+# Where farm asks a phone's shell for something. A new place belongs here, and what it asks into the tests below: what
+# is built from constants, hashes and numbers of our own needs none.
+ASKING = {
+    "farm/adb/push.py",  # push_script
+    "farm/adb/tools.py",  # rm of a name of our own
+    "farm/adb/watch.py",  # true
+    "farm/fleet/battery_care.py",  # charge.sh and one of its own words
+    "farm/fleet/identity.py",  # constant
+    "farm/fleet/probe/read.py",  # constant
+    "farm/fleet/probe_round.py",  # true
+    "farm/fleet/provision.py",
+    "farm/fleet/quiesce.py",
+    "farm/fleet/rpc_server.py",
+    "farm/fleet/rungs.py",  # constant
+    "farm/fleet/traces.py",  # constant
+    "farm/jobs/shell.py",  # a user's own line, for the phone they hold
+}
+
+
+class RealShell:
+    """Runs what a phone would be asked, in a folder of its own."""
+
+    def __init__(self, folder: Path, program: str) -> None:
+        self.folder = folder
+        self.program = program
+        self.asked: list[str] = []
+
+    def run(self, line: str) -> str:
+        self.asked.append(line)
+        done = subprocess.run(
+            [self.program, "-c", line], cwd=self.folder, capture_output=True, text=True, timeout=20, check=False
+        )
+        return done.stdout
+
+    async def shell(self, _serial: str, command: str, **_: object) -> Any:
+        said = await asyncio.to_thread(self.run, command)
+        return SimpleNamespace(text=said, stdout=said.encode(), stderr=b"", exit_code=0)
+
+    def unharmed(self) -> bool:
+        return bool(self.asked) and not list(self.folder.rglob("PWNED"))
+
+
+@pytest.fixture(params=SHELLS)
+def phone(request: pytest.FixtureRequest, tmp_path: Path) -> RealShell:
+    folder = tmp_path / "phone"
+    folder.mkdir()
+    return RealShell(folder, request.param)
+
+
+@pytest.fixture(params=HOSTILE)
+def value(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_what_would_show_a_hole_does(phone: RealShell) -> None:
+    phone.run("echo $(touch PWNED)")
+    assert not phone.unharmed()
+
+
+def test_paths_of_a_push(phone: RealShell, value: str) -> None:
+    path = f"{phone.folder}/{value}"
+    phone.run(push_script.inspect([path, f"{path}2"]))
+    for line in lines_of_a_push(path):
+        phone.run(line)
+    assert phone.unharmed()
+
+
+def lines_of_a_push(path: str) -> list[str]:
+    """Every other line that is made of paths."""
+    moves = push_script.install([(push_script.temporary_name(path), path, 0o755)])
+    return [*moves, *push_script.change_modes([(path, 0o644)]), push_script.remove(path)]
+
+
+def test_names_in_a_bundle(phone: RealShell, value: str) -> None:
+    files = (BundleFile(value, "0" * 64, 1, 0o755), BundleFile("tvm_rpc", "0" * 64, 1, 0o755))
+    bundle = Bundle("one", "0" * 64, "arm64-v8a", files, Path("/absent"), "default", (), "0.27", False)
+    phone.run(probe_command(bundle, None))
+    assert phone.unharmed()
+
+
+async def test_who_makes_a_phone_quiet(phone: RealShell, value: str) -> None:
+    agent = cast(Agent, SimpleNamespace(name="pixel", serial="S1", device=None))
+    quieting = Quieting(cast(Any, phone), lambda _: agent)
+    with suppress(FarmError):
+        await quieting.begin("pixel", Level.GENTLE, value, 10.0)
+    with suppress(FarmError):
+        await quieting.end("pixel", value)
+    quieting.close()
+    assert phone.unharmed()
+
+
+async def test_the_bundle_of_a_server(phone: RealShell, value: str) -> None:
+    with suppress(FarmError):
+        await RpcServer(cast(Any, phone), "S1").start(value)
+    assert phone.unharmed()
+
+
+def test_what_a_lease_exports(phone: RealShell, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "acquire", lambda *_, **__: None)
+    monkeypatch.setattr(holding, "environment_of", lambda _: {"FARM_LEASE": value})
+    monkeypatch.setattr(holding, "until", lambda _: "")
+    app = typer.Typer()
+    app.add_typer(lease.app, name="lease")
+    said = CliRunner().invoke(app, ["lease", "acquire", "--on", "android", "--env"]).stdout
+    assert said.startswith("export FARM_LEASE=")
+    phone.run(f"eval {quoted(said)}; :")
+    assert phone.unharmed()
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def test_no_program_is_started_through_a_shell() -> None:
+    wrong = []
+    for path in sorted(FARM.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                by_shell = any(word.arg == "shell" and ast.unparse(word.value) != "False" for word in node.keywords)
+                if by_shell or re.search(
+                    r"(^|\.)(os\.system|popen|getoutput|getstatusoutput|create_subprocess_shell)$", name
+                ):
+                    wrong.append(f"{path}:{node.lineno} {name}")
+    assert wrong == []
+
+
+def test_every_place_that_asks_a_phones_shell_is_known() -> None:
+    asking = set()
+    for path in sorted(FARM.rglob("*.py")):
+        if "simulation" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if called and node.func.attr in ("shell", "open_shell"):  # type: ignore[attr-defined]
+                asking.add(str(path.relative_to(FARM.parent)))
+    assert asking == ASKING
