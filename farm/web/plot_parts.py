@@ -15,7 +15,10 @@ Numbers = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One series of a panel. `kind`: points, beyond (they lie above), line, steps, bars; `tone`: colour in jobs.css."""
+    """One series of a panel. `tone`: colour in plots.js.
+
+    `kind`: points, beyond (they lie above the panel), line, steps, bars, or high and then low of a band.
+    """
 
     name: str
     values: Numbers
@@ -44,6 +47,7 @@ class Panel:
     marks: Sequence[Mark] = ()
     height: int = 240  # CSS pixels
     zero: bool = True  # whether y begins at 0
+    least_span: float = 0.0  # of y at least, where it does not begin at 0
     top: float | None = None  # where y ends; None: where the values do
 
 

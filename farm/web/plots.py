@@ -15,6 +15,9 @@ from farm.web.plot_parts import Line, Mark, Panel, Plot, Table, bins, counted, q
 
 TABLE_ROWS = 16
 TAIL = 0.995  # of a distribution is drawn; the few beyond are told in words: one outlier would flatten all the rest
+NARROW = 0.6
+LEAST_SHARE = 0.02  # of a time, from bottom to top of a plot of times
+LEAST_CELSIUS = 4.0  # from bottom to top of a plot of temperatures: a tenth of a degree is no mountain
 CROWDED = 2.0  # samples further above the 95 % quantile than so many times are drawn at the upper edge
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -45,6 +48,7 @@ def samples_plot(taken: Samples) -> Plot:
 
     top = _top(taken.seconds)
     beyond = frozenset(i for i, each in enumerate(taken.seconds) if each > top)
+    wide = min(taken.seconds) < NARROW * top  # else y begins below the samples, which would be one line
     usual = [i for i in range(count) if i >= taken.warmup and i not in taken.outliers | beyond]
     lines = [Line(name="sample", values=only(usual), tone="a")]
     if taken.warmup:
@@ -62,7 +66,17 @@ def samples_plot(taken: Samples) -> Plot:
     if taken.median_s is not None:
         marks.append(Mark(name="median", at=taken.median_s / factor))
     end_s = max([taken.start_s[-1] + taken.seconds[-1], *(at for at, _ in taken.celsius)])
-    panels = [Panel(label=f"one run, {unit}", x=taken.start_s, lines=lines, marks=marks, top=1.04 * top / factor)]
+    panels = [
+        Panel(
+            label=f"one run, {unit}",
+            x=taken.start_s,
+            lines=lines,
+            marks=marks,
+            top=1.04 * top / factor,
+            zero=wide,
+            least_span=LEAST_SHARE * top / factor,
+        )
+    ]
     said = f"{count} samples over {end_s:.1f} s"
     if taken.median_s is not None:
         said += f", median {time_words(taken.median_s)} by the clock"
@@ -74,7 +88,7 @@ def samples_plot(taken: Samples) -> Plot:
     if taken.celsius:
         x, values = [at for at, _ in taken.celsius], [value for _, value in taken.celsius]
         heat = Line(name="temperature", values=values, kind="line", tone="warm")
-        panels.append(Panel(label="°C", x=x, lines=[heat], height=130, zero=False))
+        panels.append(Panel(label="°C", x=x, lines=[heat], height=130, zero=False, least_span=LEAST_CELSIUS))
         said += f"; {values[0]:.1f} °C at the beginning, {values[-1]:.1f} °C at the end"
     if not taken.exact_start:
         said += "; when each began is estimated"
@@ -194,6 +208,7 @@ def compare_plot(a_s: Sequence[float], b_s: Sequence[float], compared: Mapping[s
     factor, unit = unit_of(median([*a_s, *b_s]))
     x = [float(number + 1) for number in range(len(pairs))]
     ratios = [b / a for a, b in pairs]
+    top, top_ratio = _top([*a_s, *b_s]) / factor, _top(ratios)
     low, high, ratio = float(compared["low"]), float(compared["high"]), float(compared["ratio"])
     rows = [(i, *pairs[i], ratios[i]) for i in _evenly(len(pairs), TABLE_ROWS)]
     return Plot(
@@ -208,14 +223,16 @@ def compare_plot(a_s: Sequence[float], b_s: Sequence[float], compared: Mapping[s
                 label=f"one run, {unit}",
                 x=x,
                 lines=[
-                    Line(name="A", values=[a / factor for a, _ in pairs], tone="a"),
-                    Line(name="B", values=[b / factor for _, b in pairs], tone="b"),
+                    *_below("A", [a / factor for a, _ in pairs], top, "a"),
+                    *_below("B", [b / factor for _, b in pairs], top, "b"),
                 ],
+                top=1.04 * top,
             ),
             Panel(
                 label="B / A",
                 x=x,
-                lines=[Line(name="B / A", values=ratios, tone="quiet")],
+                lines=_below("B / A", ratios, top_ratio, "quiet"),
+                top=1.04 * max(top_ratio, high),
                 marks=[
                     Mark(name="interval", at=low, to=high, tone="band"),
                     Mark(name="ratio", at=ratio),
@@ -262,8 +279,8 @@ def history_plot(points: Sequence[tuple[float, float, float, float, str]]) -> Pl
                 lines=[
                     Line(name="trusted", values=of(1, trusted=True), tone="a"),
                     Line(name="suspect or rejected", values=of(1, trusted=False), tone="warn"),
-                    Line(name="interval, low", values=of(2), kind="line", tone="quiet"),
-                    Line(name="interval, high", values=of(3), kind="line", tone="quiet"),
+                    Line(name="interval, high", values=of(3), kind="high", tone="quiet"),
+                    Line(name="interval, low", values=of(2), kind="low", tone="quiet"),
                 ],
             )
         ],
@@ -281,6 +298,15 @@ def _top(seconds: Sequence[float]) -> float:
     """Up to where samples are drawn, seconds."""
     usual = quantile(sorted(seconds), 0.95)
     return max(seconds) if max(seconds) <= CROWDED * usual else 1.5 * usual
+
+
+def _below(name: str, values: Sequence[float], top: float, tone: str) -> list[Line]:
+    """A series up to `top`, and what is above it at that edge."""
+    lines = [Line(name=name, values=[value if value <= top else None for value in values], tone=tone)]
+    if max(values) > top:
+        edge = [None if value <= top else top for value in values]
+        lines.append(Line(name=f"{name}, above the plot", values=edge, kind="beyond", tone=tone))
+    return lines
 
 
 def _over_time(taken: Samples, factor: float, unit: str) -> Table:

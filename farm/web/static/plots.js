@@ -8,7 +8,7 @@
   const tone = (name) => style(TONES[name] || "--busy");
   const faded = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
   const FONT = '12px system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif';
-  const AXIS_PX = 62; // the same for all panels: their x axes lie under each other
+  const AXIS_PX = 70; // the same for all panels: their x axes lie under each other
 
   function number(value) {
     if (value == null) return "–";
@@ -21,6 +21,7 @@
     if (line.kind === "line") return { ...told, width: 1.6, points: { show: count < 40, size: 5, fill: color } };
     if (line.kind === "steps") return { ...told, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: count < 60, size: 5, fill: color } };
     if (line.kind === "bars") return { ...told, width: 1, fill: faded(color, 45), paths: uPlot.paths.bars({ size: [1, 100], gap: 1 }), points: { show: false } };
+    if (line.kind === "high" || line.kind === "low") return { ...told, width: 0.5, stroke: faded(color, 50), points: { show: false } };
     const size = line.kind === "beyond" ? 7 : count > 1200 ? 3 : count > 300 ? 4 : 5;
     return { ...told, paths: () => null, points: { show: true, size, width: 1, stroke: color, fill: faded(color, 55) } };
   }
@@ -34,6 +35,7 @@
       ctx.clip();
       ctx.font = FONT.replace("12px", `${11 * devicePixelRatio}px`);
       let free = -Infinity; // where the next name of an upright mark may begin
+      const named = [];
       for (const mark of panel.marks) {
         const color = tone(mark.tone), across = mark.axis === "x";
         const at = chart.valToPos(mark.at, mark.axis, true);
@@ -52,12 +54,16 @@
         else { ctx.moveTo(bbox.left, at); ctx.lineTo(bbox.left + bbox.width, at); }
         ctx.stroke();
         const gap = 4 * devicePixelRatio, width = ctx.measureText(mark.name).width;
-        ctx.fillStyle = style("--soft");
-        if (across && at + gap > free) {
-          ctx.fillText(mark.name, at + gap, bbox.top + 12 * devicePixelRatio);
-          free = at + gap + width + gap;
+        if (across && at - width / 2 > free) {
+          named.push([mark.name, at - width / 2]);
+          free = at + width / 2 + gap;
         }
       }
+      ctx.restore();
+      ctx.save();
+      ctx.font = FONT.replace("12px", `${11 * devicePixelRatio}px`);
+      ctx.fillStyle = style("--soft");
+      for (const [name, from] of named) ctx.fillText(name, from, bbox.top - 5 * devicePixelRatio);
       ctx.restore();
     };
   }
@@ -68,13 +74,15 @@
       const most = Math.max(...panel.marks.filter((m) => m.axis === "y").map((m) => m.to ?? m.at), high);
       const least = Math.min(...panel.marks.filter((m) => m.axis === "y").map((m) => m.at), low);
       if (panel.zero) return [0, panel.top ?? (most * 1.06 || 1)];
-      const room = (most - least) * 0.12 || Math.abs(most) * 0.01 || 1;
-      return [least - room, panel.top ?? most + room];
+      const lack = panel.least_span - (most - least);
+      const room = lack > 0 ? lack / 2 : (most - least) * 0.12 || Math.abs(most) * 0.01 || 1;
+      const bottom = panel.top == null ? least - room : Math.min(least, low) - (panel.top - least) * 0.12;
+      return [panel.top != null && lack > 0 ? bottom - lack : bottom, panel.top ?? most + room];
     };
     const options = {
       width,
       height: panel.height + (last ? 24 : 0),
-      padding: [8, 12, last ? 0 : 4, 0],
+      padding: [panel.marks.some((m) => m.axis === "x") ? 20 : 8, 12, last ? 0 : 4, 0],
       cursor: { sync: { key }, points: { size: 7 }, y: false },
       select: { show: true },
       legend: { show: true },
@@ -84,7 +92,8 @@
         { ...axis, size: AXIS_PX - 18, label: panel.label, labelSize: 18, space: 34 },
       ],
       series: [{ label: data.x_label, value: (_, value) => number(value) }, ...panel.lines.map((line) => seriesOf(line, panel.x.length))],
-      hooks: { draw: [marks(panel)] },
+      bands: panel.lines.flatMap((line, i) => (line.kind === "high" ? [{ series: [i + 1, i + 2], fill: faded(tone(line.tone), 14) }] : [])),
+      hooks: { drawAxes: [marks(panel)] },
     };
     const plot = new uPlot(options, [panel.x, ...panel.lines.map((line) => line.values)], box);
     plot.setScale("x", { min: data.span[0], max: data.span[1] });
