@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -167,11 +167,6 @@ def files_of(shown: Mapping[str, Any]) -> list[File]:
 def may_act(caller: str, operator: bool, user: bool, owner: str) -> bool:
     """Whether a caller may cancel, hold or resume a job of `owner`."""
     return operator or (user and caller == owner)
-
-
-def positions(waiting: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The place in the queue, from 1, of each job that waits for a phone."""
-    return {each["job"]: place for place, each in enumerate(waiting, 1) if each["job"]}
 
 
 def _at(value: Any, *path: str) -> Any:

@@ -1,0 +1,123 @@
+"""Jobs as pages show them: filters, words, files, places in the queue, lines of history."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+import pytest
+
+from farm.core.errors import UserError
+from farm.core.job import FINAL, JobState
+from farm.jobs.specs import KINDS
+from farm.web.job_views import STATES, TONES, Filter, facts, files_of, may_act, told, took, unusual, why
+from farm.web.measured import line_plots, target_words
+from farm.web.queue import queue_rows
+
+SHA = "ab" * 32
+
+
+def row(**fields):
+    return {"id": "bench-1", "state": "queued", "waits": "", "error": None, "progress": None,
+            "selector": "android", "device": "", "priority": 1, **fields}  # fmt: skip
+
+
+def test_a_filter_is_asked_as_the_verb_wants_it():
+    assert Filter().asked() == {
+        "limit": 50,
+        "user": "",
+        "of_kind": "",
+        "text": "",
+        "selector": "",
+        "device": "",
+        "before": "",
+    }
+    asked = Filter(state="live", text=" x ", selector="gpu=b,soc=a").asked()
+    assert set(asked["state"]) == set(JobState) - FINAL
+    assert (asked["text"], asked["selector"]) == ("x", "gpu=b,soc=a")
+    assert "text" not in Filter(array="a", text="x").asked()  # the verb refuses both
+    with pytest.raises(UserError):
+        Filter(selector="soc=").asked()
+
+
+def test_a_filter_s_address_has_what_is_not_empty():
+    wanted = Filter(state="done", text="a b&c", before="j1")
+    assert parse_qs(wanted.query()[1:]) == {"state": ["done"], "text": ["a b&c"], "before": ["j1"]}
+    assert wanted.query(state="", text="", before="") == ""
+    assert wanted.narrow
+    assert not Filter(before="j1").narrow
+
+
+def test_every_state_has_a_tone_and_can_be_chosen():
+    assert {state.value for state in JobState} <= TONES.keys()
+    assert {state.value for state in JobState} < set(STATES)
+
+
+def test_one_line_says_why():
+    assert why(row(waits="no phone is free")) == "no phone is free"
+    assert why(row(state="failed", error={"message": "exit code 3"})) == "exit code 3"
+    assert why(row(state="running", progress={"step": "timing"}, waits="x")) == "timing"
+    assert why(row(state="running")) == ""
+
+
+def test_only_unusual_options_are_told():
+    spec = KINDS["bench"].from_wire(
+        {"on": "android", "model": SHA, "name": "m.onnx", "repeat": 5, "shapes": {"x": [1, 2]}}
+    )
+    assert list(unusual(spec.to_wire())) == ["shape x:[1,2]", "repeat 5"]
+    assert list(unusual({"kind": "of another release", "speed": 3})) == ["speed 3"]
+    told_facts = dict(facts({"job": row(), "spec": spec.to_wire()}))
+    assert told_facts["model"] == f"m.onnx ({SHA[:12]})"
+
+
+def test_only_what_a_result_names_is_a_file():
+    shown = {
+        "job": {"id": "tune-1/../x"},
+        "result": {"package": SHA, "records": {"artifact": "../etc"}, "stdout": "hi"},
+    }
+    assert [(each.name, each.sha256) for each in files_of(shown)] == [("package", SHA), ("stdout", ""), ("result", "")]
+    assert all("/" not in each.filename for each in files_of(shown))
+    assert files_of({"job": {"id": "j"}, "result": None}) == []
+
+
+def test_who_may_act():
+    assert may_act("ann", operator=False, user=True, owner="ann")
+    assert may_act("op", operator=True, user=True, owner="ann")
+    assert not may_act("bob", operator=False, user=True, owner="ann")
+    assert not may_act("ann", operator=False, user=False, owner="ann")
+
+
+def test_what_is_missing_is_none():
+    loose = told({"a": {"b": [{"c": 1}]}})
+    assert loose["a"]["b"][0]["d"] is None
+    assert loose["x"] is None
+
+
+def test_times():
+    assert took("2026-11-22T06:00:00+00:00", "2026-11-22T06:00:07.5+00:00") == "7.5 s"
+    assert took("2026-11-22T06:00:00+00:00", None) == ""
+
+
+def test_places_count_everybody_who_waits():
+    waiting = [{"job": ""}, {"job": "a"}, {"job": "b"}]
+    rows = queue_rows(
+        waiting, 10, [{"id": "a", "name": "m", "kind": "run", "waits": "no phone"}], {"a": 90.0, "b": None}
+    )
+    assert [each["place"] for each in rows] == [11, 12, 13]
+    assert (rows[1]["why"], rows[1]["estimate"], rows[2]["estimate"]) == ("no phone", "within 1m 30s", "")
+    assert rows[0]["kind"] == "TVM door"
+
+
+def test_results_that_cannot_be_compared_are_lines_of_their_own():
+    def result(seq, device):
+        return {"seq": seq, "device": device, "at": f"2026-11-2{seq}T06:00:00+00:00", "verdict": "trusted",
+                "estimate": {"median_s": seq * 1e-3, "low_s": 1e-3, "high_s": 9e-3}}  # fmt: skip
+
+    plots = line_plots([result(5, "b"), result(4, "a"), result(3, "a"), result(2, "b"), result(1, "c")])
+    assert [plot.title.partition(":")[0] for plot in plots] == ["a", "b"]
+    assert list(plots[0].panels[0].lines[0].values) == [3.0, 4.0]
+    assert len({plot.id for plot in plots}) == 2
+
+
+def test_targets_in_words():
+    assert target_words({"kind": "llvm", "mcpu": "x", "num-cores": 8}) == "llvm x"
+    assert target_words("tag/a") == "tag/a"

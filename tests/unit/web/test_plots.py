@@ -1,0 +1,141 @@
+"""What plots show, as plain numbers: panels, words and tables."""
+
+from __future__ import annotations
+
+import json
+from statistics import median, quantiles
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.web.plot_parts import MOST_BINS, bins, counted, quantile, time_words, unit_of
+from farm.web.plots import (
+    TABLE_ROWS,
+    Samples,
+    compare_plot,
+    distribution_plot,
+    history_plot,
+    samples_plot,
+    tuning_plot,
+)
+
+TIMES = st.lists(st.floats(1e-6, 10), min_size=2, max_size=300)
+
+
+def taken(seconds, **more):
+    starts = [float(number) for number in range(len(seconds))]
+    return Samples(**{"seconds": seconds, "start_s": starts, "exact_start": True, **more})
+
+
+def line(plot, name, panel=0):
+    return next(each for each in plot.panels[panel].lines if each.name == name)
+
+
+def drawn(plot, name, panel=0):
+    return [place for place, value in enumerate(line(plot, name, panel).values) if value is not None]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(2.5, "2.5 s"), (0.0123456, "12.35 ms"), (4.2e-5, "42 µs"), (3e-8, "0.03 µs")]
+)
+def test_times_have_the_unit_of_their_size(seconds, words):
+    assert time_words(seconds) == words
+
+
+@given(TIMES)
+def test_quantiles_are_those_of_the_library(values):
+    ordered = sorted(values)
+    quarters = quantiles(ordered, n=4, method="inclusive")
+    assert [quantile(ordered, share) for share in (0.25, 0.5, 0.75)] == pytest.approx(quarters)
+    assert (quantile(ordered, 0), quantile(ordered, 1)) == (ordered[0], ordered[-1])
+
+
+@given(TIMES)
+def test_every_value_is_in_one_bin(values):
+    ordered = sorted(values)
+    edges = bins(ordered)
+    assert 1 <= len(edges) - 1 <= MOST_BINS
+    assert edges[0] <= ordered[0]
+    assert edges[-1] == pytest.approx(max(ordered[-1], edges[-1]))
+    assert sum(counted(ordered, edges)) == len(values)
+
+
+@given(TIMES)
+def test_whatever_was_taken_can_be_sent_and_every_sample_is_drawn_once(values):
+    plot = samples_plot(taken(values, warmup=1, outliers=frozenset({len(values) - 1})))
+    json.dumps(plot.data(), allow_nan=False)
+    places = sorted(place for each in plot.panels[0].lines for place, v in enumerate(each.values) if v is not None)
+    assert places == list(range(len(values)))
+    distribution = distribution_plot(taken(values))
+    json.dumps(distribution.data(), allow_nan=False)
+
+
+def test_warm_up_outliers_and_what_lies_above_are_series_of_their_own():
+    seconds = [3e-3, 2e-3, *[1e-3] * 40, 1.5e-3, 9e-3]
+    plot = samples_plot(taken(seconds, warmup=2, outliers=frozenset({42, 43}), median_s=1e-3, low_s=9e-4, high_s=2e-3))
+    assert drawn(plot, "warm-up") == [1]  # the first is above the plot
+    assert drawn(plot, "outlier") == [42]
+    assert drawn(plot, "above the plot") == [0, 43]
+    assert drawn(plot, "sample") == list(range(2, 42))
+    assert plot.panels[0].label == "one run, ms"
+    assert [(mark.name, mark.at, mark.to) for mark in plot.panels[0].marks] == [
+        ("95 % interval", pytest.approx(0.9), pytest.approx(2.0)),
+        ("median", pytest.approx(1.0), None),
+    ]
+    assert "2 are above the plot" in plot.said
+    assert "the slowest took 9 ms" in plot.said
+
+
+def test_temperature_lies_under_the_samples_on_the_same_axis_of_time():
+    plot = samples_plot(taken([1e-3] * 5, celsius=[(0.0, 30.0), (2.0, 31.0), (6.0, 33.5)]))
+    heat = plot.panels[1]
+    assert (heat.label, heat.x, heat.lines[0].values) == ("°C", [0.0, 2.0, 6.0], [30.0, 31.0, 33.5])
+    assert plot.span == (0.0, 6.0)
+    assert "30.0 °C at the beginning, 33.5 °C at the end" in plot.said
+    assert len(samples_plot(taken([1e-3] * 5)).panels) == 1
+
+
+def test_a_table_tells_the_samples_in_equal_parts():
+    plot = samples_plot(taken([1e-3 * (1 + number) for number in range(160)]))
+    assert len(plot.table.rows) == TABLE_ROWS
+    assert sum(int(row[1]) for row in plot.table.rows) == 160
+    assert plot.table.rows[0][0] == "0.00 to 9.00"
+
+
+def test_a_distribution_leaves_a_few_far_ones_out_and_says_so():
+    values = [1e-3 + number * 1e-6 for number in range(1000)] + [1.0]
+    plot = distribution_plot(taken(values))
+    assert sum(plot.panels[0].lines[0].values) < 1001
+    assert "not drawn, up to 1 s" in plot.said
+    assert [row[0] for row in plot.table.rows] == ["least", "5%", "25%", "50%", "75%", "95%", "most"]
+    assert float(plot.table.rows[3][1]) == pytest.approx(median(values) * 1000, rel=1e-3)
+    assert distribution_plot(taken([1e-3])) is None
+
+
+def test_a_tuning_curve_goes_on_to_the_end_of_the_search():
+    plot = tuning_plot([[1, 2.0, 4e-3], [5, 10.0, 1e-3]], 24, 30.0, 24)
+    assert plot.panels[0].x == [2.0, 10.0, 30.0]
+    assert plot.panels[0].lines[0].values == pytest.approx([4.0, 1.0, 1.0])
+    assert plot.panels[1].lines[0].values == [0.0, 1.0, 5.0, 24.0]
+    assert "(4.00 times) in 24 trials" in plot.said
+    assert tuning_plot([], 0, None) is None
+
+
+def test_a_comparison_shows_both_sides_and_the_ratio_of_each_pair():
+    plot = compare_plot([1e-3, 2e-3], [2e-3, 2e-3], {"ratio": 1.5, "low": 1.0, "high": 2.0, "confidence": 0.99})
+    assert line(plot, "A").values == pytest.approx([1.0, 2.0])
+    assert line(plot, "B / A", 1).values == [2.0, 1.0]
+    assert "B took 1.5000 times as long as A" in plot.said
+    assert compare_plot([], [], {"ratio": 1, "low": 1, "high": 1}) is None
+
+
+def test_a_history_keeps_what_is_not_trusted_apart():
+    plot = history_plot([(0.0, 1e-3, 9e-4, 2e-3, "trusted"), (1.0, 2e-3, 1e-3, 3e-3, "rejected")])
+    assert drawn(plot, "trusted") == [0]
+    assert drawn(plot, "suspect or rejected") == [1]
+    assert history_plot([(0.0, 1e-3, 9e-4, 2e-3, "trusted")]) is None
+
+
+def test_units_of_nothing():
+    assert unit_of(0.0) == (1e-6, "µs")
