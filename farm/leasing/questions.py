@@ -85,7 +85,7 @@ class Questions:
         return self._grants.longest_s()
 
     def servable(self) -> int:
-        """How many waiting requests an idle device would suit by its labels; looks at `KINDS_LOOKED_AT` kinds of wishes."""
+        """How many waiting requests an idle device would suit by its labels, of `KINDS_LOOKED_AT` kinds of wishes."""
         idle = {
             view.name
             for view in self._allocator.devices.values()
