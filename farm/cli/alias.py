@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 
 app = typer.Typer(help="Aliases: keys stock TVM clients ask for.")
 
-Alias = Annotated[str, typer.Argument(help="The key.")]
+Alias = Annotated[str, typer.Argument(help="The key.", autocompletion=complete.aliases)]
 
 
 @app.command("list")
@@ -28,7 +29,9 @@ def list_aliases(json: JsonFlag = False) -> None:
 @app.command("set")
 def set_alias(
     alias: Alias,
-    selector: Annotated[str, typer.Argument(help="Which phones answer to it, e.g. gpu=adreno-740.")],
+    selector: Annotated[
+        str, typer.Argument(help="Which phones answer to it, e.g. gpu=adreno-740.", autocompletion=complete.selectors)
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Let every phone that matches SELECTOR answer to ALIAS."""

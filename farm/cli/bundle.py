@@ -7,19 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
 from farm.core.errors import ExitCode
 
 app = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
 
-Which = Annotated[str, typer.Argument(help="A bundle's name or the start of its hash.")]
+Which = Annotated[
+    str, typer.Argument(help="A bundle's name or the start of its hash.", autocompletion=complete.bundles)
+]
 
 
 @app.command()
 def add(
     folder: Annotated[Path, typer.Argument(help="Folder with tvm_rpc and its libraries.")],
     name: Annotated[str, typer.Option(help="Its name; the folder's by default.")] = "",
-    toolchain: Annotated[str, typer.Option(help="The toolchain built from the same TVM.")] = "default",
+    toolchain: Annotated[
+        str, typer.Option(help="The toolchain built from the same TVM.", autocompletion=complete.toolchains)
+    ] = "default",
     json: JsonFlag = False,
 ) -> None:
     """Check a folder's ELF closure, compile its golden kernels and keep it."""

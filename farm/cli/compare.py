@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import given, work
+from farm.cli import complete, given, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, print_json, print_table, tell
 from farm.core.errors import UserError
@@ -34,7 +34,12 @@ def register(app: typer.Typer) -> None:
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench.")],
     b: Annotated[str | None, typer.Argument(metavar="[B]", help="Likewise; left out: A, built another way.")] = None,
-    on: Annotated[str, typer.Option("--on", help="Which phones; not for two benches.", show_default=False)] = "",
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", help="Which phones; not for two benches.", show_default=False, autocompletion=complete.selectors
+        ),
+    ] = "",
     min_effect: Annotated[float, typer.Option(min=0, max=0.5, help="Smaller differences are none.")] = MIN_EFFECT,
     measure_s: Annotated[float, typer.Option("--measure", min=0.1, max=3600, help="At most so long, seconds.")] = 60.0,
     quiet_hub: work.QuietHub = False,
@@ -45,8 +50,13 @@ def compare(
     target_b: Annotated[str | None, typer.Option(help="Of B, if not as A.")] = None,
     precision_b: Annotated[m.Precision | None, typer.Option(help="Of B, if not as A.")] = None,
     records_b: Annotated[Path | None, typer.Option(help="Of B; without, B is not tuned.")] = None,
-    bundle: Annotated[str | None, typer.Option(help="Runtime bundle of A; with --bundle-b: A under both.")] = None,
-    bundle_b: Annotated[str | None, typer.Option(help="Runtime bundle to compare it with.")] = None,
+    bundle: Annotated[
+        str | None,
+        typer.Option(help="Runtime bundle of A; with --bundle-b: A under both.", autocompletion=complete.bundles),
+    ] = None,
+    bundle_b: Annotated[
+        str | None, typer.Option(help="Runtime bundle to compare it with.", autocompletion=complete.bundles)
+    ] = None,
     shape: m.Shapes = None,
     dtype: m.Dtypes = None,
     inputs: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli import given, work
+from farm.cli import complete, given, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, call, print_json, say, tell
 from farm.cli.local import cache_folder, scratch_folder, with_tvm
@@ -27,7 +27,12 @@ def compile_(
             help="host, rpi4, rk3399, android-arm64 ...; a TVM tag; a dict as JSON; with --on a phone's: cpu, adreno."
         ),
     ] = None,
-    on: Annotated[str | None, typer.Option(help="For the phones that this selects; the daemon knows them.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="For the phones that this selects; the daemon knows them.", autocompletion=complete.selectors
+        ),
+    ] = None,
     precision: m.PrecisionOption = m.Precision.FLOAT32,
     shape: m.Shapes = None,
     dtype: m.Dtypes = None,

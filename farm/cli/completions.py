@@ -61,7 +61,7 @@ function __farm_complete
         end
     end
 end
-complete -c farm -f -a '(__farm_complete)'
+complete -c farm -k -f -a '(__farm_complete)'
 """
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.battery import print_battery
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, tell, write_file
 from farm.cli.status import print_devices, print_devices_long
@@ -17,7 +18,7 @@ from farm.core.errors import PhoneError, UserError
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
 STUCK = frozenset({"device.quarantined", "device.unauthorized", "device.gone"})  # a person must act
 
-Name = Annotated[str, typer.Argument(help="A device's name or adb serial.")]
+Name = Annotated[str, typer.Argument(help="A device's name or adb serial.", autocompletion=complete.devices)]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE; an empty value removes it. Repeatable.")]
 
 

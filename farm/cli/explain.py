@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, print_json, tell
 from farm.core.errors import ExitCode
 
@@ -26,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     what: Annotated[What, typer.Argument(help="device, key or job.")],
-    name: Annotated[str, typer.Argument(help="A device's name, a key or selector, or a job's id.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A device's name, a key or selector, or a job's id.", autocompletion=complete.explainable),
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Say why a phone is not handed out, why a request for a key waits, or why a job does not run.

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 
 app = typer.Typer(
     help="adb forward/reverse entries that farm keeps alive. TVM needs none: the tracker's port is the way."
 )
 
-Device = Annotated[str, typer.Argument(help="A device's name or adb serial.")]
+Device = Annotated[str, typer.Argument(help="A device's name or adb serial.", autocompletion=complete.devices)]
 Listen = Annotated[str, typer.Argument(help="The socket that listens, as adb spells it: tcp:9000.")]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
 from farm.core.errors import UserError
 
@@ -34,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def history(
     model: Annotated[str, typer.Argument(help="A model's name, its file, or the beginning of its SHA-256.")],
-    device: Annotated[str, typer.Option(help="Only this phone.")] = "",
+    device: Annotated[str, typer.Option(help="Only this phone.", autocompletion=complete.devices)] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Of each model, the newest so many.")] = 1000,
     plot: Annotated[bool, typer.Option("--plot", help="Draw each result's interval.")] = False,
     json: JsonFlag = False,

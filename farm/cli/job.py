@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.cli import job_page, work
+from farm.cli import complete, job_page, work
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
 from farm.cli.job_page import local_time
 from farm.cli.records import kept_by
@@ -19,7 +19,9 @@ from farm.core.job import JobState
 app = typer.Typer(help="Jobs: list, show, cancel, hold, resume, output.")
 NAME_CHARS = 40  # of a name in a table; `job show` has all of it
 
-Jobs = Annotated[list[str], typer.Argument(help="A job's id or its beginning, or an array's.")]
+Jobs = Annotated[
+    list[str], typer.Argument(help="A job's id or its beginning, or an array's.", autocompletion=complete.jobs)
+]
 State = StrEnum("State", [(state.name, state.value) for state in JobState])  # type: ignore[misc]
 PAGE_JOBS = 500  # rows of one answer
 
@@ -59,7 +61,10 @@ def list_jobs(
 
 
 @app.command()
-def show(job: Annotated[str, typer.Argument(help="A job's id or its beginning.")], json: JsonFlag = False) -> None:
+def show(
+    job: Annotated[str, typer.Argument(help="A job's id or its beginning.", autocompletion=complete.jobs)],
+    json: JsonFlag = False,
+) -> None:
     """Everything known about one job: spec, attempts, result or error."""
     shown = call("job.show", job=job)
     if json:
@@ -86,7 +91,9 @@ def _latest_standing(job: str) -> Mapping[str, Any] | None:
 
 @app.command()
 def cancel(
-    jobs: Annotated[list[str] | None, typer.Argument(help="Ids or their beginnings, or arrays'.")] = None,
+    jobs: Annotated[
+        list[str] | None, typer.Argument(help="Ids or their beginnings, or arrays'.", autocompletion=complete.jobs)
+    ] = None,
     array: Annotated[str, typer.Option(help="All of this array.")] = "",
     key: Annotated[str, typer.Option(help="All of the submit with this key.")] = "",
     user: Annotated[str, typer.Option(help="All of this user's.")] = "",
@@ -122,7 +129,7 @@ def cancel(
 
 @app.command()
 def output(
-    job: Annotated[str, typer.Argument(help="A job's id or its beginning.")],
+    job: Annotated[str, typer.Argument(help="A job's id or its beginning.", autocompletion=complete.jobs)],
     to: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
     json: JsonFlag = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import work
+from farm.cli import complete, work
 from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell, when
 from farm.core.durations import format_duration, parse_duration
 from farm.core.errors import UserError
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="A phone of your own for a while: TVM key, adb server; who holds which phone.")
 
-Which = Annotated[str, typer.Argument(help="A lease's id, its job's, or the device's name.")]
+Which = Annotated[
+    str, typer.Argument(help="A lease's id, its job's, or the device's name.", autocompletion=complete.leases)
+]
 Duration = Annotated[str, typer.Option("--for", help="How long: 30m, 2h, 1h30m.")]
 Tuning = Annotated[
     bool,
@@ -137,7 +139,10 @@ def list_leases(json: JsonFlag = False) -> None:
 
 
 @app.command()
-def kick(device: Annotated[str, typer.Argument(help="A device or lease id.")], json: JsonFlag = False) -> None:
+def kick(
+    device: Annotated[str, typer.Argument(help="A device or lease id.", autocompletion=complete.leases)],
+    json: JsonFlag = False,
+) -> None:
     """End a lease now (operators): its session is cut, the phone is cleaned and checked."""
     answer = call("lease.kick", device=device)
     if json:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from farm.cli import work
+from farm.cli import complete, work
 from farm.cli.context import JsonFlag, print_json_line, tell
 
 
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def logs(
-    job: Annotated[str, typer.Argument(help="A job's id or its beginning.")],
+    job: Annotated[str, typer.Argument(help="A job's id or its beginning.", autocompletion=complete.jobs)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Which try; the latest by default.")] = None,
     json: JsonFlag = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Tuning records: what `farm tune` found out, to compile with or to go on from.")
 
-Which = Annotated[str, typer.Argument(metavar="SET", help="A set's number, a model's name, or a folder or .tar.")]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="SET", help="A set's number, a model's name, or a folder or .tar.", autocompletion=complete.record_sets
+    ),
+]
 
 
 @app.command("list")
@@ -168,7 +174,12 @@ def best(
 
 @app.command()
 def remove(
-    sets: Annotated[list[int], typer.Argument(metavar="SET...", help="Numbers that `farm records list` shows.")],
+    sets: Annotated[
+        list[int],
+        typer.Argument(
+            metavar="SET...", help="Numbers that `farm records list` shows.", autocompletion=complete.record_sets
+        ),
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Forget sets that the farm keeps (who tuned them, and operators); jobs that use them still can."""

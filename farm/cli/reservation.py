@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell
 from farm.core.durations import parse_duration, parse_when
 
@@ -15,7 +16,14 @@ app = typer.Typer(help="Reservations: phones that are kept for somebody for a ti
 
 @app.command()
 def add(
-    on: Annotated[str, typer.Option("--on", help="Selector of the phones: a name, pool=lab, gpu=adreno-740 ...")],
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            help="Selector of the phones: a name, pool=lab, gpu=adreno-740 ...",
+            autocompletion=complete.selectors,
+        ),
+    ],
     user: Annotated[str, typer.Option(help="Whom they are kept for.")],
     duration: Annotated[str, typer.Option("--for", help="How long: 2h, 30m, 1d.")],
     start: Annotated[str, typer.Option("--from", help="From when: now, +30m, 14:00, 2026-05-01T14:00.")] = "now",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from farm.cli import given, work
+from farm.cli import complete, given, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, print_json, print_table, say, tell, write_file
 from farm.cli.local import cache_folder, scratch_folder, with_tvm
@@ -39,7 +39,11 @@ def register(app: typer.Typer) -> None:
 def run(
     model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     on: Annotated[
-        str, typer.Option(help="Which phones: label=value[,...] or an alias. `host`: this machine, without a daemon.")
+        str,
+        typer.Option(
+            help="Which phones: label=value[,...] or an alias. `host`: this machine, without a daemon.",
+            autocompletion=complete.selectors,
+        ),
     ],
     inputs: Annotated[Path | None, typer.Option("--input", help=".npz with one array per model input.")] = None,
     fill: Annotated[Fill, typer.Option(help="Of inputs that --input does not give; random is seeded.")] = Fill.RANDOM,

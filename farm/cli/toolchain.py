@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
 
 app = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
 
-Which = Annotated[str, typer.Argument(help="A toolchain's name.")]
+Which = Annotated[str, typer.Argument(help="A toolchain's name.", autocompletion=complete.toolchains)]
 
 
 @app.command()

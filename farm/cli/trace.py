@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, connect, print_json, print_table, say, tell
 from farm.core.durations import parse_duration
 from farm.core.errors import FarmError, PhoneError, UserError
@@ -32,7 +33,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @app.command()
 def record(
-    device: Annotated[str, typer.Argument(help="A phone that you hold or nobody does.")],
+    device: Annotated[
+        str, typer.Argument(help="A phone that you hold or nobody does.", autocompletion=complete.devices)
+    ],
     out: Annotated[Path, typer.Option(help="The file to write, a line of JSON per probe.")],
     last: Annotated[str, typer.Option("--for", help="How long.")] = "60s",
     every: Annotated[str, typer.Option(help="From probe to probe; a probe itself takes some 0.1 s of a phone.")] = "1s",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import given, work
+from farm.cli import complete, given, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, say
 from farm.cli.records import kept_by, write_curve
@@ -43,7 +43,14 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     model: Annotated[Path, typer.Argument(help="A model file.")],
-    on: Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias; or: host.")],
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            help="Which phones: label=value[,label=value...] or an alias; or: host.",
+            autocompletion=complete.selectors,
+        ),
+    ],
     trials: Annotated[int, typer.Option(min=1, max=MAX_TRIALS, help="Candidates to measure.")] = DEFAULT_TRIALS,
     devices: Annotated[str, typer.Option(help="How many identical phones at once; all: as many as there are.")] = "1",
     early_stop: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import print_json, say, tell
 from farm.cli.interrupts import interruptible
 from farm.cli.progress import Progress
@@ -29,13 +30,21 @@ WAITING = ("held", "blocked", "queued", "running")
 ASKED_NAMES = 1000  # jobs and arrays in one question
 ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
-Selector = Annotated[str, typer.Option("--on", help="Which phones: label=value[,label=value...] or an alias.")]
+Selector = Annotated[
+    str,
+    typer.Option(
+        "--on", help="Which phones: label=value[,label=value...] or an alias.", autocompletion=complete.selectors
+    ),
+]
 Devices = Annotated[str, typer.Option(help="How many phones, each a job of its own; all: every matching one.")]
 Timeout = Annotated[str | None, typer.Option(help="For one attempt, all steps: 90s, 10m, 2h; a number is seconds.")]
 Priority = Annotated[int, typer.Option(min=0, max=MAX_PRIORITY, help="Higher goes first.")]
 Deadline = Annotated[str | None, typer.Option(help="Give up unless it has ended by then: 2h, 30m, 18:00.")]
 Attempts = Annotated[int, typer.Option("--max-attempts", min=1, max=MAX_ATTEMPTS, help="Tries at most.")]
-After = Annotated[list[str] | None, typer.Option(help="A job or array that must be done first. Repeatable.")]
+After = Annotated[
+    list[str] | None,
+    typer.Option(help="A job or array that must be done first. Repeatable.", autocompletion=complete.jobs),
+]
 Hold = Annotated[bool, typer.Option("--hold", help="Wait for `farm job resume`; implies --detach.")]
 Quiesce = Annotated[
     str | None,

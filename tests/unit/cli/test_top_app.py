@@ -1,0 +1,115 @@
+"""`farm top` with keys and panes, driven by textual's own pilot against a daemon whose answers are made up."""
+
+import pytest
+
+from farm.cli.top import Eyes, Watcher
+from farm.cli.top_state import Sort
+from farm.control.client import ControlClient
+from tests.support.waiting import until
+
+textual = pytest.importorskip("textual", reason="the extra `tui` is not installed")
+
+SPEC = {"kind": "bench", "on": "android", "devices": 1, "hold": False, "priority": 1, "name": "net.onnx"}
+
+
+@pytest.fixture
+def watcher(daemon):
+    eyes = Eyes(lambda: ControlClient(daemon.socket))
+    eyes.look()
+    eyes.close()
+    watcher = Watcher(eyes, 0.05)
+    yield watcher
+    watcher.stop()
+
+
+@pytest.fixture
+def app(daemon, watcher):
+    from farm.cli.top_app import TopApp
+
+    return TopApp(watcher, connected=lambda: ControlClient(daemon.socket))
+
+
+def names(app, table="phones"):
+    return [str(row.value) for row in app._table(table).rows]
+
+
+def detail(app):
+    return "\n".join(line.text for line in app.query_one("#text").lines)
+
+
+def submit(daemon):
+    async def add():
+        return daemon._add(SPEC, "", "")["id"]
+
+    return daemon.run(add())
+
+
+async def test_phones_and_jobs_come_and_q_ends_it(app, daemon, watcher):
+    async with app.run_test(size=(120, 40)) as pilot:
+        watcher.start()
+        assert names(app) == ["galaxy", "pixel"]
+        job = submit(daemon)
+        await until(lambda: names(app, "jobs") == [job])
+        daemon.tell("device.gone", "pixel", reason="it was unplugged")
+        await until(lambda: any("it was unplugged" in line.text for line in app.query_one("#events").lines))
+        await pilot.press("q")
+    assert app.return_code == 0
+    assert watcher.on_news == watcher.news.set
+
+
+async def test_explain_the_phone_under_the_cursor(app):
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("down", "e")
+        await until(lambda: "pixel is as it is" in detail(app))
+        assert "explain device pixel" in detail(app)
+        await pilot.press("escape")
+        assert not app.query_one("#detail").has_class("shown")
+
+
+async def test_logs_of_a_job_and_what_the_daemon_refuses(app, daemon, watcher):
+    job = submit(daemon)
+    daemon.begin(job, "pixel")
+    daemon.lines.append(
+        {"at": "2026-11-22T12:00:00+00:00", "level": "info", "source": "worker", "text": "\x1b[2Jhello"}
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        watcher.start()
+        await until(lambda: names(app, "jobs") == [job])
+        daemon.end(job, {})
+        app._table("jobs").focus()
+        await pilot.press("l")
+        await until(lambda: r"worker: \x1b[2Jhello" in detail(app))
+        await pilot.press("escape", "down", "l")
+        await until(lambda: "no job runs there" in "".join(str(each.message) for each in app._notifications))
+        daemon.jobs.clear()
+        app._ask("logs", lambda: app._logged(job))
+        await until(lambda: "error: there is no job" in detail(app))
+
+
+async def test_filter_and_order(app):
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"pix")
+        assert names(app) == ["pixel"]
+        await pilot.press("enter", "s")
+        assert app._by is Sort.NAME
+        assert names(app) == ["pixel"]
+        await pilot.press("escape")
+        assert names(app) == ["galaxy", "pixel"]
+
+
+async def test_a_daemon_that_is_away_is_told(app, daemon, watcher):
+    async with app.run_test(size=(120, 40)):
+        watcher.start()
+        daemon.kill()
+        head = app.query_one("#head")
+        await until(lambda: "this is how it was" in str(head.render()))
+        assert names(app) == ["galaxy", "pixel"]
+        daemon.start()
+        await until(lambda: "this is how it was" not in str(head.render()))
+
+
+async def test_keys_are_listed(app):
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("question_mark")
+        await until(lambda: "explain" in detail(app))
+        assert "/        filter" in detail(app)
