@@ -1,0 +1,118 @@
+"""`farm install-service` into a root folder of its own, looked at by systemd's own tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.cli import install_service
+from farm.cli.units import UNIT_FOLDER, UNITS, hidden, used_folders
+from farm.core.errors import NotAllowedError
+
+MOST_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+pytestmark = pytest.mark.skipif(
+    bool(hidden(used_folders())), reason="this interpreter is in /tmp: no service is installed from there"
+)
+
+
+def farm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "farm", "install-service", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def everything(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    done = farm("--prefix", str(tmp_path / "root"))
+    assert done.returncode == 0, done
+    assert "systemctl enable --now" in done.stdout
+    return tmp_path / "root"
+
+
+def test_again_changes_nothing_and_brings_back_what_was_changed(root: Path) -> None:
+    before = everything(root)
+    assert {f"{UNIT_FOLDER}/{unit}" for unit in UNITS} < before.keys()
+    done = farm("--prefix", str(root), "--json")
+    assert {step["doing"] for step in json.loads(done.stdout)} == {"unchanged"}
+    (root / UNIT_FOLDER / "farm.service").write_text("[Unit]\n")
+    (root / "etc/farm/farm.toml").write_text("[quota]\ndevices = 1\n")
+    done = farm("--prefix", str(root), "--json")
+    doing = {Path(step["path"]).name: step["doing"] for step in json.loads(done.stdout)}
+    assert (doing["farm.service"], doing["farm.toml"]) == ("replace", "keep")
+    assert everything(root) == before | {"etc/farm/farm.toml": "[quota]\ndevices = 1\n"}
+
+
+def test_uninstall_leaves_nothing_but_what_people_wrote(root: Path) -> None:
+    done = farm("--prefix", str(root), "--uninstall")
+    assert done.returncode == 0, done
+    assert list(root.iterdir()) == []
+    farm("--prefix", str(root))
+    mine = root / "etc/farm/farm.toml"
+    mine.write_text("[quota]\ndevices = 1\n")
+    done = farm("--prefix", str(root), "--uninstall")
+    assert f"keep      {mine} (it was changed: remove it yourself)" in done.stdout
+    assert everything(root) == {"etc/farm/farm.toml": "[quota]\ndevices = 1\n"}
+
+
+@pytest.mark.parametrize("only_say", ["--dry-run", "--print"])
+def test_saying_what_would_be_done_does_nothing(only_say: str, tmp_path: Path) -> None:
+    done = farm(only_say, "--prefix", str(tmp_path / "root"))
+    assert done.returncode == 0, done
+    assert "farm-adb.service" in done.stdout
+    assert not (tmp_path / "root").exists()
+
+
+def test_without_root_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install_service, "SYSTEM", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotAllowedError) as refused:
+        install_service.install_service(prefix=tmp_path)
+    assert "sudo" in refused.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_systemd
+def test_systemd_finds_no_mistake_in_the_units(root: Path) -> None:
+    units = [str(root / UNIT_FOLDER / unit) for unit in UNITS]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.endswith(".service")])
+def test_systemd_calls_each_service_well_closed(unit: str, root: Path) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}"]
+    path = str(root / UNIT_FOLDER / unit)
+    done = subprocess.run([*command, path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout.strip().splitlines()[-1]
+    # The tool can say no: the same service without its sandbox is above.
+    bare = root / unit
+    bare.write_text("[Service]\nExecStart=/bin/true\n")
+    done = subprocess.run([*command, str(bare)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="there is no systemd-sysusers here")
+def test_systemd_makes_the_users(root: Path) -> None:
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (root / "etc/group").write_text("root:x:0:\n")
+    done = subprocess.run(
+        ["systemd-sysusers", f"--root={root}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done
+    names = [line.partition(":")[0] for line in (root / "etc/passwd").read_text().splitlines()]
+    assert names == ["root", "farm", "farm-job"]
+    groups = {line.split(":")[0]: line.split(":")[3] for line in (root / "etc/group").read_text().splitlines()}
+    assert groups["plugdev"] == groups["farm-job"] == "farm"

@@ -1,0 +1,126 @@
+"""Which files the service consists of, what stands in them, and what is done about those that are there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from farm.cli.units import (
+    CONFIG,
+    SYSUSERS,
+    UNIT_FOLDER,
+    UNITS,
+    Doing,
+    File,
+    files,
+    hidden,
+    install_steps,
+    shipped,
+    uninstall_steps,
+)
+from farm.config import load
+
+SERVICES = [unit for unit in UNITS if unit.endswith(".service")]
+
+
+def texts(python: str = "/opt/farm/bin/python", folders: tuple[str, ...] = ("/opt/farm", "/usr")) -> dict[str, str]:
+    return {file.path.rpartition("/")[2]: file.text for file in files(shipped(), python, folders)}
+
+
+def settings(unit: str, name: str) -> list[str]:
+    return [line.partition("=")[2] for line in unit.splitlines() if line.startswith(f"{name}=")]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_nothing_is_left_to_fill_in(unit: str) -> None:
+    assert not [word for word in texts()[unit].split() if word.startswith("@") and word.endswith("@")]
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_every_service_runs_this_interpreter_as_farm(unit: str) -> None:
+    text = texts()[unit]
+    (start,) = settings(text, "ExecStart")
+    assert start.startswith("/opt/farm/bin/python -m farm")
+    assert settings(text, "User") == ["farm"]
+    assert settings(text, "ProtectHome") == ["yes"]
+    assert settings(text, "BindReadOnlyPaths") == []
+
+
+def test_an_interpreter_at_home_is_let_in_and_nothing_else_of_home() -> None:
+    folders = ("/home/a b/100%/venv", "/usr")
+    text = texts("/home/a b/100%/venv/bin/python", folders)["farm.service"]
+    assert settings(text, "ProtectHome") == ["tmpfs"]
+    assert settings(text, "BindReadOnlyPaths") == ["/home/a\\x20b/100%%/venv"]
+    assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/venv/bin/python -m farm serve")
+
+
+def test_only_the_daemon_has_capabilities_and_only_those_to_become_farm_job() -> None:
+    unit = texts()
+    assert settings(unit["farm.service"], "CapabilityBoundingSet") == ["CAP_SETUID CAP_SETGID"]
+    assert settings(unit["farm.service"], "AmbientCapabilities") == ["CAP_SETUID CAP_SETGID"]
+    for other in ("farm-adb.service", "farm-gate.service"):
+        assert settings(unit[other], "CapabilityBoundingSet") == [""]
+    assert "m farm farm-job" in unit["farm.conf"]  # without it, it could not share folders with its workers
+
+
+def test_a_restart_of_the_daemon_takes_neither_adb_nor_the_gate_along() -> None:
+    for unit in ("farm-adb.service", "farm-gate.service", "farm-gate.socket"):
+        for bond in ("PartOf", "BindsTo", "Requisite"):
+            assert settings(texts()[unit], bond) == []
+    daemon = texts()["farm.service"]
+    assert settings(daemon, "Requires") == []
+    assert settings(daemon, "Wants") == ["farm-adb.service farm-gate.socket"]
+
+
+def test_the_daemons_environment_is_configuration(tmp_path: Path) -> None:
+    words = " ".join(settings(texts()["farm.service"], "Environment")).split()
+    environ = {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("FARM_")}
+    config = load(_empty(tmp_path), environ=environ)
+    assert config.adb.service is True
+    assert f"-m farm.daemon.adb_service --socket {config.adb.socket} " in texts()["farm-adb.service"]
+    assert settings(texts()["farm-gate.socket"], "ListenSequentialPacket") == [config.tvm.gate]
+    assert settings(texts()["farm-gate.socket"], "ListenStream") == [f"{config.tvm.host}:{config.tvm.port}"]
+
+
+def _empty(tmp_path: Path) -> Path:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    return path
+
+
+def test_the_example_is_all_comments_and_every_line_of_it_may_be_uncommented(tmp_path: Path) -> None:
+    text = shipped()["farm.toml"]
+    assert tomllib.loads(text) == {}
+    lines = [
+        line.removeprefix("#") if line.startswith("#") and line[1:2] != " " else line for line in text.splitlines()
+    ]
+    path = tmp_path / "farm.toml"
+    path.write_text("\n".join(lines))
+    config = load(path, environ={})
+    assert (config.adopt[0].pool, config.quota.devices) == ("lab", 4)
+
+
+def test_what_is_done_about_files_that_are_there() -> None:
+    wanted = (File("a", "1"), File("b", "1"), File("c", "1"), File("d", "1", own=True), File("e", "1", own=True))
+    there = {"b": "1", "c": "old", "d": "mine"}
+    steps = {step.path: step.doing for step in install_steps(wanted, there)}
+    assert steps == {
+        "a": Doing.WRITE, "b": Doing.SAME, "c": Doing.REPLACE, "d": Doing.KEEP, "e": Doing.WRITE,
+    }  # fmt: skip
+    removed = {step.path: step.doing for step in uninstall_steps(wanted, there | {"e": "1"})}
+    assert removed == {"b": Doing.REMOVE, "c": Doing.REMOVE, "d": Doing.KEEP, "e": Doing.REMOVE}
+
+
+def test_a_service_does_not_run_from_where_everybody_writes() -> None:
+    assert hidden(("/opt/farm", "/tmp/venv", "/var/tmp/x")) == ("/tmp/venv", "/var/tmp/x")
+
+
+def test_paths_are_where_systemd_looks() -> None:
+    paths = {file.path for file in files(shipped(), sys.executable, ())}
+    assert {SYSUSERS, CONFIG} < paths
+    assert {f"{UNIT_FOLDER}/{unit}" for unit in UNITS} < paths
+    assert not any(os.path.isabs(path) for path in paths)  # noqa: PTH117 (a text, no path yet)
