@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -23,7 +22,6 @@ from farm.web.stream import Hints, number_of
 
 A_YEAR = "public, max-age=31536000, immutable"
 
-log = logging.getLogger(__name__)
 router = APIRouter()
 
 
@@ -39,7 +37,14 @@ def create_app(
         metrics: what /metrics answers to an Accept header, and its content type (farm.metrics.exposition).
         config: under which names the page may be asked for.
     """
-    app = FastAPI(title="farm", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(guard_actions)])
+    app = FastAPI(
+        title="farm",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(guard_actions)],
+    )
     assets = read_assets()
     app.state.web = Web(desk, accounts, events, assets, make_templates(assets), __version__)
     accounts.on_revoked(app.state.web.sessions.end_of)
@@ -51,7 +56,6 @@ def create_app(
     app.add_exception_handler(FarmError, _farm_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_exception_handler(Exception, _bug)
     app.add_middleware(Guard, host=config.host, allow_hosts=config.allow_hosts)
     return app
 
@@ -131,13 +135,3 @@ async def _bad_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     where = ", ".join(str(each["loc"][-1]) for each in error.errors())
     return _page(request, 400, f"The page does not understand this address: {where}", "Go back and choose again.")
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return HTMLResponse(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>A mistake of the farm</title>'
-        "<h1>This page failed inside the farm</h1><p>It is a mistake of the farm, not yours; the daemon's log has the "
-        'trace. <a href="/">To the fleet</a></p>',
-        500,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from html import escape
 
@@ -28,6 +29,11 @@ NOT_OUR_NAME = (
     "Open it by http://127.0.0.1 and its port (by ssh -L from elsewhere), or add the name to allow_hosts of [web] in "
     "farm.toml."
 )
+
+
+OUR_MISTAKE = "It is a mistake of the farm, not yours; the daemon's log has the trace."
+
+log = logging.getLogger(__name__)
 
 
 class BodyTooLarge(Exception):  # noqa: N818 (no error of farm: it never leaves this module)
@@ -66,6 +72,10 @@ class Guard:
         except BodyTooLarge:
             if not began:
                 await _answer(with_headers, 413, "This request is too large", "Send less in one form.")
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not began:
+                await _answer(with_headers, 500, "This page failed inside the farm", OUR_MISTAKE)
 
     def _refuse(self, scope: Scope) -> tuple[int, str, str] | None:
         headers = Headers(scope=scope)

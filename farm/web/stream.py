@@ -57,6 +57,7 @@ class Hints:
     def __init__(self, events: EventLog) -> None:
         self._events = events
         self._readers: set[_Reader] = set()
+        self._closed = False
 
     @property
     def full(self) -> bool:
@@ -65,6 +66,7 @@ class Hints:
 
     def close(self) -> None:
         """End every stream: the daemon stops."""
+        self._closed = True
         for reader in self._readers:
             reader.end()
 
@@ -78,7 +80,7 @@ class Hints:
             yield f"retry: {RETRY_MS}\n\n".encode()
             for hint in missed:
                 yield hint
-            while not reader.over:
+            while not (reader.over or self._closed):
                 while reader.waiting:
                     yield hint_of(reader.waiting.popleft())
                 reader.news.clear()

@@ -25,6 +25,11 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Answering = Callable[..., Any]
 
 
+def exposition(accept: str) -> tuple[bytes, str]:
+    """What /metrics answers."""
+    return b"farm_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
+
 class Desk:
     """Answers verbs from `answers` (a mapping or a function of the fields); keeps what was asked."""
 
@@ -77,7 +82,7 @@ class Page:
         self.events = EventLog(1)
         self.clock = 1000.0
         self.accounts = Accounts(AccountStore(), clock=lambda: self.clock)
-        self.app = create_app(desk, self.accounts, self.events, lambda: b"farm_up 1\n", config or WebConfig())
+        self.app = create_app(desk, self.accounts, self.events, exposition, config or WebConfig())
         self.web = self.app.state.web
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url=BASE, follow_redirects=False
@@ -146,7 +151,11 @@ def device_desk(shown: DeviceView, **facts: Any) -> Desk:
         **{
             "device.show": lambda device: only(device) or device_details(shown, facts.get("holder", "")),
             "explain": lambda what, name: only(name) or {"device": explained, "lines": facts.get("lines", [])},
-            "device.readings": lambda device, seconds: {"device": device, "at": [], "columns": facts.get("columns", [])},
+            "device.readings": lambda device, seconds: {
+                "device": device,
+                "at": [],
+                "columns": facts.get("columns", []),
+            },
             "events.newest": lambda subject, limit, rooms=(): {"events": facts.get("events", [])},
             "status": status(shown),
         }
