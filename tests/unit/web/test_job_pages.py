@@ -1,0 +1,271 @@
+"""Pages of jobs, the queue, history and records over made-up verbs."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+
+from farm.control.callers import Role
+from farm.control.server import Answer
+from farm.core.queue_model import NoSuchJobError
+from tests.support.web_desk import Desk, page
+
+AT = "2026-11-22T06:00:00+00:00"
+HOSTILE = "<img src=x onerror=alert(1)>\"'&"
+SHA = "ab" * 32
+BENCH = {
+    "samples_s": [1e-3, 2e-3, 1.5e-3],
+    "latency": {"count": 3, "median_ms": 1.5, "min_ms": 1.0, "max_ms": 2.0, "low_ms": 1.0, "high_ms": 2.0},
+    "estimate": {"median_ms": 1.5, "low_ms": 1.0, "high_ms": 2.0, "confidence": 0.95},
+    "verdict": "suspect", "max_abs_error": 1e-8, "target": "cpu",
+    "certificate": {
+        "raw": SHA, "count": 3, "reasons": [{"code": "wide", "verdict": "suspect", "sentence": "it is <wide>"}],
+        "tries": [{"reported": True, "started_at": AT, "seconds": 3.0}], "device": "pixel",
+        "conditions": {"before": {"temperature_c": 30.0}, "during": [], "after": {"temperature_c": 31.5}},
+    },
+}  # fmt: skip
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return {
+        "id": "bench-1", "kind": "bench", "name": "m.onnx", "user": "ann", "state": "done", "selector": "android",
+        "device": "", "on": "pixel", "array": "", "priority": 1, "submitted_at": AT, "ended_at": AT, "attempts": 1,
+        "error": None, "waits": "", "progress": None, **fields,
+    }  # fmt: skip
+
+
+def shown(job: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    spec = {"kind": job["kind"], "on": "android", "name": job["name"], "model": SHA}
+    return {"job": job, "spec": spec, "after": [], "attempts": [], "result": None, "progress": None, **fields}
+
+
+def desk(told: dict[str, Any], raw: bytes = b"{}", **answers: Any) -> Desk:
+    known = told["job"]["id"]
+
+    def show(job: str) -> dict[str, Any]:
+        if not known.startswith(job):
+            raise NoSuchJobError(f"there is no job {job!r}")
+        return told
+
+    return Desk(
+        **{
+            "job.show": show,
+            "job.log_tail": {"lines": [], "start": 0, "next": 0, "number": 0},
+            "job.list": {"jobs": [told["job"]], "more": False, "before": ""},
+            "explain": {"subject": known, "lines": ["first", "pixel: is leased"], "estimate_s": 60.0},
+            "artifact.get": Raw(raw),
+            "device.readings": {"device": "pixel", "at": [], "columns": []},
+            "lease.list": {"leases": [], "waiting": [], "waiting_more": 0},
+            **answers,
+        }
+    )
+
+
+class Raw:
+    """`artifact.get` in two parts."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __call__(self, sha256: str, offset: int) -> Any:
+        assert sha256 == SHA
+        half = max(1, len(self.data) // 2)
+        return Framed(self.data[offset : offset + half], len(self.data))
+
+
+class Framed(dict[str, Any]):
+    """The fields of an answer with a frame."""
+
+    def __init__(self, frame: bytes, total: int) -> None:
+        super().__init__(total_bytes=total)
+        self.frame = frame
+
+
+@pytest.fixture(autouse=True)
+def frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up desk answers with frames too."""
+    plain = Desk.ask
+
+    async def ask(self: Desk, caller: Any, kind: str, fields: Any) -> Answer:
+        answer = await plain(self, caller, kind, fields)
+        return Answer(answer.fields, (answer.fields.frame,)) if isinstance(answer.fields, Framed) else answer
+
+    monkeypatch.setattr(Desk, "ask", ask)
+
+
+def said(text: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def plots(text: str) -> list[Any]:
+    return [json.loads(unescape(found)) for found in re.findall(r"data-plot='([^']*)'", text)]
+
+
+async def test_a_list_is_asked_for_as_the_address_says() -> None:
+    told = desk(shown(row()), **{"job.list": {"jobs": [row()], "more": True, "before": "bench-1"}})
+    async with page(told) as farm:
+        answer = await farm.client.get("/jobs?state=live&text=m&user=ann&kind=bench")
+        _, _, fields = farm.desk.asked[-1]
+        assert (fields["text"], fields["user"], fields["of_kind"]) == ("m", "ann", "bench")
+        assert "running" in fields["state"]
+        (older,) = re.findall(r'rel="next" href="([^"]*)"', answer.text)
+        assert "before=bench-1" in older
+        assert "text=m" in older
+        part = await farm.client.get("/jobs/rows?state=live")
+        assert "<html" not in part.text
+        assert (await farm.client.get("/jobs?state=nonsense")).status_code == 400
+
+
+async def test_a_selector_that_cannot_be_read_is_told_beside_it() -> None:
+    async with page(desk(shown(row()))) as farm:
+        answer = await farm.client.get("/jobs?selector=soc%3D")
+    assert answer.status_code == 200
+    assert 'role="alert"' in answer.text
+    assert 'value="soc="' in answer.text
+
+
+async def test_a_bench_has_its_verdict_and_its_plots_with_their_tables() -> None:
+    raw = json.dumps({"tries": [{"start_s": [0.0, 1.0, 2.0]}]}).encode()
+    async with page(desk(shown(row(), result=BENCH), raw)) as farm:
+        answer = await farm.client.get("/jobs/bench-1")
+    samples, distribution = plots(answer.text)
+    assert samples["panels"][0]["x"] == [0.0, 1.0, 2.0]
+    assert samples["panels"][1]["lines"][0]["values"] == [30.0, 31.5]
+    assert distribution["panels"][0]["lines"][0]["kind"] == "bars"
+    words = said(answer.text)
+    assert "it is <wide>" in words
+    assert "30.0 °C at the beginning, 31.5 °C at the end" in words
+    assert answer.text.count("<table") >= 2
+    assert "gone" not in words
+
+
+async def test_raw_samples_that_are_gone_or_garbage_leave_the_rest() -> None:
+    for raw in (b"[]", b"garbage"):
+        async with page(desk(shown(row(), result=BENCH), raw)) as farm:
+            answer = await farm.client.get("/jobs/bench-1")
+        assert answer.status_code == 200
+        assert "The raw samples of this job are gone" in said(answer.text)
+        assert len(plots(answer.text)) == 2
+
+
+@pytest.mark.parametrize("kind", ["bench", "compare", "tune", "run", "shell", "lease"])
+@pytest.mark.parametrize("result", [None, {}, {"certificate": None, "curve": []}])
+async def test_results_of_another_release_are_shown_as_far_as_they_are_known(kind: str, result: Any) -> None:
+    async with page(desk(shown(row(kind=kind), result=result))) as farm:
+        assert (await farm.client.get("/jobs/bench-1")).status_code == 200
+
+
+async def test_the_beginning_of_an_id_leads_to_the_job() -> None:
+    async with page(desk(shown(row()))) as farm:
+        answer = await farm.client.get("/jobs/ben")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/bench-1")
+        assert (await farm.client.get("/jobs/nobody")).status_code == 404
+
+
+async def test_only_files_that_the_result_names_can_be_had() -> None:
+    result = {**BENCH, "stdout": "hi"}
+    async with page(desk(shown(row(), result=result), b"abcdef")) as farm:
+        raw = await farm.client.get("/jobs/bench-1/files/samples")
+        assert raw.content == b"abcdef"
+        assert raw.headers["content-disposition"] == 'attachment; filename="bench-1.samples.json"'
+        assert (await farm.client.get("/jobs/bench-1/files/stdout")).text == "hi"
+        assert (await farm.client.get("/jobs/bench-1/files/result")).json() == result
+        for name in ("outputs", SHA, "..%2f..%2fetc%2fpasswd", "%2e%2e", "x"):
+            assert (await farm.client.get(f"/jobs/bench-1/files/{name}")).status_code == 404, name
+
+
+async def test_a_job_is_cancelled_by_its_owner_s_form_only() -> None:
+    running = row(state="running", ended_at=None)
+    told = desk(shown(running), **{"job.cancel": {"jobs": [row(state="cancelled")], "changed": ["bench-1"]}})
+    async with page(told) as farm:
+        text = (await farm.client.get("/jobs/bench-1")).text
+        assert "/cancel" not in text
+        assert "Sign in" in said(text)
+        assert (await farm.client.post("/jobs/bench-1/cancel")).status_code == 401
+        csrf = await farm.sign_in("bob", Role.USER)
+        assert "/cancel" not in (await farm.client.get("/jobs/bench-1")).text
+        farm.web.sessions._sessions.clear()
+        csrf = await farm.sign_in("ann", Role.USER)
+        assert 'action="/jobs/bench-1/cancel"' in (await farm.client.get("/jobs/bench-1")).text
+        assert (await farm.client.post("/jobs/bench-1/cancel", data={"csrf": "wrong"})).status_code == 400
+        assert "job.cancel" not in farm.kinds()
+        answer = await farm.client.post("/jobs/bench-1/cancel", data={"csrf": csrf})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/bench-1")
+        assert "Job bench-1 is cancelled" in said((await farm.client.get("/jobs/bench-1")).text)
+        assert (await farm.client.post("/jobs/bench-1/prune", data={"csrf": csrf})).status_code == 400
+
+
+async def test_a_log_is_read_on_and_back() -> None:
+    line = {"at": AT, "level": "error", "source": "worker", "text": HOSTILE}
+    tail = {"lines": [line], "start": 100, "next": 200, "number": 1}
+    told = desk(shown(row(state="running", ended_at=None)), **{"job.log_tail": tail})
+    async with page(told) as farm:
+        whole = await farm.client.get("/jobs/bench-1/log")
+        assert "<img" not in whole.text
+        assert HOSTILE.replace(" ", "") in said(whole.text).replace(" ", "")
+        assert "before=100" in whole.text
+        assert "after=200" in whole.text
+        part = await farm.client.get("/jobs/bench-1/log?after=200", headers={"hx-request": "true"})
+        assert farm.desk.asked[-2][2]["after"] == 200
+        assert "<html" not in part.text
+        assert "before=" not in part.text
+
+
+async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
+    waiting = [{"user": "ann", "selector": "android", "priority": 1, "job": "bench-1", "waited_s": 3.0},
+               {"user": "", "selector": "key", "priority": 1, "job": "", "waited_s": 1.0}]  # fmt: skip
+    told = desk(
+        shown(row(state="queued", ended_at=None, waits="no phone is free")),
+        **{"lease.list": {"leases": [], "waiting": waiting, "waiting_more": 5}},
+    )
+    async with page(told) as farm:
+        words = said((await farm.client.get("/queue")).text)
+        assert "7 wait for a phone" in words
+        assert "no phone is free" in words
+        assert "within 1m" in words
+        assert "pixel: is leased" in said((await farm.client.get("/queue/why/bench-1")).text)
+        assert "pixel: is leased" in said((await farm.client.get("/jobs/bench-1")).text)
+        assert (await farm.client.get("/queue?page=99")).status_code == 200
+
+
+async def test_history_and_records() -> None:
+    measured = {"seq": 1, "job": "bench-1", "model": SHA, "name": HOSTILE, "device": "pixel", "at": AT,
+                "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted"}  # fmt: skip
+    kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "job": "",
+            "best": {"tasks": [{"name": HOSTILE, "weight": 1, "trials": 2, "failed": 0}]}}  # fmt: skip
+    answers = {
+        "history.models": {"models": [{"model": SHA, "name": HOSTILE, "count": 2}]},
+        "history.list": {"rows": [{**measured, "seq": 2}, measured], "more": True},
+        "records.list": {"sets": [kept]},
+        "records.show": kept,
+    }
+    async with page(desk(shown(row()), **answers)) as farm:
+        for path in ("/history", f"/history?model={HOSTILE}", "/records", "/records/3"):
+            answer = await farm.client.get(path)
+            assert answer.status_code == 200, path
+            assert "<img" not in answer.text, path
+        history = await farm.client.get("/history?model=m")
+        assert len(plots(history.text)) == 1
+        assert "before=1" in history.text
+
+
+async def test_hostile_words_of_jobs_are_words() -> None:
+    bad = row(name=HOSTILE, user=HOSTILE, selector=HOSTILE, on=HOSTILE, array=HOSTILE, state="failed",
+              error={"message": HOSTILE, "hint": HOSTILE, "evidence": HOSTILE})  # fmt: skip
+    result = {
+        **BENCH,
+        "certificate": {
+            **BENCH["certificate"],
+            "reasons": [{"code": "x", "verdict": HOSTILE, "sentence": HOSTILE}],
+            "notes": [HOSTILE],
+        },
+    }  # type: ignore[dict-item]
+    async with page(desk(shown(bad, result=result))) as farm:
+        for path in ("/jobs", "/jobs/bench-1", f"/jobs?text={HOSTILE}&user={HOSTILE}&device={HOSTILE}"):
+            answer = await farm.client.get(path)
+            assert answer.status_code == 200, path
+            assert "<img" not in answer.text, path
