@@ -316,8 +316,11 @@ def _field(name: str, value: object, wanted: type) -> object:
         _fail(f"{name} is no {wanted.__name__}")
     if isinstance(value, int) and not 0 <= value <= _BIGGEST:
         _fail(f"{name} is out of range")
-    if isinstance(value, str) and len(value) > MAX_TEXT:
-        _fail(f"{name} has more than {MAX_TEXT} characters")
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            _fail(f"{name} has more than {MAX_TEXT} characters")
+        if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
+            _fail(f"{name} has no UTF-8")
     return value
 
 

@@ -74,9 +74,10 @@ class GateProcess:
         self._entrance.stop()
         self._newcomers.close()
         await self._gate.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await self._route.all_noted.wait()
+        if self._daemon is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await self._route.all_noted.wait()
         self._loop.remove_reader(control)
         control.close()
         if self._daemon is not None:

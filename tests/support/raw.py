@@ -35,9 +35,13 @@ class RawTracker:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         client = cls(sock)
-        if greet:
-            await client.send(wire.encode_magic())
-            assert await client.event() == wire.Hello()
+        try:
+            if greet:
+                await client.send(wire.encode_magic())
+                assert await client.event() == wire.Hello()
+        except BaseException:
+            sock.close()
+            raise
         return client
 
     async def send(self, data: bytes) -> None:

@@ -1,0 +1,375 @@
+"""The gate as a process of its own: its two sides over real sockets, and what it does with whoever is no daemon."""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from farm.core.events import EventLog
+from farm.core.requests import Door, LeaseRequest
+from farm.core.selector import Selector
+from farm.leasing import Leasing
+from farm.tracker import gate_door, gate_messages, gate_process, newcomers, wire
+from farm.tracker.door import DoorPolicy
+from farm.tracker.gate import GateLimits
+from farm.tracker.gate_door import GateDoor, GateRefusedError, GateUnreachableError
+from farm.tracker.gate_process import GateProcess, GateSocketError, sockets_of
+from farm.tracker.handshake import SessionCode
+from farm.tracker.relay import GOODBYE
+from tests.support.keeping import MemoryKeeper
+from tests.support.raw import RawPhone, RawTracker, open_session
+from tests.support.tvm import ROOT, FakeDevices, environment
+from tests.support.waiting import PATIENCE_S, until
+
+
+class Daemon:
+    """Leasing and a door through the gate; its keeper is the store that outlives it."""
+
+    def __init__(self, lab, epoch, farm="this farm"):
+        self.events = EventLog()
+        self.devices = FakeDevices()
+        self.leasing = Leasing(self.devices, self.events, epoch, lab.keeper)
+        policy = DoorPolicy(gate=GateLimits(idle_s=lab.idle_s))
+        self.door = GateDoor(lab.path, farm, self.leasing, self.leasing, policy)
+        self.port = lab.phone.port
+
+    async def start(self):
+        await self.door.start()
+        self.kept = self.leasing.take_up(self.leasing_records(), self.door.survivors)
+        self.devices.add("pixel", "android", port=self.port, secret="secret")
+        self.door.begin()
+        return self
+
+    def leasing_records(self):
+        return self.leasing._grants._keeper.open()
+
+    async def stop(self):
+        await self.door.stop()
+        await self.leasing.close()
+
+    async def die(self):
+        """As kill -9 looks to the gate: the connection is lost, and nothing is said before."""
+        self.door._link.close()
+        self.door._link, self.door._linked = None, False
+        self.door._sessions.clear()
+        self.door._keeper.cancel()
+        await self.door.tracker.close()
+
+    def ended(self):
+        return [event.data for event in self.events.since() if event.kind == "session.ended"]
+
+
+class Lab:
+    """A gate in this loop, one phone called `pixel` that echoes."""
+
+    def __init__(self, *, wait_s=PATIENCE_S, idle_s=600.0):
+        self.phone = RawPhone("secret", None)
+        self.keeper = MemoryKeeper()
+        self.wait_s, self.idle_s = wait_s, idle_s
+        self.stop = asyncio.Event()
+        self.closing = []
+
+    async def __aenter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="gate-")
+        self.path = Path(self.folder.name) / "gate.sock"
+        await self.phone.__aenter__()
+        tvm, control = sockets_of("127.0.0.1", 0, self.path)
+        self.gate = GateProcess(self.wait_s)
+        self.task = asyncio.create_task(self.gate.run(tvm, control, self.stop))
+        await until(lambda: self.gate.port)
+        return self
+
+    async def __aexit__(self, *_):
+        for one in self.closing:
+            one.close()
+        self.stop.set()
+        await self.task
+        await self.phone.__aexit__()
+        self.folder.cleanup()
+
+    async def daemon(self, epoch=1, **more):
+        return await Daemon(self, epoch, **more).start()
+
+    async def key(self):
+        client = await RawTracker.connect(self.gate.port)
+        try:
+            code, (host, port, match_key) = await client.ask(wire.Request("android", "", 1))
+        finally:
+            client.close()
+        assert (code, host, port) == (0, "127.0.0.1", self.gate.port)
+        return match_key
+
+    async def dial(self, match_key):
+        sock, hello, _ = await open_session(self.gate.port, match_key, "")
+        self.closing.append(sock)
+        return sock, hello
+
+    async def session(self):
+        sock, hello = await self.dial(await self.key())
+        assert (hello.code, hello.server_key) == (SessionCode.SUCCESS, "server:android")
+        return sock
+
+    async def raw(self, *messages):
+        """A connection to the daemon's socket that says this; returns what the gate answered until it closed."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, str(self.path))
+            for message in messages:
+                await loop.sock_sendall(sock, message)
+            said = []
+            async with asyncio.timeout(PATIENCE_S):
+                while data := await loop.sock_recv(sock, 1 << 16):
+                    said.append(json.loads(data))
+            return said
+
+
+async def echo(sock, data=b"ping"):
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, data)
+    async with asyncio.timeout(PATIENCE_S):
+        return await loop.sock_recv(sock, 1 << 16) == data
+
+
+def hello(v=gate_messages.VERSION, farm="this farm"):
+    return gate_messages.encode(gate_messages.Hello(v, "0", farm, 1, 600.0))
+
+
+async def test_a_session_through_both_processes_is_opened_copied_ended_and_counted():
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        sock = await lab.session()
+        assert await echo(sock)
+        assert daemon.door.sessions == 1
+        await until(lambda: daemon.door.heard_at)
+        assert await echo(sock, GOODBYE)
+        sock.close()
+        await until(daemon.ended)
+        [ended] = daemon.ended()
+        assert (ended["outcome"], ended["bytes_up"], ended["bytes_down"]) == ("closed", 16, 16)
+        await until(lambda: not daemon.leasing.holders())
+        _, refused = await lab.dial("android:0123")
+        assert refused.code is SessionCode.MISMATCH
+        await daemon.stop()
+
+
+@pytest.mark.parametrize("end", ["stop", "die"])
+async def test_the_next_daemon_takes_up_session_and_lease(end):
+    async with Lab() as lab:
+        first = await lab.daemon()
+        sock = await lab.session()
+        [before] = first.leasing.holders()
+        await getattr(first, end)()
+        assert await echo(sock)
+        second = await lab.daemon(2)
+        assert second.kept == {before.lease.id}
+        [after] = second.leasing.holders()
+        assert (after.lease.fence, after.session, after.peer) == (before.lease.fence, before.session, before.peer)
+        assert second.leasing.in_session("pixel")
+        assert second.devices.dialled == []
+        await second.leasing.revoke("pixel", "kicked")
+        assert [end["outcome"] for end in second.ended()] == ["cut"]
+        assert first.ended() == []
+        await until(lambda: not lab.keeper.open())
+        await second.stop()
+
+
+async def test_what_ended_while_nobody_was_there_is_told_to_the_next_daemon_and_to_no_other():
+    async with Lab() as lab:
+        first = await lab.daemon()
+        sock = await lab.session()
+        await first.die()
+        sock.close()
+        await until(lambda: lab.gate._route.open_sessions == 0)
+        second = await lab.daemon(2)
+        assert [end["outcome"] for end in second.ended()] == ["closed"]
+        await until(lambda: not lab.keeper.open())
+        await second.stop()
+        third = await lab.daemon(3)
+        assert third.ended() == []
+        await third.stop()
+
+
+async def test_a_session_whose_lease_ended_with_its_daemon_is_cut_and_told():
+    async with Lab() as lab:
+        first = await lab.daemon()
+        lease = await first.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
+        sock, _ = await lab.dial(first.leasing.new_match_key(lease.id, single_use=False))
+        assert await echo(sock)
+        await first.die()
+        second = await lab.daemon(2)
+        await until(second.ended)
+        [ended] = second.ended()
+        assert (ended["outcome"], ended["fence"], ended["user"]) == ("cut", lease.fence, "alice")
+        assert second.kept == frozenset()
+        assert not second.leasing.holders()
+        await second.stop()
+
+
+async def test_newcomers_wait_for_a_daemon_and_are_served():
+    async with Lab() as lab:
+        asking = asyncio.create_task(lab.key())
+        dialling = asyncio.create_task(lab.dial("android:0123"))
+        await until(lambda: lab.gate._newcomers.waiting == lab.gate._route.waiting == 1)
+        daemon = await lab.daemon()
+        assert (await asking).startswith("android:")
+        assert (await dialling)[1].code is SessionCode.MISMATCH
+        await daemon.stop()
+
+
+async def test_newcomers_that_wait_too_long_are_sent_away_and_said_so(caplog):
+    caplog.set_level(logging.WARNING)
+    async with Lab(wait_s=0.02) as lab:
+        with pytest.raises(EOFError):
+            await lab.key()
+        assert (await lab.dial("android:0123"))[1].code is SessionCode.MISMATCH
+        assert caplog.text.count("did not come back within 0.02 s") == 2
+        assert lab.gate._newcomers.waiting == lab.gate._route.waiting == 0
+        await until(lambda: lab.gate._entrance.open == 0)
+
+
+async def test_no_more_newcomers_wait_than_there_is_room_for(monkeypatch, caplog):
+    monkeypatch.setattr(newcomers, "MOST_WAITING", 1)
+    async with Lab() as lab:
+        first = asyncio.create_task(lab.key())
+        await until(lambda: lab.gate._newcomers.waiting == 1)
+        with pytest.raises(EOFError):
+            await lab.key()
+        assert "1 wait for it already" in caplog.text
+        daemon = await lab.daemon()
+        assert await first
+        await daemon.stop()
+
+
+async def test_a_newcomer_that_its_daemon_never_took_is_served_by_the_next():
+    async with Lab() as lab:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as fake:
+            fake.setblocking(False)
+            await loop.sock_connect(fake, str(lab.path))
+            await loop.sock_sendall(fake, hello())
+            await loop.sock_sendall(fake, gate_messages.encode(gate_messages.Ready()))
+            await until(lambda: lab.gate._newcomers._link is not None)
+            asking = asyncio.create_task(lab.key())
+            await until(lambda: lab.gate._newcomers._all)
+        daemon = await lab.daemon()
+        assert await asking
+        await daemon.stop()
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (hello(v=99), "version 1 of the gate's protocol, the daemon (farm 0) version 99"),
+        (b'{"kind": "hello", "v": 7, "more": 1}', "the daemon (farm of another release) version 7"),
+        (gate_messages.encode(gate_messages.Ready()), "did not begin with hello"),
+    ],
+)
+async def test_whoever_is_no_daemon_of_this_release_is_told_why(first, said):
+    async with Lab() as lab:
+        [answer] = await lab.raw(first)
+        assert answer["kind"] == "unwelcome"
+        assert said in answer["reason"]
+        daemon = await lab.daemon()
+        await daemon.stop()
+
+
+async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch):
+    monkeypatch.setattr(gate_door, "START_WAIT_S", 0.0)
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        await lab.session()
+        with pytest.raises(GateRefusedError, match=f"another daemon .pid {os.getpid()}. has this gate"):
+            await lab.daemon(2)
+        await daemon.die()
+        with pytest.raises(GateRefusedError, match="1 sessions of another farm"):
+            await lab.daemon(2, farm="another")
+        again = await lab.daemon(2)
+        await again.leasing.revoke("pixel", "kicked")
+        await again.stop()
+        other = await lab.daemon(3, farm="another")
+        await other.stop()
+
+
+async def test_another_users_daemon_is_refused(monkeypatch):
+    monkeypatch.setattr(gate_process, "trusted", lambda _: False)
+    monkeypatch.setattr(gate_door, "START_WAIT_S", 0.0)
+    async with Lab() as lab:
+        with pytest.raises(GateRefusedError, match="runs as uid"):
+            await lab.daemon()
+
+
+async def test_garbage_at_the_daemons_socket_leaves_the_gate_serving():
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        sock = await lab.session()
+        for data in (b"\xff", b"[" * 60_000, b"{}", os.urandom(1000)):
+            assert await lab.raw(data) == []
+        assert await echo(sock)
+        await daemon.leasing.revoke("pixel", "kicked")
+        await daemon.stop()
+
+
+async def test_a_gate_that_ends_tells_its_sessions_ends_and_the_daemon_finds_the_next_one():
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        await lab.session()
+        lab.stop.set()
+        await lab.task
+        assert [end["outcome"] for end in daemon.ended()] == ["cut"]
+        await until(lambda: "the gate is gone" in daemon.door.problem)
+        lab.stop = asyncio.Event()
+        lab.gate = GateProcess(lab.wait_s)
+        lab.task = asyncio.create_task(lab.gate.run(*sockets_of("127.0.0.1", 0, lab.path), lab.stop))
+        await until(lambda: not daemon.door.problem)
+        assert daemon.door.port == lab.gate.port
+        assert await echo(await lab.session())
+        await daemon.leasing.revoke("pixel", "kicked")
+        await daemon.stop()
+
+
+async def test_no_gate_is_said_with_a_hint(monkeypatch):
+    monkeypatch.setattr(gate_door, "START_WAIT_S", 0.0)
+    async with Lab() as lab:
+        lab.path = Path(lab.folder.name) / "none.sock"
+        with pytest.raises(GateUnreachableError, match="there is no gate at") as failed:
+            await lab.daemon()
+        assert "farm-gate" in failed.value.hint
+
+
+async def test_two_gates_do_not_share_a_socket():
+    async with Lab() as lab:
+        with pytest.raises(GateSocketError, match="another gate listens"):
+            sockets_of("127.0.0.1", 0, lab.path)
+
+
+def test_passed_sockets_are_taken_and_a_stop_is_an_orderly_end(tmp_path):
+    with tempfile.TemporaryDirectory(prefix="gate-") as folder, socket.create_server(("127.0.0.1", 0)) as tvm:
+        path = f"{folder}/g.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+            control.bind(path)
+            control.listen()
+            log = tmp_path / "log"
+            script = f'exec 3<&{tvm.fileno()} 4<&{control.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=2; exec "$@"'
+            with log.open("wb") as out:
+                child = subprocess.Popen(
+                    ["bash", "-c", script, "gate", sys.executable, "-m", "farm", "gate", "--socket", "/nowhere/g.sock"],
+                    pass_fds=(tvm.fileno(), control.fileno()), env=environment(), cwd=ROOT, stderr=out,
+                )  # fmt: skip
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+                daemon.settimeout(PATIENCE_S)
+                daemon.connect(path)
+                daemon.send(hello())
+                welcome = json.loads(daemon.recv(1 << 16))
+                assert (welcome["kind"], welcome["port"]) == ("welcome", tvm.getsockname()[1])
+        finally:
+            child.terminate()
+            assert child.wait(PATIENCE_S) == 0, log.read_text()
