@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import farm as farm_package
 from farm.core.event_kinds import KINDS
 from tests.support.pages import ROOT, Shown, blocks, missing, shown
 from tests.support.tvm import environment
@@ -110,6 +111,15 @@ def test_every_event_of_that_farm_is_in_the_list_with_its_data(farm: Farm) -> No
     assert not lacks
 
 
+def public_names() -> Iterator[str]:
+    """What programs may use of farm: each class of `farm.__all__`, and its public methods."""
+    for name in set(farm_package.__all__) - {"__version__"}:
+        cls = getattr(farm_package, name)
+        home = f"{cls.__module__}.{cls.__qualname__}"
+        yield home
+        yield from (f"{home}.{each}" for each, value in vars(cls).items() if callable(value) and each[0] != "_")
+
+
 @pytest.mark.timeout(180)
 def test_the_documents_build_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
@@ -121,6 +131,8 @@ def test_the_documents_build_without_a_warning(tmp_path: Path) -> None:
     index = (tmp_path / "html" / "index.html").read_text("utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert page.stem == "index" or f'href="{page.stem}.html"' in index, page
+    python = (tmp_path / "html" / "reference-python.html").read_text("utf-8")
+    assert [name for name in public_names() if f'id="{name}"' not in python] == []
     asks = re.compile(r"<(script|link|img)[^>]*https?:")
     fetched = [page for page in (tmp_path / "html").glob("*.html") if asks.search(page.read_text("utf-8"))]
     assert not fetched

@@ -15,7 +15,7 @@ import pytest
 
 from farm.config import load
 from farm.core.device import Life
-from farm.core.errors import UserError
+from farm.core.errors import ExitCode, UserError
 from farm.core.event_kinds import KINDS
 from farm.core.job import JobState
 from tests.support.pages import ROOT, blocks, links, pages, slugs
@@ -200,9 +200,12 @@ def test_every_event_that_is_published_is_in_the_list() -> None:
     assert {f"device.{life.value}" for life in Life} | {f"job.{state.value}" for state in JobState} <= set(KINDS)
 
 
-def test_every_event_and_error_is_in_the_reference() -> None:
+def test_every_event_error_and_exit_code_is_in_the_reference() -> None:
     page = generate.events()
     assert all(f"| `{kind}` |" in page for kind in KINDS)
+    table = (ROOT / "docs" / "interfaces.md").read_text("utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    exits = {value for name, value in vars(ExitCode).items() if name.isupper()}
+    assert {int(each) for each in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == exits
     codes = generate.errors()
     assert len({cls.code for cls in codes}) == len(codes) > 60
     assert [cls.__name__ for cls in codes if not cls.__doc__] == []
