@@ -51,12 +51,14 @@ def _silent(_line: str) -> None:
 class DaemonProcess:
     """`farm serve` in a process of its own; may be killed and started again on the same state."""
 
+    wrapper: tuple[str, ...] = ()  # a program before it, as a service manager has: it becomes another user, say
+
     def __init__(self, folder: Path, config: str = "", *, gate: Path | None = None) -> None:
         self.folder = folder
         self.runtime = folder / "run"
         self.log = folder / "daemon.log"
-        self._config = folder / "farm.toml"
-        self._config.write_text(CONFIG.replace("{gate}", str(gate or "")) + config, encoding="utf-8")
+        self.config = folder / "farm.toml"
+        self.config.write_text(CONFIG.replace("{gate}", str(gate or "")) + config, encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> ControlClient:
@@ -65,7 +67,8 @@ class DaemonProcess:
         Raises:
             HostError: it did not come up; evidence is the end of its log.
         """
-        command = [sys.executable, "-m", "farm", "serve", "--die-with-parent", "--config", str(self._config)]
+        command = [*self.wrapper, sys.executable, "-m", "farm", "serve", "--die-with-parent"]
+        command += ["--config", str(self.config)]
         command += ["--state-dir", str(self.folder / "state"), "--runtime-dir", str(self.runtime)]
         with self.log.open("ab") as out:
             process = self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)

@@ -1,0 +1,211 @@
+"""The daemon as systemd runs it: what it is told and when, a watchdog, reloads, and the rights of farm.service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.cli.virtual_farm import DaemonProcess
+from farm.control.client import ControlClient
+from farm.jobs.worker_user import SETUID_AND_SETGID
+from farm.zoo.small_cnn import build
+from tests.support.stock_client import Clients
+from tests.support.users import needs_another_user
+from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until
+
+WATCHDOG_S = 6.0
+DAEMON, WORKER = "nobody", "daemon"  # users that every host has, in the places of farm and farm-job
+
+
+class Manager:
+    """systemd's end: hears everything, and tries the daemon at the moment it says that it is ready."""
+
+    def __init__(self, folder):
+        self.path = folder / "notify"
+        self.heard = []  # (monotonic seconds, lines)
+        self.served_when_ready = None
+        self.control = None  # to try
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.path))
+        self.path.chmod(0o777)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        while True:
+            lines = self._socket.recv(4096).decode().split("\n")
+            self.heard.append((time.monotonic(), lines))
+            if "READY=1" in lines and self.served_when_ready is None:
+                with ControlClient(self.control()) as client:
+                    self.served_when_ready = client.call("ping")["role"]
+
+    def times(self, line, since=0.0):
+        return [at for at, lines in tuple(self.heard) if line in lines and at >= since]
+
+    def statuses(self):
+        return [line for _, lines in tuple(self.heard) for line in lines if line.startswith("STATUS=")]
+
+
+@contextmanager
+def watched_farm(*profiles, tmp_path, monkeypatch, config=""):
+    manager = Manager(tmp_path)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
+    monkeypatch.setenv("WATCHDOG_USEC", f"{WATCHDOG_S * 1e6:.0f}")
+    started = DaemonProcess.start
+
+    def start(self):
+        manager.control = lambda: self.runtime / "control.sock"
+        return started(self)
+
+    monkeypatch.setattr(DaemonProcess, "start", start)
+    with running_farm(*profiles, config=config) as farm:
+        yield farm, manager
+
+
+def gaps(times):
+    return [after - before for before, after in pairwise(times)]
+
+
+def test_a_watchdog_hears_progress_and_nothing_else(tmp_path, monkeypatch):
+    with watched_farm("galaxy-a55", tmp_path=tmp_path, monkeypatch=monkeypatch) as (farm, manager):
+        assert manager.served_when_ready == "operator"
+        until(lambda: "STATUS=phones: 1 ready; 0 leased, 0 sessions, 0 requests waiting" in manager.statuses())
+
+        # An adb server that hangs is the phones' trouble, not the daemon's: it is asked, it times out, it is replaced.
+        story = Story(farm)
+        adb = next(child for child in psutil.Process(farm.daemon.process.pid).children() if child.name() == "adb")
+        wedged_at = time.monotonic()
+        adb.send_signal(signal.SIGSTOP)
+        story.until("adb.lost")
+        until(lambda: len(manager.times("WATCHDOG=1", wedged_at)) >= 3)
+        alive = manager.times("WATCHDOG=1")
+        assert max(gaps(alive)) < WATCHDOG_S, gaps(alive)
+        story.until("device.ready")
+
+        # A daemon that stands still says nothing: systemd would end it now, with SIGABRT.
+        daemon = psutil.Process(farm.daemon.process.pid)
+        daemon.suspend()
+        until(lambda: daemon.status() == psutil.STATUS_STOPPED)
+        said = len(manager.heard)
+        stopped_at = time.monotonic()
+        until(lambda: time.monotonic() - stopped_at > WATCHDOG_S)
+        assert len(manager.heard) <= said + 1  # one may have been on its way
+        daemon.resume()
+        until(lambda: len(manager.heard) > said + 1)
+
+        farm.daemon.stop()
+        until(lambda: manager.times("STOPPING=1"))
+    assert len(manager.times("READY=1")) == 1
+    assert manager.heard[-1][1] != ["READY=1"]
+
+
+def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):
+    hold = "session = connect().request('android'); tell(add_one(session)); wait(); tell(add_one(session))"
+    with watched_farm("galaxy-note20", tmp_path=tmp_path, monkeypatch=monkeypatch) as (farm, manager):
+        configured = farm.daemon.config.read_text()
+        with Clients(farm, kernel).running(hold) as client:
+            assert client.hear() is True
+            story = Story(farm)
+
+            farm.daemon.config.write_text(configured + "[aliases]\nmine = 'pool=virtual'\n[jobs]\nworkers = 3\n")
+            farm.daemon.process.send_signal(signal.SIGHUP)
+            told = story.until("config.reloaded")["data"]
+            assert (told["by"], told["applied"], told["restart"]) == ("SIGHUP", ["aliases.mine"], ["jobs.workers"])
+            assert "mine" in [row["key"] for row in farm.status()["keys"]]
+
+            farm.daemon.config.write_text(configured + "[quota]\ndevises = 1\n")
+            refused(farm.farm("reload"), 2, "unknown key 'quota.devises'")
+            assert story.until("config.refused")["data"]["by"] == "root"
+            assert "mine" in [row["key"] for row in farm.status()["keys"]]  # the old one holds on
+
+            farm.daemon.config.write_text(configured + "[lease]\nidle_s = 100.0\n")
+            assert answer(farm.farm("reload", "--json")) == {"applied": ["aliases.mine", "lease.idle_s"], "restart": []}
+            assert "mine" not in [row["key"] for row in farm.status()["keys"]]
+            assert not {"session.cut", "lease.revoked"} & set(story.kinds())
+            client.go()
+            assert client.hear() is True  # the same session, after three reloads
+        assert len(manager.times("RELOADING=1")) == 3
+        until(lambda: len(manager.times("READY=1")) == 4)
+
+
+def as_the_unit_has_it(folder):
+    """A program that runs another with the rights of farm.service: a user of its own and two capabilities."""
+    script = folder / "as-farm"
+    script.write_text(
+        f"""#!/bin/sh
+before=
+for word in "$@"; do
+    case $before in
+    --state-dir | --runtime-dir)
+        mkdir -p "$word" && chown {DAEMON} "$word" && chmod 711 "$word" && chmod o+x "${{word%/*}}" || exit
+        ;;
+    esac
+    before=$word
+done
+capabilities=-all,+setuid,+setgid
+umask 077
+exec setpriv --reuid {DAEMON} --regid nogroup --groups {WORKER} --inh-caps $capabilities \
+    --ambient-caps $capabilities --bounding-set $capabilities --no-new-privs "$@"
+"""
+    )
+    script.chmod(0o755)
+    return (str(script),)
+
+
+def effective_capabilities(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapPrm:"))
+
+
+@needs_another_user
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv here")
+def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeypatch):
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    monkeypatch.setattr(DaemonProcess, "wrapper", as_the_unit_has_it(tmp_path))
+    with running_farm("galaxy-s9", config=f'[jobs]\nuser = "{WORKER}"\n') as farm:
+        daemon = psutil.Process(farm.daemon.process.pid)
+        assert daemon.username() == DAEMON
+        assert effective_capabilities(daemon.pid) == SETUID_AND_SETGID
+        (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
+        assert found["detail"] == f"run as {WORKER}"
+
+        (phone,) = phones(farm)
+        model = farm.client.put_artifact(build().SerializeToString(deterministic=True))
+        spec = {"kind": "bench", "model": model, "name": "m", "on": phone.name, "repeat": 20_000, "number": 1_000_000}
+        (job,) = farm.client.call("job.submit", spec=spec)["jobs"]
+        for event in farm.client.stream("job.watch", 60.0, jobs=[job["id"]]):
+            if event.get("data", {}).get("step") == "timing":
+                break
+        zygotes = [child for child in daemon.children() if "farm.worker.zygote" in child.cmdline()]
+        (worker,) = (worker for zygote in zygotes for worker in zygote.children())
+        assert worker.username() == WORKER
+        assert effective_capabilities(worker.pid) == 0
+        assert os.getgrouplist(WORKER, worker.gids().real)[0] == worker.gids().real
+        folder = worker.cwd()
+        # What a worker leaves behind in a folder that is closed to the daemon is removed all the same.
+        subprocess.run(
+            ["sh", "-c", f"mkdir -p {folder}/deep/er && touch {folder}/deep/er/file && chmod 700 {folder}/deep"],
+            user=WORKER, group=worker.gids().real, extra_groups=[], check=True,
+        )  # fmt: skip
+        farm.client.call("job.cancel", job=job["id"])
+        until(lambda: not worker.is_running())
+        until(lambda: not Path(folder).exists())
+        done = farm.farm("bench", _written(tmp_path), "--on", phone.name, "--repeat", "3")
+        assert done.returncode == 0, done
+
+
+def _written(folder):
+    path = folder / "small.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return str(path)
