@@ -1,0 +1,40 @@
+"""The one list of metrics: Prometheus's naming, bounded labels, and the document that is made of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from farm.metrics.catalogue import METRICS, UNITS, Kind, Metric
+from farm.metrics.table import table
+
+ROOT = Path(__file__).parents[3]
+BOUNDED = {
+    "ailment", "cause", "class", "cluster", "device", "direction", "door", "fault", "finding", "gpu", "group", "hub",
+    "kind", "model", "outcome", "part", "pool", "room", "rung", "sensor", "soc", "state", "to", "toolchain", "user",
+    "version",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_names_follow_prometheus(metric: Metric) -> None:
+    assert re.fullmatch(r"farm(_[a-z0-9]+)+", metric.name)
+    assert not metric.name.endswith(("_total", "_info", "_count", "_sum", "_bucket"))
+    assert metric.meaning.endswith(".")
+    if metric.kind is Kind.HISTOGRAM:
+        assert metric.unit == "seconds"
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_labels_are_known_to_be_bounded(metric: Metric) -> None:
+    assert set(metric.labels) <= BOUNDED
+
+
+def test_units_are_prometheus_base_units() -> None:
+    assert not {"ms", "milliseconds", "minutes", "percent", "mv", "khz", "kilobytes"} & set(UNITS)
+
+
+def test_the_document_is_current() -> None:
+    assert (ROOT / "docs" / "metrics.md").read_text() == table(), "python -m farm.metrics.table > docs/metrics.md"

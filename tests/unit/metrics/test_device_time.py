@@ -1,0 +1,59 @@
+"""One word for what a device is doing, and the time it has spent so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.bench_scrape import device
+from farm.core.device import Closed, DeviceView, Heat, Life, Service
+from farm.core.requests import LeaseClass
+from farm.metrics.device_time import DeviceTime, word_of
+
+VIEW = device(1)
+
+
+def closed(view: DeviceView, *, heat: bool) -> DeviceView:
+    return replace(view, closed=dict.fromkeys(LeaseClass, Closed("why", heat=heat)))
+
+
+@pytest.mark.parametrize(
+    ("view", "given", "word"),
+    [
+        (VIEW, {}, ("idle", "")),
+        (VIEW, {"leased": True}, ("leased", "")),
+        (replace(VIEW, service=Service.DRAINING), {"leased": True}, ("leased", "")),
+        (replace(VIEW, service=Service.DRAINING), {}, ("draining", "")),
+        (replace(VIEW, service=Service.MAINTENANCE), {}, ("maintenance", "")),
+        (replace(VIEW, heat=Heat.COOLING), {}, ("cooling", "heat")),
+        (closed(VIEW, heat=True), {}, ("cooling", "heat")),
+        (closed(VIEW, heat=False), {}, ("closed", "hub")),
+        (replace(VIEW, closed={LeaseClass.BENCH: Closed("warm")}), {}, ("idle", "")),
+        (replace(VIEW, life=Life.RECOVERING), {"ailment": "gpu"}, ("recovering", "gpu")),
+        (replace(VIEW, life=Life.QUARANTINED), {"ailment": "wrong"}, ("quarantined", "wrong")),
+        (replace(VIEW, life=Life.PROVISIONING), {}, ("provisioning", "")),
+        (replace(VIEW, life=Life.GONE), {}, ("gone", "link")),
+        (replace(VIEW, life=Life.OFFLINE), {"lost_with": "hub", "ailment": "mute"}, ("offline", "hub")),
+    ],
+)
+def test_the_word(view: DeviceView, given: dict[str, str], word: tuple[str, str]) -> None:
+    assert word_of(view, **{"leased": False, **given}) == word
+
+
+def test_every_second_is_counted_once() -> None:
+    time = DeviceTime()
+    time.is_now("a", ("idle", ""), 100.0)
+    time.is_now("a", ("leased", ""), 110.0)
+    time.is_now("a", ("leased", ""), 115.0)
+    assert time.read(120.0) == {("a", "idle", ""): 10.0, ("a", "leased", ""): 10.0}
+    assert time.read(121.0)["a", "leased", ""] == 11.0
+
+
+def test_a_forgotten_device_takes_its_series_along() -> None:
+    time = DeviceTime()
+    for name in "ab":
+        time.is_now(name, ("idle", ""), 0.0)
+    time.read(5.0)
+    time.keep_only({"b"})
+    assert time.read(6.0) == {("b", "idle", ""): 6.0}
