@@ -1,0 +1,1 @@
+"""Fuzz targets for everything farm reads from outside; `python -m tests.fuzz --help`."""
