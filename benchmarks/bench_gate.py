@@ -1,6 +1,7 @@
 """A session through the gate beside the same phone through `adb forward`, and thirty sessions at once.
 
-Both ways end at the same server on the same virtual phone, are measured in turns, and driven by the unmodified client.
+The gate is measured twice: inside the daemon, and as the process of its own that `farm gate` is. All ways end at the
+same server on the same virtual phone, are measured in turns, and driven by the unmodified client.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.harness import Context, Figure
 from farm.core.errors import HostError
 from farm.simulation.control import running_lab
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from tests.adb_server import adb_binaries
+from tests.support.gate_process import running_gate
 from tests.support.tvm import farm_door, server_process
 
 PHONE_PORT = 5000
@@ -37,41 +40,62 @@ GOAL_LOOP_DELAY_MS = 100.0
 
 def run(context: Context) -> list[Figure]:
     """All figures."""
+    with contextlib.ExitStack() as stack:
+        return _run(context, stack)
+
+
+def _run(context: Context, stack: contextlib.ExitStack) -> list[Figure]:
     bundle = build_bundle_folder(context.folder / "bundle")
     if is_launcher(bundle / "tvm_rpc"):
         raise HostError("no g++, so no compiled server to measure", hint="install g++")
-    context.say("one phone: adb forward and the gate in turns")
+    gate = stack.enter_context(running_gate(Path(stack.enter_context(TemporaryDirectory(prefix="gate-")))))
+    context.say("one phone: adb forward, the daemon's own gate and a gate apart in turns")
     with phone(context.folder, bundle) as (adb, serial):
         forwarded = int(adb.run("forward", "tcp:0", f"tcp:{PHONE_PORT}"))
-        with farm_door(f"pixel:{PHONE_PORT}:{SECRET}:{serial}", adb=adb.socket) as door:
-            direct, gated = in_turns(forwarded, door.port)
-    added_ms = gated.read_ms - direct.read_ms
-    up, down = gated.up_mb_s / direct.up_mb_s, gated.down_mb_s / direct.down_mb_s
+        row = f"pixel:{PHONE_PORT}:{SECRET}:{serial}"
+        with (
+            farm_door(row, adb=adb.socket) as inside,
+            farm_door(row, adb=adb.socket, gate=gate.socket) as behind,
+        ):
+            direct, gated, apart = in_turns(forwarded, inside.port, behind.port)
     context.say(f"{SESSIONS} sessions at once")
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for number in range(SESSIONS):
-            work = context.folder / f"work-{number}"
-            work.mkdir()
-            ports.append(stack.enter_context(server_process(bundle, SECRET, work)))
-        direct_rate = many(lambda number: _connect(ports[number]))
-        phones = [f"phone-{number}:{port}:{SECRET}" for number, port in enumerate(ports)]
-        door = stack.enter_context(farm_door(*phones))
+    ports = []
+    for number in range(SESSIONS):
+        work = context.folder / f"work-{number}"
+        work.mkdir()
+        ports.append(stack.enter_context(server_process(bundle, SECRET, work)))
+    direct_rate = many(lambda number: _connect(ports[number]))
+    phones = [f"phone-{number}:{port}:{SECRET}" for number, port in enumerate(ports)]
+    with farm_door(*phones) as door:
         door.state()
         rate = many(lambda number: _request(door.port, f"phone-{number}"))
         delay_ms = 1e3 * door.state()["loop_delay_s"]
-    share, rtt = f"at least {100 * GOAL_SHARE:g} % of adb forward", f"adds under {GOAL_ADDED_MS} ms"
+    with farm_door(*phones, gate=gate.socket) as door:
+        apart_rate = many(lambda number: _request(door.port, f"phone-{number}"))
     return [
-        Figure("round trip", gated.read_ms, "ms", direct.read_ms, rtt, added_ms < GOAL_ADDED_MS),
-        Figure("added round trip", added_ms, "ms", None, f"under {GOAL_ADDED_MS}", added_ms < GOAL_ADDED_MS),
-        Figure("upload", gated.up_mb_s, "MB/s", direct.up_mb_s, share, up >= GOAL_SHARE),
-        Figure("download", gated.down_mb_s, "MB/s", direct.down_mb_s, share, down >= GOAL_SHARE),
+        *_figures(direct, gated, ""),
         Figure(f"{SESSIONS} sessions at once (stock: without gate)", rate, "round trips/s", direct_rate),
         Figure(
             f"loop delay with {SESSIONS} sessions", delay_ms, "ms", None, f"under {GOAL_LOOP_DELAY_MS:g}",
             delay_ms < GOAL_LOOP_DELAY_MS,
         ),
+        *_figures(direct, apart, ", gate apart"),
+        Figure(f"{SESSIONS} sessions at once, gate apart", apart_rate, "round trips/s", direct_rate),
+        Figure("memory of the gate apart", gate.memory_bytes / 1e6, "MB"),
     ]  # fmt: skip
+
+
+def _figures(direct: Way, gated: Way, which: str) -> list[Figure]:
+    """One way through a gate beside the way without."""
+    added_ms = gated.read_ms - direct.read_ms
+    up, down = gated.up_mb_s / direct.up_mb_s, gated.down_mb_s / direct.down_mb_s
+    share, rtt = f"at least {100 * GOAL_SHARE:g} % of adb forward", f"adds under {GOAL_ADDED_MS} ms"
+    return [
+        Figure(f"round trip{which}", gated.read_ms, "ms", direct.read_ms, rtt, added_ms < GOAL_ADDED_MS),
+        Figure(f"added round trip{which}", added_ms, "ms", None, f"under {GOAL_ADDED_MS}", added_ms < GOAL_ADDED_MS),
+        Figure(f"upload{which}", gated.up_mb_s, "MB/s", direct.up_mb_s, share, up >= GOAL_SHARE),
+        Figure(f"download{which}", gated.down_mb_s, "MB/s", direct.down_mb_s, share, down >= GOAL_SHARE),
+    ]
 
 
 class Way:
@@ -113,13 +137,14 @@ class Way:
         _close(session)
 
 
-def in_turns(forwarded: int, door: int) -> tuple[Way, Way]:
-    """Measure both ways, one session after the other: the server serves one at a time."""
-    direct, gated = Way(), Way()
+def in_turns(forwarded: int, *doors: int) -> list[Way]:
+    """Measure each way, one session after the other: the server serves one at a time."""
+    ways = [Way() for _ in range(1 + len(doors))]
     for _ in range(ROUNDS):
-        direct.measure(_connect(forwarded))
-        gated.measure(_request(door, "pixel"))
-    return direct, gated
+        ways[0].measure(_connect(forwarded))
+        for way, door in zip(ways[1:], doors, strict=True):
+            way.measure(_request(door, "pixel"))
+    return ways
 
 
 def many(connect: Callable[[int], object]) -> float:

@@ -1,10 +1,10 @@
 """A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
 
-`python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--phone NAME:PORT:SECRET[:SERIAL]]...`
-prints its port. Leases are kept in a database in FOLDER, else in memory. A phone with a serial is dialled through the
-adb server at SPEC, others on 127.0.0.1. Each line on stdin is answered by {"rss_bytes", "cpu_s", "loop_delay_s",
-"open", "waiting", "keys"}; the line "hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin
-is closed.
+`python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
+[--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A phone
+with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is the
+gate's. Each line on stdin is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the line
+"hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin is closed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from farm.core.events import EventLog
 from farm.leasing import LeasePolicy, Leasing
 from farm.store.store import Store
 from farm.tracker.door import DoorPolicy, TvmDoor
+from farm.tracker.gate_door import GateDoor
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
@@ -92,8 +93,14 @@ async def serve(arguments: argparse.Namespace) -> None:
     leasing = Leasing(devices, EventLog(), 1, keeper, LeasePolicy())
     for phone in arguments.phone:
         devices.add_phone(*phone.split(":", 3))
-    door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
-    await door.start()
+    door: TvmDoor | GateDoor
+    if arguments.gate:
+        door = GateDoor(Path(arguments.gate), "bench", leasing, leasing)
+        await door.start()
+        door.begin()
+    else:
+        door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
+        await door.start()
     delay = LoopDelay()
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -110,7 +117,7 @@ async def serve(arguments: argparse.Namespace) -> None:
             "rss_bytes": int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE"),
             "cpu_s": sum(os.times()[:2]),
             "loop_delay_s": delay.take(),
-            "open": door.entrance.open,
+            "open": door.entrance.open if isinstance(door, TvmDoor) and door.entrance else door.sessions,
             "waiting": door.tracker.waiting,
             "keys": len(door.summary()["queue_info"]),
         }
@@ -126,5 +133,6 @@ if __name__ == "__main__":
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--adb", default="")
     parser.add_argument("--store", default="")
+    parser.add_argument("--gate", default="")
     parser.add_argument("--phone", action="append", default=[])
     asyncio.run(serve(parser.parse_args()))

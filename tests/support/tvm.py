@@ -221,14 +221,18 @@ class DoorProcess:
 
 
 @contextlib.contextmanager
-def farm_door(*phones: str, files: int = 0, adb: str = "", store: Path | None = None) -> Iterator[DoorProcess]:
+def farm_door(
+    *phones: str, files: int = 0, adb: str = "", store: Path | None = None, gate: Path | None = None
+) -> Iterator[DoorProcess]:
     """A farm door in its own process.
 
     `phones` are NAME:PORT:SECRET or NAME:PORT:SECRET:SERIAL (then `adb` is the server's spec); `files` limits its
-    descriptors; leases are kept in a database in the folder `store`, without it in memory.
+    descriptors; leases are kept in a database in the folder `store`, without it in memory; `gate` is a running gate's
+    socket, without it the gate is inside.
     """
     arguments = ["-m", "tests.support.door_process", "--files", str(files), "--adb", adb]
     arguments += ["--store", str(store)] if store is not None else []
+    arguments += ["--gate", str(gate)] if gate is not None else []
     for phone in phones:
         arguments += ["--phone", phone]
     with process(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
