@@ -1,0 +1,340 @@
+"""The web page of a real farm in real Chromium: live walls, jobs and plots, actions and who may not, keys, themes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from farm.cli.virtual_farm import VirtualFarm
+from tests.support.browser import CHROMIUM, DRAWN, NARROW, Watched, chromium, profile
+from tests.support.tunable import dense_onnx
+from tests.support.whole_farm import phones, running_farm
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
+
+HELD = 60  # more than one page of jobs
+READABLE = 4.5  # WCAG 2.2, 1.4.3: contrast of text
+VISIBLE = 3.0  # 1.4.11: of signs and borders of fields
+TOKENS = ("ink", "soft", "accent", "good", "busy", "warm", "warn", "bad", "off", "hold", "going")
+PAGES = ("/", "/jobs", "/queue", "/leases", "/bundles", "/history", "/records", "/sign-in")
+Opens = Callable[..., Watched]
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[VirtualFarm]:
+    with running_farm("oneplus-12", "galaxy-a55") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def opens(farm: VirtualFarm, browser: Browser) -> Iterator[Opens]:
+    """Opens profiles; afterwards nothing may have left the host, and no console complained."""
+    opened: list[Any] = []
+
+    def open_one(**options: Any) -> Watched:
+        manager = profile(browser, farm.status()["web"], **options)
+        opened.append((manager, manager.__enter__()))
+        return opened[-1][1]
+
+    yield open_one
+    for manager, watched in opened:
+        manager.__exit__(None, None, None)
+        assert watched.strangers() == []
+        assert [each for each in watched.complaints if "status of 4" not in each] == []  # refusals that were asked for
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "dense.onnx"
+    path.write_bytes(dense_onnx())
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def held(farm: VirtualFarm) -> list[str]:
+    """Jobs that stay as they are: shell lines of different words, the oldest first."""
+    spec = {"kind": "shell", "on": "android", "hold": True}
+    return [
+        farm.client.call("job.submit", spec={**spec, "command": f"echo {('plum', 'pear')[n % 2]} {n}"})["jobs"][0]["id"]
+        for n in range(HELD)
+    ]
+
+
+@pytest.fixture(scope="module")
+def benched(farm: VirtualFarm, model: str) -> str:
+    """A bench that is done."""
+    done = farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", "--json", timeout_s=110)
+    assert done.returncode == 0, done
+    return next(row["id"] for row in farm.client.call("job.list", of_kind="bench", state=["done"])["jobs"])
+
+
+def token(farm: VirtualFarm, name: str, role: str) -> str:
+    done = farm.farm("auth", "new", name, "--role", role, "--web")
+    assert done.returncode == 0, done
+    return done.stdout.split()[0]
+
+
+def sign_in(web: Watched, secret: str, to: str = "/") -> Page:
+    page = web.open(f"/sign-in?to={to}")
+    page.get_by_label("Token").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    return page
+
+
+def shown_jobs(page: Page) -> list[str]:
+    return page.locator("table.jobs a.row").all_inner_texts()
+
+
+# --- the fleet ----------------------------------------------------------------------------------------------------
+
+
+def test_the_wall_follows_a_phone_that_is_unplugged_and_comes_back(farm: VirtualFarm, opens: Opens) -> None:
+    phone = phones(farm)[1]
+    name = phone.name
+    page = opens().open("/")
+    card = page.locator(f"[data-key='{name}']")
+    expect(card).to_contain_text("ready")
+    page.evaluate("window.sameDocument = true")
+    farm.lab.unplug(phone.nickname)
+    expect(card).not_to_contain_text("ready")
+    farm.lab.plug(phone.nickname)
+    expect(card).to_contain_text("ready", timeout=60_000)
+    assert page.evaluate("window.sameDocument") is True
+    card.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(name)
+    expect(page.get_by_role("main")).to_contain_text("SM-A5560")
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm, model: str, opens: Opens) -> None:
+    done = farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "80", "--detach", timeout_s=60)
+    job = re.findall(r"bench-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
+    page = opens().open("/jobs")
+    page.locator("a.row").first.click()
+    expect(page.locator("figure canvas")).to_have_count(3, timeout=100_000)  # samples, temperature, distribution
+    (row,) = farm.client.call("job.list", jobs=[job])["jobs"] or [{}]
+    assert row["state"] == "done"
+    assert all(drawn > 1000 and colours > 3 for drawn, colours in page.evaluate(DRAWN))
+    expect(page.get_by_role("heading", name="Verdict")).to_be_visible()
+    expect(page.get_by_role("img", name="Samples over time")).to_be_visible()
+    samples = page.locator("#plot-samples")
+    expect(samples).to_contain_text("80 samples")
+    expect(samples).to_contain_text("°C at the beginning")
+    left = [round(box["x"]) for box in (each.bounding_box() for each in samples.locator(".u-over").all()) if box]
+    assert left[0] == left[1]  # one axis of time
+    samples.get_by_text("As a table").click()
+    expect(samples.get_by_role("columnheader", name="median")).to_be_visible()
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("timing")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="raw samples").click()
+    assert download.value.suggested_filename == f"{job}.samples.json"
+
+
+def test_a_tuning_has_its_curve(farm: VirtualFarm, model: str, opens: Opens) -> None:
+    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "4", "--detach", timeout_s=60)
+    job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
+    page = opens(color_scheme="dark").open(f"/jobs/{job}")
+    expect(page.get_by_role("heading", name="Tasks")).to_be_visible(timeout=100_000)
+    expect(page.locator("#plot-tuning canvas")).to_have_count(2)
+    assert all(drawn > 1000 and colours > 3 for drawn, colours in page.evaluate(DRAWN))
+    expect(page.locator("#plot-tuning")).to_contain_text("4 trials")
+    expect(page.get_by_role("link", name="tuning records")).to_be_visible()
+
+
+def test_jobs_are_filtered_and_paged(held: list[str], opens: Opens) -> None:
+    page = opens().open("/jobs?state=held")
+    assert shown_jobs(page) == held[:-51:-1]
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_role("link", name="Newest")).to_be_visible()
+    assert shown_jobs(page) == held[-51::-1]
+    page.get_by_role("link", name="Newest").click()
+    expect(page.locator("a.row")).to_have_count(50)
+    page.get_by_label("Text").fill("PEAR 1")
+    expect(page.locator("a.row")).to_have_count(6)  # 1, 11, 13, 15, 17, 19
+    assert "text=PEAR" in page.url
+    assert shown_jobs(page)[-1] == held[1]
+    page.get_by_label("Kind").select_option("bench")
+    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    page.get_by_label("Selector").fill("soc=")
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+# --- who may do what ----------------------------------------------------------------------------------------------
+
+
+def test_an_action_needs_a_session_its_own_form_and_a_role(farm: VirtualFarm, held: list[str], opens: Opens) -> None:
+    job, path = held[0], f"/jobs/{held[0]}"
+    stranger = opens()
+    page = stranger.open(path)
+    assert page.get_by_text("Cancel …").count() == 0
+    assert stranger.context.request.post(f"{stranger.url}{path}/cancel").status == 401
+    viewer = opens()
+    page = sign_in(viewer, token(farm, "viola", "viewer"), path)
+    assert page.get_by_text("Cancel …").count() == 0
+    page.evaluate(
+        """path => { const form = document.querySelector('form[action="/sign-out"]');
+          form.action = path; form.submit(); }""",
+        f"{path}/cancel",
+    )
+    expect(page.get_by_role("heading", level=1)).to_contain_text("needs the role user")
+    operator = opens()
+    page = sign_in(operator, token(farm, "olga", "operator"), path)
+    page.get_by_text("Cancel …").click()
+    page.evaluate("document.querySelectorAll('input[name=csrf]').forEach((each) => { each.value = 'forged'; })")
+    page.get_by_role("button", name=f"Cancel {job}").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("not from your session")
+    foreign = operator.context.request.post(
+        f"{operator.url}{path}/cancel", headers={"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    )
+    assert foreign.status == 403
+    (row,) = farm.client.call("job.list", jobs=[job])["jobs"]
+    assert row["state"] == "held"
+    page = operator.open(path)
+    page.get_by_text("Cancel …").click()
+    page.get_by_role("button", name=f"Cancel {job}").click()
+    expect(page.get_by_role("status")).to_contain_text("is cancelled")
+    (row,) = farm.client.call("job.list", jobs=[job])["jobs"]
+    assert row["state"] == "cancelled"
+
+
+def test_a_wrong_token_and_a_revoked_one_open_nothing(farm: VirtualFarm, opens: Opens) -> None:
+    web = opens()
+    page = web.open("/sign-in")
+    page.get_by_label("Token").fill("farm_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page = sign_in(web, token(farm, "rita", "user"))
+    assert farm.farm("auth", "revoke", "rita").returncode == 0
+    web.open("/jobs")
+    expect(page.get_by_role("link", name="Sign in")).to_be_visible()
+
+
+# --- for everybody ------------------------------------------------------------------------------------------------
+
+
+def test_everything_can_be_reached_by_keys_and_nothing_holds_them(held: list[str], opens: Opens) -> None:
+    page = opens().open("/jobs?state=held")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Text")).to_be_focused()
+    page.keyboard.type("plum 58")
+    expect(page.locator("a.row")).to_have_count(1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    expect(page.locator("a.row").first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("echo plum 58")
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        where = page.evaluate("document.activeElement === document.body ? '' : document.activeElement.outerHTML")
+        if where in seen or not where:
+            break
+        seen.append(where)
+    assert 5 < len(seen) < 60  # round and out again
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_have_landmarks_names_and_one_heading(path: str, held: list[str], opens: Opens) -> None:
+    page = opens().open(path)
+    for role in ("banner", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1, role
+    assert page.get_by_role("navigation").count() >= 1
+    assert page.get_by_role("heading", level=1).count() == 1
+    assert page.evaluate("document.documentElement.lang") == "en"
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('a, button, input:not([type=hidden]), select')].filter((each) => {
+          const label = each.labels && [...each.labels].some((label) => label.textContent.trim());
+          return !(label || each.textContent.trim() || each.getAttribute('aria-label'));
+        }).map((each) => each.outerHTML)"""
+    )
+    assert nameless == []
+    doubled = page.evaluate(
+        """() => { const ids = [...document.querySelectorAll('[id]')].map((each) => each.id);
+          return ids.filter((id, place) => ids.indexOf(id) !== place); }"""
+    )
+    assert doubled == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_told_from_their_ground(scheme: str, opens: Opens) -> None:
+    page = opens(color_scheme=scheme).open("/")
+    names = (*TOKENS, "ground", "card", "on-accent", "focus")
+    colours = page.evaluate(
+        """names => { const style = getComputedStyle(document.documentElement);
+          return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()])); }""",
+        list(names),
+    )
+    poor = [
+        (name, ground, round(contrast(colours[name], colours[ground]), 2))
+        for name in TOKENS
+        for ground in ("ground", "card")
+        if contrast(colours[name], colours[ground]) < READABLE
+    ]
+    assert poor == []
+    assert contrast(colours["on-accent"], colours["accent"]) >= READABLE
+    assert contrast(colours["focus"], colours["ground"]) >= VISIBLE
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours as #rrggbb."""
+    lights = sorted((_light(one), _light(other)))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def _light(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_dark_follows_the_system_and_the_reader_s_choice_stays(benched: str, opens: Opens) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page = opens(color_scheme="dark").open(f"/jobs/{benched}")
+    dark = page.evaluate(ground)
+    before = page.evaluate("document.querySelector('figure canvas').toDataURL()")
+    page.get_by_role("button", name="Change between light and dark").click()
+    light = page.evaluate(ground)
+    assert light != dark
+    assert page.evaluate("document.querySelector('figure canvas').toDataURL()") != before  # plots are drawn anew
+    page.reload()
+    assert page.evaluate(ground) == light
+
+
+def test_without_scripts_everything_can_be_read(benched: str, held: list[str], opens: Opens) -> None:
+    page = opens(java_script_enabled=False).open("/")
+    expect(page.locator(".wall li")).to_have_count(2)
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_label("Text").fill("plum 58")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("a.row")).to_have_count(1)
+    page.goto(re.sub(r"/jobs.*", f"/jobs/{benched}", page.url))
+    page.locator("#plot-samples summary").click()
+    expect(page.locator("#plot-samples tbody tr").first).to_be_visible()
+    page.get_by_role("link", name="Log of attempt 1").click()
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("timing")
+
+
+def test_on_a_phone_s_screen_nothing_is_cut_off(benched: str, held: list[str], opens: Opens) -> None:
+    page = opens(viewport=NARROW)
+    wide = {}
+    for path in (*PAGES, f"/jobs/{benched}", f"/jobs/{benched}/log", "/history?model=dense.onnx"):
+        width = page.open(path).evaluate("document.documentElement.scrollWidth")
+        if width > NARROW["width"]:
+            wide[path] = width
+    assert wide == {}
