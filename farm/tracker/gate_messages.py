@@ -296,7 +296,8 @@ def unpack(text: str) -> bytes:
 
 
 def clip(text: str) -> str:
-    """A line for people, short enough for a message."""
+    """A line for people, short enough for a message, and text that it takes."""
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= MAX_DETAIL else f"{text[: MAX_DETAIL - 1]}…"
 
 

@@ -97,3 +97,9 @@ def test_the_version_is_found_in_a_hello_of_any_release():
 def test_what_is_no_base64_is_refused(text):
     with pytest.raises(ProtocolError):
         m.unpack(text)
+
+
+def test_a_line_for_people_always_fits():
+    cut = m.Cut(1, m.clip("\ud800 is wrong " * 1000))
+    assert m.decode(m.encode(cut), m.FROM_DAEMON) == cut
+    assert len(cut.reason) == m.MAX_DETAIL

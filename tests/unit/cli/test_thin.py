@@ -33,6 +33,16 @@ def test_looking_imports_nothing_heavy(tmp_path, command):
     assert not (HEAVY | OTHERS) & set(modules)
 
 
+def test_the_gate_imports_nothing_heavy(tmp_path):
+    taken = tmp_path / "gate.sock"
+    taken.mkdir()  # so that it ends before it serves
+    done = farm("gate", "--socket", str(taken), tmp_path=tmp_path, code=PROBE)
+    code, *modules = done.stdout.split()
+    assert code == "1"
+    assert "farm.tracker.gate_process" in modules
+    assert not (HEAVY | OTHERS | {"farm.daemon", "farm.leasing", "farm.fleet", "farm.store", "zmq"}) & set(modules)
+
+
 def test_the_package_itself_imports_nothing_and_its_names_are_there(tmp_path):
     probe = (
         "import sys, farm; before = {name for name in sys.modules if name.startswith('farm')};"
