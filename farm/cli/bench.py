@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import given, work
+from farm.cli import given, plots, terminal, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, print_table, say, tell
 from farm.core.errors import ExitCode, UserError
@@ -34,6 +35,7 @@ _ENOUGH = {
 }
 
 
+PLOT_COLUMNS = 72
 SMALL_CORRECTION = 0.01  # to nominal speed; the median by the clock is shown only beside a larger one
 
 
@@ -57,6 +59,7 @@ def bench(
         int | None,
         typer.Option(min=1, max=MAX_NUMBER, help="Runs averaged into one sample; else as many as last 10 ms."),
     ] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also time each operator by itself.")] = False,
     quiet_hub: work.QuietHub = False,
     quiesce: work.Quiesce = None,
@@ -98,7 +101,7 @@ def bench(
         outcomes = farm.wait(submitted)
     document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
     try:
-        work.finish(outcomes, document, json=json, show=print_outcomes)
+        work.finish(outcomes, document, json=json, show=partial(print_outcomes, plot=plot))
     except typer.Exit as end:
         poor = [each.device for each in outcomes if each.ok and each.result.get("verdict") not in _ENOUGH[require]]
         if end.exit_code or not poor:
@@ -107,9 +110,12 @@ def bench(
         raise typer.Exit(ExitCode.FAILED) from None
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(outcomes: Sequence[Outcome], *, plot: bool = False) -> None:
     """Latencies per phone in milliseconds; each reason for failures once, on stderr."""
-    print_results([work.outcome_json(each) for each in outcomes if each.ok])
+    done = [work.outcome_json(each) for each in outcomes if each.ok]
+    print_results(done)
+    for result in done if plot else ():
+        print_plot(result)
     work.print_failures(outcomes)
 
 
@@ -135,6 +141,19 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
         if result.get("profile"):
             tell()
             print_profile(result)
+
+
+def print_plot(result: Mapping[str, Any]) -> None:
+    """A result's samples in the order they were taken, and how often which time occurred; as the clock showed them."""
+    samples_ms = [float(seconds) * 1e3 for seconds in result.get("samples_s", ())]
+    width, marks = min(PLOT_COLUMNS, terminal.columns() - 4), terminal.glyphs()
+    if not samples_ms:
+        return
+    tell()
+    tell(f"{result['device']}: {len(samples_ms)} samples, from the first to the last")
+    tell(f"  {plots.sparkline(samples_ms, width, marks)}")
+    for line in plots.histogram(samples_ms, width, marks, height=4):
+        tell(f"  {line}")
 
 
 def remarks(result: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ import typer
 
 from farm.cli import complete, given, work
 from farm.cli import model_options as m
+from farm.cli.bars import Bars
 from farm.cli.context import JsonFlag, call, print_json, say, tell
 from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.core.errors import NoPhoneError, UserError
@@ -57,7 +58,7 @@ def compile_(
     given.writable(path)
     meant: Any = target if on is None else _target_of_phones(on, target or "cpu")
     options = m.model_options(target or "cpu", precision, shape, dtype, records)
-    with scratch_folder() as scratch:
+    with scratch_folder() as scratch, Bars().ticking(f"compiling {model.name}"):
         made = with_tvm(
             "compile",
             f"compiling {model.name}",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from farm.cli import complete
+from farm.cli.bars import Bars, Pushes
 from farm.cli.battery import print_battery
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, step_of, tell, write_file
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, step_of, tell, write_file
 from farm.cli.status import print_devices, print_devices_long
 from farm.control.client import ControlClient
 from farm.core.errors import PhoneError, UserError
@@ -109,9 +111,11 @@ def adopt(
 
 def _follow(client: ControlClient, name: str, since: int) -> None:
     """Print a phone's steps until it is ready, or rests in a state that needs a person."""
+    pushes = Pushes(Bars())
     for event in client.stream("events", since=since):
         if event["subject"] == name and event["kind"].startswith("device."):
-            say(step_of(event))
+            data = event["data"]
+            pushes.step(event["kind"], step_of(event), data.get("sent_bytes", 0), data.get("total_bytes", 0))
             if event["kind"] == "device.ready":
                 return
             if event["kind"] in STUCK:
@@ -276,7 +280,9 @@ def pull(
 def install(name: Name, package: Annotated[Path, typer.Argument(help="An .apk file.")]) -> None:
     """Install or replace an app on a phone."""
     with connect() as client:
-        client.call("device.install", device=name, package=client.put_artifact(package), name=package.name)
+        on_bytes = partial(Bars().transfer, package.name)
+        artifact = client.put_artifact(package, on_progress=on_bytes)
+        client.call("device.install", device=name, package=artifact, name=package.name)
     tell(f"installed {package.name} on {name}")
 
 

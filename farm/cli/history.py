@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import complete
+from farm.cli import complete, plots, terminal
 from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
+from farm.cli.terminal import ASCII, Glyphs
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def history(
     model: Annotated[str, typer.Argument(help="A model's name, its file, or the beginning of its SHA-256.")],
     device: Annotated[str, typer.Option(help="Only this phone.", autocompletion=complete.devices)] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Of each model, the newest so many.")] = 1000,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw each result's interval.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw the course and each result's interval.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
@@ -104,17 +105,11 @@ def _at_speed(row: Mapping[str, Any], nominal_s: float) -> dict[str, Any]:
     return {**row, "estimate": {**row["estimate"], **times}, "reference": reference}
 
 
-def drawn(row: Mapping[str, Any], low_s: float, high_s: float) -> str:
-    """A result's interval on a scale from `low_s` to `high_s`, its median as `o`."""
-    estimate, width = row["estimate"], (high_s - low_s) or 1.0
-
-    def place(seconds: float) -> int:
-        return min(PLOT_COLUMNS - 1, max(0, int((seconds - low_s) / width * PLOT_COLUMNS)))
-
-    left, right = place(estimate["low_s"]), place(estimate["high_s"])
-    text = " " * left + "-" * (right - left + 1)
-    middle = place(estimate["median_s"])
-    return text[:middle] + "o" + text[middle + 1 :]
+def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = ASCII) -> str:
+    """A result's interval on a scale from `low_s` to `high_s`, its median marked."""
+    estimate = row["estimate"]
+    scale = (low_s, high_s)
+    return plots.interval(estimate["low_s"], estimate["median_s"], estimate["high_s"], scale, PLOT_COLUMNS, marks)
 
 
 def _hashes(client: ControlClient, model: str) -> list[str]:
@@ -167,6 +162,10 @@ def _print_line(line: Line, *, plot: bool) -> None:
     tell(f"  system {first['epoch'] or 'unknown'}{kernel}")
     low_s = min(row["estimate"]["low_s"] for row in line.rows)
     high_s = max(row["estimate"]["high_s"] for row in line.rows)
+    marks = terminal.glyphs()
+    if plot and len(line.rows) > 1:
+        medians = [row["estimate"]["median_s"] for row in line.rows]
+        tell(f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest")
     scale = f"{low_s * 1000:.3f} .. {high_s * 1000:.3f} ms"
     print_table(
         ("  WHEN", "MEDIAN ms", "95% INTERVAL", "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
@@ -176,7 +175,7 @@ def _print_line(line: Line, *, plot: bool) -> None:
                 f"{row['estimate']['median_s'] * 1000:.3f}",
                 f"{row['estimate']['low_s'] * 1000:.3f} .. {row['estimate']['high_s'] * 1000:.3f}",
                 row["verdict"], row.get("tvm") or "-", row["job"],
-                *([drawn(row, low_s, high_s)] if plot else []),
+                *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
             for row in line.rows
         ],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import complete, given, work
+from farm.cli import complete, given, plots, terminal, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, say
 from farm.cli.records import kept_by, write_curve
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from farm.client import Client, Event
     from farm.client.outcomes import Outcome
 
+BAR_CELLS = 20
 STANDING_S = 10.0  # between two lines about the search where they stay
 _NUMBER = re.compile(r"[0-9.]+")
 
@@ -118,7 +119,7 @@ def tune(
     options["quiesce"] = quiesce
     with work.client() as farm:
         spec = farm.tune_spec(model, prior=prior, **options, **chosen)
-        live = Live(tty=sys.stderr.isatty())
+        live = Live(tty=terminal.lively(sys.stderr))
         submitted = work.carried_out(farm, spec, detach=detach or hold, json=json, show=live.show)
         live.end()
         outcomes = farm.wait(submitted)
@@ -175,12 +176,20 @@ class Live:
         if standing is not None:
             self._tell_tasks(standing)
         if standing is not None and self._tty:
-            self._write(f"\r\x1b[K{line}")
+            self._write(f"\r\x1b[K{self._drawn(line, standing)}")
             sys.stderr.flush()
             self._open = True
         else:
             self.end()
             say(line)
+
+    def _drawn(self, line: str, standing: Mapping[str, Any]) -> str:
+        """With a bar ahead of it, cut to one row of the terminal."""
+        trials, wanted = standing.get("trials"), standing.get("wanted")
+        ahead = ""
+        if isinstance(trials, int) and isinstance(wanted, int) and wanted:
+            ahead = plots.bar(trials / wanted, BAR_CELLS, terminal.glyphs(sys.stderr)) + " "
+        return (ahead + line)[: terminal.columns(sys.stderr) - 1]
 
     def _tell_tasks(self, standing: Mapping[str, Any]) -> None:
         """Those that changed, now and then."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from farm.cli import terminal
 from farm.cli.context import print_json, say
 from farm.cli.interrupts import interruptible
 from farm.cli.local import cache_folder, scratch_folder, with_tvm
@@ -36,7 +37,7 @@ def tune_here(
     Raises:
         FarmError: as a tune job.
     """
-    live = Live(tty=sys.stderr.isatty())
+    live = Live(tty=terminal.lively(sys.stderr))
     with scratch_folder() as folder:
         scratch = Path(folder)
         request = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from farm.cli import complete
+from farm.cli.bars import Bars
 from farm.cli.context import print_json, say, tell
 from farm.cli.interrupts import interruptible
 from farm.cli.progress import Progress
@@ -87,10 +88,11 @@ def job_options(
 
 
 def client() -> Client:
-    """The farm, telling on stderr when it is waited for."""
+    """The farm, telling on stderr when it is waited for and how far large files are."""
     from farm.client import Client
 
-    return Client(on_notice=say)
+    bars = Bars()
+    return Client(on_notice=bars.say, on_transfer=bars.transfer)
 
 
 def submit(farm: Client, spec: AnySpec) -> Submitted:

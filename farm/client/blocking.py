@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from farm.client.asynchronous import AsyncClient
-from farm.client.door import RESTART_S, OnNotice, logger
+from farm.client.door import RESTART_S, OnNotice, OnTransfer, logger
 from farm.client.lease import AsyncLease, HeldPhone
 
 if TYPE_CHECKING:
@@ -182,10 +182,11 @@ class Client:
         *,
         restart_s: float = RESTART_S,
         on_notice: OnNotice = logger.warning,
+        on_transfer: OnTransfer | None = None,
     ) -> None:
-        """As `AsyncClient`; `on_notice` is called from another thread."""
+        """As `AsyncClient`; `on_notice` and `on_transfer` are called from another thread."""
         self._loop = LoopThread()
-        self._client = AsyncClient(socket, restart_s=restart_s, on_notice=on_notice)
+        self._client = AsyncClient(socket, restart_s=restart_s, on_notice=on_notice, on_transfer=on_transfer)
         self._finalizer = weakref.finalize(self, _end, self._loop, self._client)
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from farm.client.link import Links
@@ -20,6 +21,7 @@ LOOK_S = 0.1  # how often an absent daemon is looked for; a unix socket costs no
 logger = logging.getLogger("farm.client")
 
 OnNotice = Callable[[str], None]
+OnTransfer = Callable[[str, int, int], None]  # a file's name, bytes that are there, bytes in all
 
 
 class Door:
@@ -33,8 +35,13 @@ class Door:
         self._links = Links(where)
         self._restart_s = restart_s
         self.on_notice = on_notice
+        self.on_transfer: OnTransfer | None = None
         self._met = False
         self._gone = False
+
+    def transfers(self, name: str) -> Callable[[int, int], None] | None:
+        """Who hears how far the file of that name is; None: nobody."""
+        return partial(self.on_transfer, name) if self.on_transfer is not None else None
 
     def close(self) -> None:
         """Leave; the daemon ends what this client still waited for (jobs go on)."""

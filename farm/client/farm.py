@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from farm.client.door import RESTART_S, Door, OnNotice, logger
+from farm.client.door import RESTART_S, Door, OnNotice, OnTransfer, logger
 from farm.client.files import OnBytes, checked_file, download, upload
 from farm.client.model import DeviceInfo, FarmStatus, Usage, status_from, usage_from
 from farm.client.streams import events
@@ -27,6 +27,7 @@ class AsyncFarm:
         key: Path | str | None = None,
         restart_s: float = RESTART_S,
         on_notice: OnNotice = logger.warning,
+        on_transfer: OnTransfer | None = None,
     ) -> None:
         """No connection is made yet.
 
@@ -37,9 +38,11 @@ class AsyncFarm:
                 client's file.
             restart_s: how long a daemon that went away is waited for, seconds.
             on_notice: hears that it is being waited for, once each time, and that a lease ends soon.
+            on_transfer: hears how far each upload and download is: a file's name, bytes there, bytes in all.
         """
         where = find(str(socket or ""), key or "")
         self._door = Door(where, restart_s=restart_s, on_notice=on_notice)
+        self._door.on_transfer = on_transfer
 
     async def __aenter__(self) -> Self:
         return self

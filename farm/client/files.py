@@ -48,11 +48,13 @@ async def upload(door: Door, source: Path | bytes, on_bytes: OnBytes | None = No
         total = file.seek(0, os.SEEK_END)
         # An empty chunk asks how much is there; an empty file is complete with it.
         offset, chunk = 0, b""
+        name = source.name if isinstance(source, Path) else "upload"
         while True:
             answer = await door.call("artifact.put", frames=(chunk,), sha256=sha256, offset=offset, total_bytes=total)
             there, complete = int(answer["size_bytes"]), bool(answer["complete"])
-            if on_bytes is not None:
-                on_bytes(total if complete else there, total)
+            for told in (on_bytes, door.transfers(name)):
+                if told is not None:
+                    told(total if complete else there, total)
             if complete:
                 return sha256
             if chunk and there == offset:
@@ -74,7 +76,7 @@ async def download(door: Door, sha256: str, target: Path, on_bytes: OnBytes | No
     try:
         with partial.open("xb") as file:
             try:
-                size = await _receive(door, sha256, file, on_bytes)
+                size = await _receive(door, sha256, file, on_bytes or door.transfers(target.name))
                 file.flush()
                 partial.replace(target)
             except BaseException:

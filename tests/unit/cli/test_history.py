@@ -138,7 +138,9 @@ def test_intervals_are_drawn_on_one_scale(told):
     assert len(high) == PLOT_COLUMNS
     wide = drawn(row(1) | {"estimate": {"median_s": 0.5, "low_s": 0.0, "high_s": 1.0}}, 0.0, 1.0)
     assert wide == "-" * 20 + "o" + "-" * 19
-    assert any(line.endswith("o") for line in told([row(1), row(2, 0.02)], plot=True))
+    lines = told([row(1), row(2, 0.02)], plot=True)
+    assert any(line.endswith(("o", "●")) for line in lines)
+    assert any(line.endswith("medians from the oldest to the latest") for line in lines)
 
 
 def compared(**fields):
