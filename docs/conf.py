@@ -22,6 +22,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "refer
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_ext"]
 root_doc = "index"
+smartquotes = False  # `--option` in running text stays what it is
 nitpicky = True
 # Types of Python's own library and of TVM: their documents are on the net, which a build never asks.
 nitpick_ignore_regex = [("py:.*", ".*")]

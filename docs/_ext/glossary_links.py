@@ -18,6 +18,7 @@ WORD = re.compile(r"\*\*(.+?)\*\*")
 COMMON = frozenset(
     [
         "device",
+        "line",
         "name",
         "key",
         "hub",
