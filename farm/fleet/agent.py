@@ -27,6 +27,7 @@ from farm.core.lifecycle import LINK_DOWN, SERVED, DeviceState, Lifecycle
 from farm.core.recovery import Ailment, Quarantine, Rung
 from farm.fleet import quiesce, rungs, traces
 from farm.fleet.back_off import back_off_s
+from farm.fleet.farewells import Farewells
 from farm.fleet.identity import identify, read_identity
 from farm.fleet.means import Means
 from farm.fleet.power import cycle
@@ -35,7 +36,6 @@ from farm.fleet.rpc_server import RpcServer, RunningServer, StuckProcessError
 from farm.fleet.tasks import let_go, told
 
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
-FAREWELL_TIMEOUT_S = 20.0
 _OTHER_BUNDLE = "its server is of a bundle that is not its own any more"  # provisioned anew before anything else
 _REPORT_IT = "please report it with the daemon's log; then farm device release NAME"
 
@@ -81,7 +81,7 @@ class Agent:
         self._sessions_left = 0  # processes of orphaned sessions, as the last probe saw them
         self._work: asyncio.Task[None] | None = None
         self._follow: asyncio.Task[None] | None = None
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._farewells = Farewells(self)
 
     @property
     def state(self) -> DeviceState:
@@ -188,17 +188,11 @@ class Agent:
         Raises:
             PhoneError: among them, the phone went away and was let go meanwhile, or did not answer.
         """
-        for task in await self._farewells_said():
-            if task.cancelled():
-                raise PhoneError(f"{self.name} went away meanwhile", hint="connect it and try again")
-            try:
-                task.result()
-            except TimeoutError as error:
-                raise PhoneError(f"{self.name} did not answer while it was given back", hint="try again") from error
+        await self._farewells.heard()
 
     async def close(self) -> None:
         """End every task; the phone keeps what it has."""
-        tasks = [task for task in (self._work, self._follow, *self._farewells) if task]
+        tasks = [task for task in (self._work, self._follow, *self._farewells.pending) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -212,19 +206,19 @@ class Agent:
                     return
                 self._follow = self._task(self._follow_server(number), "follow")
             case m.StopServer():
-                self._say_farewell(self._rpc.stop())
+                self._farewells.say(self._rpc.stop())
             case m.Clean():
-                self._say_farewell(self._rpc.clean())
+                self._farewells.say(self._rpc.clean())
             case m.DropOldBundles():
                 if self._others:
-                    self._say_farewell(drop_bundles(self._means.client, self.serial, self._others))
+                    self._farewells.say(drop_bundles(self._means.client, self.serial, self._others))
                     self._others = ()
             case _ if instruction.generation == self.state.generation:
                 self._work = self._task(self._do_work(instruction), type(instruction).__name__)
 
     async def _do_work(self, work: m.Work) -> None:
         number = work.generation
-        await self._farewells_said()  # they touch what this work will touch
+        await self._farewells.said()  # they touch what this work will touch
         try:
             event = await self._answer(work)
         except FarmError as error:
@@ -312,25 +306,16 @@ class Agent:
         if hurt and taken is not None and taken.ailment is not Ailment.ORDER:  # leased since it was decided
             raise HostError(f"its power is not cut: it would hurt {hurt}")
         # Each of its parts is bounded; how many phones wait for the switch's turn before it, nobody knows.
-        await asyncio.shield(self._say_farewell(cycle(switch, place, lambda: self.device is not None), limit_s=None))
+        await asyncio.shield(self._farewells.say(cycle(switch, place, lambda: self.device is not None), limit_s=None))
 
     async def _provision(self, number: int, deep: bool) -> m.Event:
-        identity = self.identity
-        assert identity is not None, "the life cycle identifies before it provisions"
-        platform = Platform.LINUX if identity.virtual else Platform.ANDROID
-        if (adopted := await self._take_over(number)) is not None:
-            return adopted
-        if self.state.lent:
-            bundle = self._wanted
-        else:
-            bundle = await asyncio.to_thread(self._means.bundles.for_abi, identity.abi, platform)
+        if (taken_over := await self._take_over(number)) is not None:
+            return taken_over
+        bundle = self._wanted if self.state.lent else await self._own_bundle()
         if bundle is None:
-            return m.ProvisionFailed(
-                number,
-                f"there is no runtime bundle for {identity.abi or 'an unknown ABI'} ({platform})",
-                "farm bundle add FOLDER --name NAME (docs/bundles.md)",
-                person=True,
-            )
+            abi, platform = self._runs()
+            said = f"there is no runtime bundle for {abi or 'an unknown ABI'} ({platform})"
+            return m.ProvisionFailed(number, said, "farm bundle add FOLDER --name NAME (docs/bundles.md)", person=True)
         self.installing = bundle.hash
         done = await provision(
             self._means.client,
@@ -348,6 +333,14 @@ class Agent:
         left_quiet = done.quiet and self.serial not in self._means.quiet
         return m.Provisioned(number, bundle.hash, adoptable, left_by_person or left_quiet)
 
+    def _runs(self) -> tuple[str, Platform]:
+        """What a bundle for it must be for."""
+        assert self.identity is not None, "the life cycle identifies before it provisions"
+        return self.identity.abi, Platform.LINUX if self.identity.virtual else Platform.ANDROID
+
+    async def _own_bundle(self) -> Bundle | None:
+        return await asyncio.to_thread(self._means.bundles.for_abi, *self._runs())
+
     async def _take_over(self, number: int) -> m.Event | None:
         """Leave phone and server as they are while a session of the daemon before this one is open; else None."""
         secret = "" if self.server is not None or self.state.suspect else self._means.owner.outlived(self)
@@ -356,10 +349,7 @@ class Agent:
         server, self._sessions_left = await self._rpc.find(secret)
         if server is None:
             return None
-        identity = self.identity
-        assert identity is not None, "the life cycle identifies before it provisions"
-        platform = Platform.LINUX if identity.virtual else Platform.ANDROID
-        bundle = await asyncio.to_thread(self._means.bundles.for_abi, identity.abi, platform)
+        bundle = await self._own_bundle()
         self._bundle = bundle if bundle is not None and bundle.hash == server.bundle else None
         self.server, self._outlived = server, True
         return m.Provisioned(number, server.bundle, adoptable=True)
@@ -396,30 +386,6 @@ class Agent:
         if number == self.state.follow:
             self._follow = None
             self.tell(event)
-
-    async def _farewells_said(self) -> tuple[asyncio.Task[None], ...]:
-        """Wait for them, however they end; giving up waiting does not end them."""
-        pending = tuple(self._farewells)
-        if pending:
-            await asyncio.wait(pending)
-        return pending
-
-    def _say_farewell(
-        self, what: Coroutine[object, object, None], limit_s: float | None = FAREWELL_TIMEOUT_S
-    ) -> asyncio.Task[None]:
-        async def bounded() -> None:
-            async with asyncio.timeout(limit_s):
-                await what
-
-        task = self._task(bounded(), "farewell")
-        self._farewells.add(task)
-        task.add_done_callback(self._farewell_said)
-        return task
-
-    def _farewell_said(self, task: asyncio.Task[None]) -> None:
-        self._farewells.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.warning("%s: %s", self.name, error)
 
     def _task(self, what: Coroutine[object, object, None], kind: str) -> asyncio.Task[None]:
         return asyncio.create_task(what, name=f"{kind} {self.name}")

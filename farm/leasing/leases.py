@@ -37,6 +37,7 @@ from farm.leasing.model import (
     SessionStuckError,
 )
 from farm.leasing.questions import Questions
+from farm.leasing.survivors import Survivors
 from farm.store.records import LeaseRecord
 
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
@@ -72,8 +73,6 @@ class Leasing(Questions):
             wall: what is written down and shown.
         """
         self._loop = asyncio.get_running_loop()
-        self._wall = wall
-        self._orphans: dict[int, LeaseRecord] = {}  # by fence: sessions outlived them
         self._devices = devices
         self._policy = policy or LeasePolicy()
         self._book = LeaseBook(events)
@@ -81,6 +80,7 @@ class Leasing(Questions):
         sessions = f"session-{epoch}"
         holdings = Holdings(devices, events, sessions, keeper, self._book, self._policy, clock, wall, grants.apply)
         super().__init__(grants, holdings, clock)
+        self._survivors = Survivors(holdings, self.restore, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
             self._grants.device_changed(view, forgotten=False)
@@ -168,45 +168,12 @@ class Leasing(Questions):
             self._holdings.device_changed(view)
 
     def take_up(self, records: Iterable[LeaseRecord], survivors: Iterable[Survivor]) -> frozenset[str]:
-        """Restore the leases of stock clients whose session outlived the daemon before this one; returns their ids.
-
-        Any other lease with such a session is the business of whoever restores it (people's), or over.
-
-        Args:
-            records: every open lease in the store.
-            survivors: what the gate carries; `adopt` takes each up afterwards.
-        """
-        fences = {each.fence for each in survivors}
-        kept = set()
-        for record in records:
-            if record.fence not in fences:
-                continue
-            if record.door is not Door.TVM:
-                self._orphans[record.fence] = record
-                continue
-            request = LeaseRequest(
-                Selector.parse(record.selector), record.user, Door.TVM, lease_class=record.lease_class, key=record.key
-            )
-            held_s = max(0.0, (self._wall() - record.granted_at).total_seconds())
-            self.restore(Lease(record.id, record.device, record.fence, request, self._clock() - held_s), request)
-            self._holdings.leases[record.id].ends_with_session = True
-            kept.add(record.id)
-        return frozenset(kept)
+        """Restore leases whose session the gate has carried through a restart; returns their ids (`Survivors`)."""
+        return self._survivors.take_up(records, survivors)
 
     def adopt(self, survivor: Survivor, cut: Callable[[str], None]) -> Leg | None:
-        """A session of the time before a restart goes on under its lease, found by the fence, or has ended.
-
-        None: no lease goes on for it, and nobody needs to be told of its end.
-        """
-        held = next((each for each in self._holdings.leases.values() if each.lease.fence == survivor.fence), None)
-        if held is not None and held.session is None and not held.ending:
-            return self._holdings.sessions.adopt(held, survivor, cut)
-        record = self._orphans.pop(survivor.fence, None)
-        if record is None:
-            return None
-        if not survivor.ended:
-            cut("the lease ended with the daemon that had granted it")
-        return self._holdings.sessions.orphan(record, survivor)
+        """A session of the time before a restart goes on under its lease, or has ended (`Survivors`)."""
+        return self._survivors.adopt(survivor, cut)
 
     async def extend(self, lease_id: str, longest_s: float) -> datetime:
         """Let the lease's holder have the device until `longest_s` from now; returns that moment once it is kept.

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from farm import __version__
-from farm.core.errors import FarmError, HostError, ProtocolError
-from farm.core.sessions import (
-    Leg,
-    MatchKeyBusyError,
-    Peer,
-    SessionEnd,
-    SessionOutcome,
-    Survivor,
-    UnknownMatchKeyError,
-)
+from farm.core.errors import HostError, ProtocolError
+from farm.core.sessions import Peer, Survivor
 from farm.tracker import gate_messages as m
 from farm.tracker.door import Door, DoorPolicy
-from farm.tracker.gate import Route
 from farm.tracker.gate_link import Link, owner_of_peer, trusted
+from farm.tracker.gate_sessions import STOPPING, AdoptingRoute, GateSessions
 from farm.tracker.tracker import TrackerBackend
 
 START_WAIT_S = 20.0  # for a gate that is just being started
@@ -48,24 +37,6 @@ class GateRefusedError(HostError):
     """The gate does not work for this daemon, or is none that it may work with."""
 
     code = "gate_refused"
-
-
-class AdoptingRoute(Route, Protocol):
-    """A Route that can take up what was granted before it was there (farm.leasing)."""
-
-    def adopt(self, survivor: Survivor, cut: Callable[[str], None]) -> Leg | None:
-        """The leg of a session that goes on; None when no lease goes on for it."""
-
-
-@dataclass(slots=True, eq=False)
-class _Session:
-    """What the daemon knows of one connection at the gate."""
-
-    leg: Leg | None = None
-    task: asyncio.Task[None] | None = None  # opens or dials
-    survivor: Survivor | None = None  # of an earlier daemon, not taken up yet
-    told: bool = True  # that it was opened
-    end: SessionEnd | None = None  # of one that is not taken up yet
 
 
 class GateDoor(Door):
@@ -96,14 +67,13 @@ class GateDoor(Door):
         super().__init__(backend, policy)
         self._path = path
         self._farm = farm
-        self._route = route
         self._tell_lost = lost
         self._problem = ""
         self._link: Link | None = None
         self._welcome: m.Welcome | None = None
         self._told_all: asyncio.Future[None] | None = None
         self._linked = False  # it has told everything, and works for this daemon
-        self._sessions: dict[int, _Session] = {}
+        self._sessions = GateSessions(route, self._send)
         self._keeper: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
         self._heard_at = 0.0
@@ -122,7 +92,7 @@ class GateDoor(Door):
     @property
     def sessions(self) -> int:
         """Sessions at the gate."""
-        return sum(session.leg is not None for session in self._sessions.values())
+        return len(self._sessions)
 
     @property
     def problem(self) -> str:
@@ -137,11 +107,7 @@ class GateDoor(Door):
     @property
     def survivors(self) -> tuple[Survivor, ...]:
         """Sessions that outlived an earlier daemon, until `begin`."""
-        return tuple(
-            replace(each.survivor, ended=each.end is not None)
-            for each in self._sessions.values()
-            if each.survivor is not None
-        )
+        return self._sessions.survivors
 
     async def start(self) -> None:
         """Find the gate and hear what it carries; nobody is let in before `begin`.
@@ -167,7 +133,7 @@ class GateDoor(Door):
 
     def begin(self) -> None:
         """What the gate carried is taken up, or cut where no lease goes on for it; then everybody is let in."""
-        self._take_up()
+        self._let_in()
         self._keeper = self._loop.create_task(self._keep(), name="link to the gate")
 
     async def stop(self) -> None:
@@ -175,26 +141,12 @@ class GateDoor(Door):
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        tasks = [each.task for each in self._sessions.values() if each.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await self.tracker.close()
-        for n, session in tuple(self._sessions.items()):
-            if session.survivor is not None or (session.leg is not None and session.leg.leave()):
-                self.left += 1
-                del self._sessions[n]
-            elif session.leg is not None:
-                self._cut(n, "the farm is stopping")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                while self._sessions and self._link is not None:
-                    self._gone.clear()
-                    await self._gone.wait()
+        self.left = await self._sessions.leave(STOP_S if self._linked else 0.0)
         if self._link is not None:
             self._link.close(flush=True)
             self._link, self._linked = None, False
-        self._end_all("the farm is stopping")
+        self._sessions.end_all(STOPPING)
 
     def use(self, policy: DoorPolicy) -> None:
         """See `Door.use`."""
@@ -252,7 +204,7 @@ class GateDoor(Door):
                 await self._reach()
                 log.warning("the gate is back (port %d)", self.port)
                 self._tell("")
-                self._take_up()
+                self._let_in()
 
     async def _reach(self) -> None:
         pause_s, refused = FIRST_PAUSE_S, ""
@@ -271,6 +223,10 @@ class GateDoor(Door):
             else:
                 return
 
+    def _let_in(self) -> None:
+        self._sessions.take_up()
+        self._send(m.Ready())
+
     def _lost(self, reason: str) -> None:
         version = self._link.version if self._link is not None else None
         self._link = None
@@ -285,7 +241,7 @@ class GateDoor(Door):
         self._linked = False
         said = f"the gate is gone ({reason})"
         log.error("%s: its sessions have ended, nobody can connect until it is back", said)
-        self._end_all(said)
+        self._sessions.end_all(said)
         self._gone.set()
         self._tell(said)
 
@@ -298,20 +254,9 @@ class GateDoor(Door):
             said = f"the gate at {self._path} does not work for this daemon: {reason}"
             self._told_all.set_exception(GateRefusedError(said, hint=_RESTART))
 
-    def _end_all(self, reason: str) -> None:
-        for session in tuple(self._sessions.values()):
-            if session.task is not None:
-                session.task.cancel()
-            if session.leg is not None:
-                session.leg.ended(SessionEnd(SessionOutcome.CUT, detail=reason))
-        self._sessions.clear()
-
     def _send(self, message: m.Message, carried: socket.socket | None = None) -> None:
         if self._link is not None:
             self._link.send(message, carried)
-
-    def _cut(self, n: int, reason: str) -> None:
-        self._send(m.Cut(n, m.clip(reason)))
 
     # --- what the gate says ---------------------------------------------------------------------------------------
 
@@ -322,34 +267,22 @@ class GateDoor(Door):
             case m.Unwelcome(reason=reason):
                 self._refused(reason)
             case m.Kept():
-                peer = Peer(message.address, message.port, message.user)
-                survivor = Survivor(
-                    message.session, message.fence, message.device, message.key, peer, message.seconds, message.secret
-                )
-                self._sessions[message.n] = _Session(survivor=survivor, told=message.told)
+                self._sessions.kept(message)
             case m.AllKept():
                 if self._told_all is not None and not self._told_all.done():
                     self._told_all.set_result(None)
             case m.Newcomer():
                 self._newcomer(message, carried)
-            case m.Open(n=n):
-                session = self._sessions[n] = _Session()
-                session.task = self._loop.create_task(self._open(message, session), name=f"session {n}")
-            case m.Dial(n=n):
-                known = self._sessions.get(n)
-                if known is not None and known.leg is not None:
-                    known.task = self._loop.create_task(self._dial(message, known, known.leg), name=f"dial {n}")
+            case m.Open():
+                self._sessions.open(message)
+            case m.Dial():
+                self._sessions.dial(message)
             case m.Withdraw(n=n):
-                self._withdrawn(n)
+                self._sessions.withdrawn(n)
             case m.Opened(n=n):
-                if (known := self._sessions.get(n)) is not None:
-                    known.told = True
-                    if known.leg is not None:
-                        known.leg.opened()
-                    elif known.survivor is not None:  # told when it is taken up
-                        known.told = False
+                self._sessions.opened(n)
             case m.Ended():
-                self._ended(message)
+                self._sessions.ended(message)
             case m.Heard(ago_s=ago_s):
                 self._heard_at = self._loop.time() - ago_s
 
@@ -371,79 +304,3 @@ class GateDoor(Door):
             log.debug("a tracker client cannot be served: %s", error)
             carried.close()
             closed()
-
-    async def _open(self, message: m.Open, session: _Session) -> None:
-        n, peer = message.n, Peer(message.address, message.port, message.user)
-        try:
-            leg = await self._route.open(message.key, peer, message.timeout_s, lambda reason: self._cut(n, reason))
-        except UnknownMatchKeyError as error:
-            self._refuse(n, "unknown", error)
-        except MatchKeyBusyError as error:
-            self._refuse(n, "busy", error)
-        except (FarmError, OSError) as error:
-            self._refuse(n, "failed", error)
-        else:
-            session.leg = leg
-            self._send(m.Granted(n, leg.session, leg.fence, leg.device, leg.key))
-        session.task = None
-
-    def _refuse(self, n: int, code: str, error: Exception) -> None:
-        self._sessions.pop(n, None)
-        self._send(m.Refused(n, code, m.clip(str(error) or "the phone could not be reached in time")))
-
-    async def _dial(self, message: m.Dial, session: _Session, leg: Leg) -> None:
-        try:
-            stream = await leg.dial(message.timeout_s)
-        except (FarmError, OSError) as error:  # the gate ends the session
-            said = str(error) or "the phone could not be reached in time"
-            self._send(m.Refused(message.n, "failed", m.clip(said)))
-        else:
-            with stream.sock:
-                self._send(m.Stream(message.n, stream.server_secret), stream.sock)
-        session.task = None
-
-    def _withdrawn(self, n: int) -> None:
-        session = self._sessions.pop(n, None)
-        if session is None:
-            return
-        if session.leg is not None:
-            session.leg.ended(SessionEnd(SessionOutcome.ABANDONED, detail="the client left while it was opened"))
-        elif session.task is not None:
-            session.task.cancel()
-
-    def _ended(self, message: m.Ended) -> None:
-        session = self._sessions.get(message.n)
-        try:
-            outcome = SessionOutcome(message.outcome)
-        except ValueError:
-            outcome = SessionOutcome.CUT
-        end = SessionEnd(outcome, message.up, message.down, message.seconds, message.detail)
-        if session is not None and session.survivor is not None:  # told when it is taken up
-            session.end = end
-            return
-        self._over(message.n, end)
-
-    def _over(self, n: int, end: SessionEnd) -> None:
-        session = self._sessions.pop(n, None)
-        self._send(m.Noted(n))
-        if session is not None:
-            if session.task is not None:
-                session.task.cancel()
-            if session.leg is not None:
-                session.leg.ended(end)
-        self._gone.set()
-
-    def _take_up(self) -> None:
-        for n, session in tuple(self._sessions.items()):
-            survivor, session.survivor = session.survivor, None
-            if survivor is None:
-                continue
-            session.leg = self._route.adopt(survivor, lambda reason, n=n: self._cut(n, reason))  # type: ignore[misc]
-            if session.leg is None and session.end is None:
-                log.warning("session %s of %s is cut: no lease goes on for it", survivor.session, survivor.device)
-                self._cut(n, "no lease goes on for it")
-            elif session.leg is not None and not session.told:
-                session.leg.opened()
-            if session.end is not None:
-                self._over(n, session.end)
-        self._send(m.Ready())

@@ -2,9 +2,9 @@
 
 `python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
 [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A
-phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is the
-gate's. Each line on stdin is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the line
-"hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin is closed.
+phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is
+the gate's. Each line on stdin is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the
+line "hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin is closed.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from farm.core.lifecycle import DeviceState
 from farm.core.recovery import Around, Rung
 from farm.fleet.agent import Agent
 from farm.fleet.checker import CheckReport
+from farm.fleet.farewells import Farewells
 from farm.fleet.means import Means
 from farm.fleet.power import PowerSwitch
 from farm.fleet.probe_round import ProbeRound
@@ -72,7 +73,7 @@ class Watcher:
     def in_hands(self, agent: Agent) -> bool:
         return False
 
-    def outlived(self, _agent) -> str:
+    def outlived(self, _agent: Agent) -> str:
         return ""
 
     def around(self, agent: Agent) -> Around:
@@ -188,7 +189,7 @@ class SlowSwitch:
 
 
 async def test_a_power_cycle_takes_as_long_as_its_switch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.fleet.agent.FAREWELL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(Farewells.say, "__defaults__", (0.01,))  # its limit_s
     monkeypatch.setattr("farm.fleet.power.DARK_S", 0.0)
     away = DeviceState(Life.OFFLINE, adopted=True, identified=True, generation=5)
     async with agent_of(for_ever, away, SlowSwitch()) as (agent, _):
