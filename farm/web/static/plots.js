@@ -53,7 +53,7 @@
         if (across) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bbox.top + bbox.height); }
         else { ctx.moveTo(bbox.left, at); ctx.lineTo(bbox.left + bbox.width, at); }
         ctx.stroke();
-        const gap = 4 * devicePixelRatio, width = ctx.measureText(mark.name).width;
+        const gap = 8 * devicePixelRatio, width = ctx.measureText(mark.name).width;
         if (across && at - width / 2 > free) {
           named.push([mark.name, at - width / 2]);
           free = at + width / 2 + gap;
