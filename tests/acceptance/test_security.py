@@ -1,0 +1,378 @@
+"""What a stranger meets: closed ports, refusals that are written down, and a daemon that garbage does not move."""
+
+import asyncio
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+import zmq.asyncio
+
+from farm.cli.auth import key_file
+from farm.control.address import find, read_key
+from farm.control.client import ControlClient
+from farm.core.errors import ExitCode, NotAllowedError
+from tests.fuzz.mutate import mutated
+from tests.fuzz.targets import TARGETS, frames
+from tests.support.gate_process import running_gate
+from tests.support.raw import RawTracker
+from tests.support.tvm import environment
+from tests.support.verbs import every_verb
+from tests.support.whole_farm import running_farm
+
+ELSEWHERE = '[control]\nlisten = "tcp://127.0.0.1:0"\n'
+LOOPBACK = re.compile(r"(127\.\d+\.\d+\.\d+|::1|::ffff:127\.\d+\.\d+\.\d+)")
+SEED = 20261122
+MESSAGES = {"tvm": 20_000, "control": 30_000, "worker": 10_000, "curve": 20_000, "curve unknown": 10_000, "web": 10_000}
+WARM = 10  # a tenth of the messages go first: caches and pools are filled then
+GROWTH_BYTES = 16 << 20
+AT_ONCE = 20  # connections
+
+HTTP = (
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/plain\r\n\r\n",
+    b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 11\r\n\r\ntoken=farm_",
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: evil.example\r\nCookie: farm=x\r\n\r\n",
+)
+
+
+@pytest.fixture(scope="module")
+def farm():
+    with running_farm("huawei-mate-20", config=ELSEWHERE) as farm:
+        yield farm
+
+
+def key_of(farm, name, role, folder):
+    """A new account's key file."""
+    path = folder / f"{name}.key"
+    path.write_text(key_file(farm.client.call("auth.new", name=name, role=role)))
+    path.chmod(0o600)
+    return path
+
+
+# -- listeners ---------------------------------------------------------------------------------------------------------
+
+
+def listeners(processes):
+    """Addresses that these processes listen at, by /proc/net: TCP that listens, and every UDP socket."""
+    inodes = set()
+    for process in processes:
+        with suppress(OSError):
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    if found := re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink())):
+                        inodes.add(found[1])
+    found = set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[9] in inodes and (table.startswith("udp") or words[3] == "0A"):
+                found.add((table, *address_of(words[1])))
+    return found
+
+
+def address_of(words):
+    """`0100007F:23E6` as /proc/net/tcp has it: words of the host's byte order."""
+    host, _, port = words.partition(":")
+    raw = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
+    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw), int(port, 16)
+
+
+def family(pid):
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def test_the_scan_sees_what_listens():
+    with socket.create_server(("0.0.0.0", 0)) as one, socket.create_server(("::1", 0), family=socket.AF_INET6) as six:
+        found = listeners([psutil.Process()])
+        assert {("tcp", "0.0.0.0", one.getsockname()[1]), ("tcp6", "::1", six.getsockname()[1])} <= found
+
+
+def test_a_default_install_listens_on_loopback_only(tmp_path):
+    ports = {"FARM_TVM__PORT": "0", "FARM_WEB__PORT": "0"}  # those of a farm of this host are left alone
+    mine = {name: value for name, value in environment().items() if not name.startswith("FARM_")} | ports
+    folders = ["--state-dir", str(tmp_path / "state"), "--runtime-dir", str(tmp_path / "run")]
+    with (tmp_path / "log").open("wb") as log:
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "farm", "serve", "--die-with-parent", *folders], env=mine, stdout=log, stderr=log
+        )
+    try:
+        with ControlClient(tmp_path / "run" / "control.sock") as client:
+            client.wait_until_up(60, alive=lambda: daemon.poll() is None)
+            status = client.call("status")
+        found = listeners(family(daemon.pid))
+        assert status["tracker"]["port"] in {port for _, _, port in found}
+        assert [each for each in found if not LOOPBACK.fullmatch(each[1])] == []
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+
+
+def test_a_farm_at_work_listens_on_loopback_only(farm):
+    found = listeners(family(farm.daemon.process.pid))
+    assert len(found) >= 3  # TVM, web, control
+    assert [each for each in found if not LOOPBACK.fullmatch(each[1])] == []
+
+
+# -- accounts through the command line ---------------------------------------------------------------------------------
+
+
+def remote(key, *arguments):
+    """A `farm` command as somebody elsewhere runs it: no socket, a key."""
+    mine = {name: value for name, value in environment().items() if not name.startswith("FARM_")}
+    command = [sys.executable, "-m", "farm", "--key", str(key), *arguments]
+    return subprocess.run(command, env=mine, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_commands_work_from_elsewhere_as_they_do_here(farm, tmp_path):
+    key = tmp_path / "ann.key"
+    made = farm.farm("auth", "new", "ann", "--role", "user", "-o", str(key))
+    assert made.returncode == 0, made
+    assert key.stat().st_mode & 0o777 == 0o600
+    phone = farm.status()["devices"][0]["name"]
+    assert phone in remote(key, "status").stdout
+    ran = remote(key, "shell", "--on", "android", "--", "echo hello from $(id -un)")
+    assert (ran.returncode, ran.stdout) == (0, "hello from shell\n"), ran
+    refused = remote(key, "device", "drain", phone)
+    assert refused.returncode == ExitCode.NOT_ALLOWED
+    assert "needs the role operator; ann is user" in refused.stderr
+    assert farm.farm("auth", "revoke", "ann").returncode == 0
+    gone = remote(key, "status")
+    assert gone.returncode == ExitCode.NOT_ALLOWED
+    assert "does not take this key" in gone.stderr
+    told = farm.farm("auth", "audit", "--user", "ann").stdout
+    assert re.search(r"ann +user +key ann from 127\.0\.0\.1 +job\.submit +shell-\w+ +ok", told)
+    assert re.search(rf"device\.service +{phone} +not_allowed", told)
+
+
+def test_no_secret_is_written_anywhere(farm, tmp_path):
+    made = farm.client.call("auth.new", name="carol", role="operator")
+    token = farm.client.call("auth.new", name="carol", role="operator", web=True)["token"]
+    path = tmp_path / "carol.key"
+    path.write_text(key_file(made))
+    path.chmod(0o600)
+    assert remote(path, "device", "set", farm.status()["devices"][0]["name"], "--label", "rack=3").returncode == 0
+    assert remote(path, "auth", "audit").returncode == 0
+    url = farm.status()["web"]
+    with suppress(OSError), urllib.request.urlopen(f"{url}login?token={token}", timeout=10):
+        pass
+    held = farm.farm("lease", "acquire", "--on", "android", "--for", "1m", "--json")
+    assert held.returncode == 0, held
+    secrets = [made["secret_key"], token]
+    secret_of_daemon = (farm.folder / "state" / "keys" / "server.key").read_text().strip()
+    farm.client.call("lease.kick", device=farm.status()["devices"][0]["name"])
+    checked = 0
+    for file in [*farm.folder.rglob("*"), farm.daemon.log]:
+        if file.is_file() and not file.is_symlink() and file.stat().st_size < 64 << 20:
+            content = file.read_bytes()
+            checked += 1
+            assert [secret for secret in secrets if secret.encode() in content] == [], file
+            if file.name != "server.key":
+                assert secret_of_daemon.encode() not in content, file
+    assert checked > 10
+    with ControlClient(farm.socket) as client:
+        told = str(list(client.call("audit.list", limit=1000)["rows"]))
+    assert [secret for secret in (*secrets, secret_of_daemon) if secret in told] == []
+
+
+def test_a_viewer_from_elsewhere_is_refused_every_verb_that_changes_something(farm, tmp_path):
+    where = find(key=key_of(farm, "eve", "viewer", tmp_path), environ={})
+    wanted = []
+    with ControlClient(where) as client:
+        for kind, role in sorted(every_verb(tmp_path).items()):
+            if role.word != "viewer":
+                with pytest.raises(NotAllowedError, match="eve is viewer"):
+                    client.call(kind)
+                wanted.append(kind)
+    rows = farm.client.call("audit.list", user="eve", limit=1000)["rows"]
+    assert sorted(row["kind"] for row in rows if row["outcome"] == "not_allowed") == wanted
+    assert {row["origin"] for row in rows} == {"key eve from 127.0.0.1"}
+
+
+def test_a_leased_adb_is_in_the_audit_log(farm):
+    held = farm.farm("lease", "acquire", "--on", "android", "--for", "1m", "--env")
+    assert held.returncode == 0, held
+    exported = dict(re.findall(r"export (\w+)=(\S+)", held.stdout))
+    mine = {**os.environ, **exported}
+    for command in (["shell", "echo", "s3cret"], ["reboot"], ["kill-server"]):
+        subprocess.run(
+            [str(farm.adb_path), *command],
+            env=mine,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    phone = farm.status()["devices"][0]["name"]
+    farm.client.call("lease.kick", device=phone)
+    rows = farm.client.call("audit.list", verb="adb.")["rows"]
+    told = {(row["kind"], row["subject"], row["outcome"]) for row in rows}
+    assert ("adb.shell", phone, "ok") in told
+    assert ("adb.kill", phone, "not_allowed") in told
+    assert "s3cret" not in str(rows)
+    farm.wait_ready(1)
+
+
+# -- garbage -----------------------------------------------------------------------------------------------------------
+
+
+class Noise:
+    """Garbage for every port, the same for the same seed."""
+
+    def __init__(self, farm, key, part):
+        self.random = random.Random(SEED + part)
+        self.farm = farm
+        self.key = read_key(key)[0]
+        self.status = farm.status()
+        self.remote = find(key=key, environ={})
+
+    def words(self, *names):
+        seeds = tuple(seed for name in names for seed in TARGETS[name].seeds)
+        return mutated(self.random.choice(seeds), self.random, seeds)
+
+    async def send(self, counts):
+        makers = {
+            "tvm": lambda count: self.streams(
+                self.status["tracker"]["port"], count, lambda: self.words("tracker", "session-hello")[1:]
+            ),
+            "web": lambda count: self.streams(
+                int(self.status["web"].rstrip("/").rpartition(":")[2]), count,
+                lambda: mutated(self.random.choice(HTTP), self.random, HTTP),
+            ),
+            "control": lambda count: self.messages(f"ipc://{self.farm.socket}", count),
+            "worker": lambda count: self.messages(f"ipc://{self.worker_socket()}", count),
+            "curve": lambda count: self.messages(str(self.remote), count, known=True),
+            "curve unknown": lambda count: self.streams(self.remote.port, count, lambda: self.words("control-request")),
+        }  # fmt: skip
+        for name, count in counts.items():
+            await makers[name](count)
+
+    def worker_socket(self):
+        return next(path for path in self.farm.folder.rglob("worker.sock"))
+
+    async def streams(self, port, count, make):
+        """Connections that each bring a few messages and leave, some before they are answered."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(some, patient):
+            async with limit:
+                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                    try:
+                        for data in some:
+                            writer.write(data)
+                        await writer.drain()
+                        if patient:
+                            writer.write_eof()
+                            async with asyncio.timeout(1):
+                                await reader.read(65536)
+                    finally:
+                        writer.transport.abort()
+
+        while count > 0:
+            batch = []
+            for _ in range(AT_ONCE * 5):
+                some = [make() for _ in range(min(count, self.random.randint(1, 20)))]
+                count -= len(some)
+                batch.append(one(some, self.random.random() < 0.2))
+                if count <= 0:
+                    break
+            await asyncio.gather(*batch)
+
+    async def messages(self, endpoint, count, *, known=False):
+        """ZeroMQ messages over connections that are used for a while; answers are read."""
+        context = zmq.asyncio.Context()
+        try:
+            while count > 0:
+                opened = context.socket(zmq.DEALER)
+                opened.linger = 1000
+                if known:
+                    opened.curve_serverkey = self.key.server_key.encode()
+                    opened.curve_publickey = self.key.public_key.encode()
+                    opened.curve_secretkey = self.key.secret_key.encode()
+                opened.connect(endpoint)
+                for _ in range(min(count, 1000)):
+                    body = frames(self.words("control-request", "control-reply", "gate")) or [b""]
+                    await opened.send_multipart(body)
+                    count -= 1
+                    while await opened.poll(0):
+                        await opened.recv_multipart()
+                while await opened.poll(100):
+                    await opened.recv_multipart()
+                opened.close()
+        finally:
+            context.destroy(linger=1000)
+
+
+def size_of(farm):
+    """Memory and descriptors of the daemon, when what was closed is closed there too."""
+    process = psutil.Process(farm.daemon.process.pid)
+    return process.memory_info().rss, process.num_fds()
+
+
+def serves(farm):
+    """People, stock clients and browsers are served."""
+    assert farm.farm("shell", "--on", "android", "--", "echo alive").stdout == "alive\n"
+    urllib.request.urlopen(farm.status()["web"], timeout=10).close()
+
+    async def stock():
+        client = await RawTracker.connect(farm.tracker()[1])
+        client.sock.close()
+
+    asyncio.run(stock())
+
+
+def test_garbage_on_every_port_moves_nothing(farm, tmp_path):
+    key = key_of(farm, "mallory", "viewer", tmp_path)
+    asyncio.run(Noise(farm, key, 1).send({name: count // WARM for name, count in MESSAGES.items()}))
+    serves(farm)
+    memory, descriptors = size_of(farm)
+    asyncio.run(Noise(farm, key, 2).send({name: count - count // WARM for name, count in MESSAGES.items()}))
+    serves(farm)
+    until_few(farm, descriptors + 8)
+    grown = size_of(farm)[0] - memory
+    assert grown < GROWTH_BYTES
+    said = farm.daemon.log.read_text(errors="replace")
+    for sender in (f"uid {os.geteuid()} pid {os.getpid()}", "key mallory from 127.0.0.1"):  # it did arrive
+        assert re.search(rf"{sender} sent garbage, 10000 so far", said), sender
+    assert farm.daemon.log.stat().st_size < 4 << 20  # told, not repeated
+    assert sum(MESSAGES.values()) == 100_000
+
+
+def until_few(farm, most):
+    """Connections that were left are closed within their time limits."""
+    for _ in range(600):
+        if size_of(farm)[1] <= most:
+            return
+        psutil.Process().cpu_percent(0.05)
+    raise AssertionError(f"{size_of(farm)[1]} descriptors are open, {most} were to be")
+
+
+def test_garbage_at_a_gate_apart_moves_nothing():
+    with (
+        tempfile.TemporaryDirectory(prefix="farm-g-") as folder,
+        running_gate(Path(folder)) as gate,
+        running_farm("huawei-mate-20", gate=gate.socket) as farm,
+    ):
+        chance, seeds = random.Random(SEED), TARGETS["gate"].seeds
+        for _ in range(200):
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+                daemon.settimeout(5)
+                daemon.connect(str(gate.socket))
+                for _ in range(10):
+                    daemon.send(mutated(chance.choice(seeds), chance, seeds) or b"x")
+        tracker = farm.tracker()[1]
+        for _ in range(500):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", tracker), timeout=5) as client:
+                client.sendall(mutated(TARGETS["session-hello"].seeds[0], chance)[1:])
+        serves(farm)

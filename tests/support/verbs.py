@@ -1,0 +1,27 @@
+"""The daemon's verbs without the daemon."""
+
+import inspect
+import pkgutil
+from importlib import import_module
+
+from farm import control
+from farm.control.artifacts import ArtifactFolder
+from farm.control.server import ControlServer
+from farm.daemon.reload import Reloader
+
+
+def registered(folder, audit=None):
+    """A desk with every verb of the daemon, none of which has the parts it works with."""
+    server = ControlServer(folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), audit=audit)
+    modules = [import_module(f"farm.control.{found.name}") for found in pkgutil.iter_modules(control.__path__)]
+    for module in modules:
+        for name, verbs in inspect.getmembers(module, inspect.isclass):
+            if name.endswith("Verbs") and verbs.__module__ == module.__name__:
+                verbs.register(verbs.__new__(verbs), server)
+    Reloader.register(Reloader.__new__(Reloader), server)
+    return server
+
+
+def every_verb(folder):
+    """Each verb's role."""
+    return registered(folder).verbs

@@ -1,0 +1,55 @@
+"""Every verb has a role, and whoever is below it is refused before the verb hears of it, and written down."""
+
+import pytest
+
+from farm.control.audit import AuditTrail
+from farm.control.callers import Caller, Peer, Role
+from farm.control.server import ONLY_LOOK
+from farm.core.errors import NotAllowedError
+from tests.support.verbs import every_verb, registered
+
+# What anybody may ask who can reach a door: looking. A verb that changes something does not belong here.
+VIEWERS_MAY = {
+    "alias.list", "artifact.get", "bundle.list", "bundle.show", "bundle.verify", "device.adb", "device.battery",
+    "device.readings", "device.show", "doctor", "events", "events.newest", "explain",
+    "fleet.trends", "forward.list", "history.list", "history.models",
+    "job.list", "job.log_tail", "job.logs", "job.show", "job.watch", "lease.list", "ping", "poison.list", "poison.look",
+    "records.list", "records.show", "reservation.list", "status", "toolchain.list", "usage",
+}  # fmt: skip
+ORIGINS = {
+    "the job door": ("uid 1000 pid 42", Peer(1000, 1000, 42)),
+    "the CURVE door": ("key ann from 10.0.0.3", None),
+    "the web page": ("web token ann from 10.0.0.3", None),
+}
+
+
+class Rows:
+    def __init__(self):
+        self.rows = []
+
+    async def add(self, records):
+        self.rows += records
+
+
+def test_viewers_only_look(tmp_path):
+    verbs = every_verb(tmp_path)
+    assert all(isinstance(role, Role) for role in verbs.values())
+    assert {kind for kind, role in verbs.items() if role is Role.VIEWER} == VIEWERS_MAY
+    assert {kind for kind in ONLY_LOOK if verbs[kind] > Role.VIEWER} == ONLY_LOOK
+
+
+@pytest.mark.parametrize("door", ORIGINS)
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.USER])
+async def test_whoever_is_below_a_verbs_role_is_refused_and_written_down(tmp_path, door, role):
+    rows = Rows()
+    desk = registered(tmp_path, AuditTrail(rows))
+    origin, peer = ORIGINS[door]
+    caller = Caller("ann", role, origin, peer)
+    above = sorted(kind for kind, least in desk.verbs.items() if least > role)
+    assert len(above) > 20
+    for kind in above:
+        with pytest.raises(NotAllowedError, match=f"ann is {role.word}"):
+            await desk.ask(caller, kind, {"device": "pixel"})
+    assert [(row.kind, row.user, row.role, row.origin, row.subject, row.outcome) for row in rows.rows] == [
+        (kind, "ann", role.word, origin, "pixel", "not_allowed") for kind in above
+    ]
