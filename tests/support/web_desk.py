@@ -170,4 +170,4 @@ def lease(**facts: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-__all__ = ["Account", "Desk", "Page", "device_desk", "lease", "page", "status", "view"]
+__all__ = ["Account", "AccountStore", "Accounts", "Desk", "Page", "device_desk", "lease", "page", "status", "view"]

@@ -1,0 +1,245 @@
+"""What pages cost with 200 devices and 10,000 jobs: from request to the last byte, through real HTTP on loopback.
+
+The wall is measured over 200 devices that are ready and have a day of readings, made up in a process of their own: so
+many virtual phones would measure this host. The other pages are a real daemon's, with a few live phones among 200 that
+it knows, and 10,000 jobs that wait. Another client pings the daemon meanwhile: what it waits is what pages hold up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from benchmarks.bench_dispatch import add, arrays_of
+from benchmarks.bench_scrape import device, holder
+from benchmarks.harness import Context, Figure, percentile
+from benchmarks.whole_farm import PROFILES
+from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.control.accounts import Accounts
+from farm.control.artifacts import ArtifactFolder
+from farm.control.client import ControlClient
+from farm.control.readings_verbs import ReadingsVerbs
+from farm.control.server import ControlServer
+from farm.control.verbs import DaemonFacts, FleetVerbs
+from farm.core.device import DeviceView
+from farm.core.events import EventLog
+from farm.core.job import Job
+from farm.core.series import COARSE_S, columns_of
+from farm.core.web_policy import WebConfig
+from farm.fleet.series import FleetSeries
+from farm.jobs.planning import plan
+from farm.jobs.specs import spec_from_wire
+from farm.store.records import DeviceRecord
+from farm.store.store import Store
+from farm.web.app import create_app
+from farm.web.server import WebServer
+from farm.zoo.small_cnn import build
+
+DEVICES, JOBS, LIVE = 200, 10_000, 3
+ROUNDS = 150
+WARM_UP = 3  # templates are compiled when they are first used
+PROBED_EVERY_S = 10.0
+PING_EVERY_S = 0.01
+GOAL_MS = 100.0
+CONFIG = f"[quota]\njobs = {2 * JOBS}\n"
+
+
+def run(context: Context) -> list[Figure]:
+    """Each page's median and 99th percentile."""
+    context.say(f"{DEVICES} devices with a day of readings each")
+    with made_up_fleet(context.folder) as url:
+        figures = pages(url, {"fleet wall": "/", "what changes of it": "/fleet/wall", "its filter": "/?text=oneplus"})
+    with virtual_farm(phones_of(PROFILES[:LIVE]), config=CONFIG, tell=context.say) as farm:
+        farm.wait_ready(LIVE)
+        name = farm.status()["devices"][0]["name"]
+        context.say(f"{JOBS} jobs and {DEVICES - LIVE} absent phones are put into the database")
+        job = fill(farm)
+        farm.wait_ready(LIVE)
+        wanted = {
+            "device": f"/devices/{name}", "readings of a day": f"/devices/{name}/readings?seconds=86400",
+            "leases": "/leases", "bundles": "/bundles", "jobs": "/jobs", "jobs, searched": "/jobs?text=small",
+            "job": f"/jobs/{job}", "queue": "/queue", "metrics": "/metrics",
+        }  # fmt: skip
+        context.say(f"{ROUNDS} requests for each of {len(wanted)} pages")
+        with pings(farm.socket) as waited_ms:
+            figures += pages(farm.status()["web"], wanted)
+    p99 = percentile(waited_ms, 99)
+    return [*figures, Figure("the job door's ping meanwhile, 99th percentile", p99, "ms", None, "", True)]
+
+
+def pages(url: str, wanted: Mapping[str, str]) -> list[Figure]:
+    """Median and 99th percentile of each."""
+    figures: list[Figure] = []
+    for name, path in wanted.items():
+        times_ms, size = requests_ms(url, path)
+        p99 = percentile(times_ms, 99)
+        figures += [
+            Figure(f"{name}, median ({size / 1e3:.0f} kB)", percentile(times_ms, 50), "ms"),
+            Figure(f"{name}, 99th percentile", p99, "ms", None, f"under {GOAL_MS:g}", p99 < GOAL_MS),
+        ]
+    return figures
+
+
+def requests_ms(url: str, path: str) -> tuple[list[float], int]:
+    """Milliseconds of each request over one connection, and the last answer's bytes.
+
+    Raises:
+        ValueError: a page is no page.
+    """
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=30)
+    times_ms: list[float] = []
+    body = b""
+    for number in range(WARM_UP + ROUNDS):
+        begun = time.perf_counter()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        if number >= WARM_UP:
+            times_ms.append(1e3 * (time.perf_counter() - begun))
+        if answer.status != 200:
+            raise ValueError(f"{path} answers {answer.status}")
+    connection.close()
+    return times_ms, len(body)
+
+
+@contextmanager
+def pings(socket: Path) -> Iterator[list[float]]:
+    """How long the job door takes for nothing, again and again."""
+    waited_ms: list[float] = []
+    over = threading.Event()
+
+    def ping() -> None:
+        with ControlClient(socket) as client:
+            while not over.wait(PING_EVERY_S):
+                begun = time.perf_counter()
+                client.call("ping")
+                waited_ms.append(1e3 * (time.perf_counter() - begun))
+
+    thread = threading.Thread(target=ping)
+    thread.start()
+    try:
+        yield waited_ms
+    finally:
+        over.set()
+        thread.join()
+
+
+def fill(farm: VirtualFarm) -> str:
+    """Jobs that wait for a phone nobody has, and phones that are away; returns the id of a job."""
+    model = farm.client.put_artifact(build().SerializeToString(deterministic=True))
+    ids = (f"bench-{number:06}" for number in count())
+    jobs: list[Job] = []
+    for size in arrays_of(JOBS):
+        spec = {"kind": "bench", "model": model, "name": "small.onnx", "on": "name=absent-1", "devices": size}
+        jobs += plan(spec_from_wire(spec), "ann", (), datetime.now(UTC), ids, must_match=False).jobs
+    farm.daemon.kill()
+    database = farm.folder / "state" / "farm.db"
+    asyncio.run(add(database, jobs))
+    asyncio.run(add_phones(database))
+    farm.daemon.start().close()
+    farm.client.close()
+    return jobs[0].id
+
+
+async def add_phones(database: Path) -> None:
+    """Phones that were adopted once."""
+    store = Store.open(database)
+    try:
+        await store.devices.save_together(
+            [
+                DeviceRecord(f"absent-serial-{number}", f"absent-{number}", pool="lab", adopted=True)
+                for number in range(1, DEVICES - LIVE + 1)
+            ]
+        )
+    finally:
+        store.close()
+
+
+# --- a fleet that is made up --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def made_up_fleet(folder: Path) -> Iterator[str]:
+    """A page over `DEVICES` devices in a process of its own; yields its address."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(folder, theirs), daemon=True)
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        ours.send("stop")
+        process.join()
+
+
+class _Fleet:
+    """The devices."""
+
+    def __init__(self) -> None:
+        self._views = tuple(device(number) for number in range(DEVICES))
+
+    def views(self) -> Sequence[DeviceView]:
+        return self._views
+
+
+class _Leasing:
+    """Every other device is held."""
+
+    def __init__(self, fleet: _Fleet) -> None:
+        self._holders = tuple(holder(view, number) for number, view in enumerate(fleet.views()) if number % 2)
+
+    def holders(self) -> Any:
+        return self._holders
+
+
+def _serve(folder: Path, pipe: Connection) -> None:
+    asyncio.run(_serving(folder, pipe))
+
+
+async def _serving(folder: Path, pipe: Connection) -> None:
+    fleet, events, series = _Fleet(), EventLog(1), FleetSeries()
+    _read_a_day(fleet, series)
+    desk = ControlServer(folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"))
+
+    async def no_problems() -> list[str]:
+        return []
+
+    facts = DaemonFacts(
+        "bench", 1, lambda: ("127.0.0.1", 9190), lambda: {"server_info": [], "queue_info": {}}, "", folder, no_problems
+    )
+    FleetVerbs(cast("Any", fleet), cast("Any", _Leasing(fleet)), cast("Any", None), events, facts).register(desk)
+    ReadingsVerbs(cast("Any", fleet), series).register(desk)
+    app = create_app(desk, Accounts(cast("Any", None)), events, lambda _: (b"", "text/plain"), WebConfig())
+    server = WebServer("127.0.0.1", 0)
+    server.start(app)
+    pipe.send(server.url)
+    await asyncio.to_thread(pipe.recv)
+    await server.stop()
+
+
+def _read_a_day(fleet: _Fleet, series: FleetSeries) -> None:
+    """The last hour as often as probes come, the day before it at a tenth of that: the rings are full either way."""
+    now_s = time.time()
+    clock = [0.0]
+    series.clock = lambda: clock[0]
+    times = [now_s - COARSE_S + 10 * PROBED_EVERY_S * n for n in range(int(COARSE_S / PROBED_EVERY_S / 10))]
+    times += [now_s - 3600.0 + PROBED_EVERY_S * n for n in range(int(3600 / PROBED_EVERY_S))]
+    for view in fleet.views():
+        assert view.health is not None
+        row = columns_of(view.health, 40.0)
+        of_it = series._series.setdefault(view.serial, series.of(view.serial))  # noqa: SLF001 (quicker than by probes)
+        for at_s in sorted(times):
+            of_it.add(at_s, {column: value + at_s % 7 for column, value in row.items()})
+    series.clock = time.time
