@@ -96,7 +96,8 @@ class BundleLibrary:
         with host_errors(f"opening the bundle library {root}", root):
             for directory in (self._objects, self._names, self._tmp):
                 directory.mkdir(parents=True, exist_ok=True)
-            self._objects.chmod(0o755)  # on workers' way to golden kernels
+            if self._objects.stat().st_mode & 0o055 != 0o055:
+                self._objects.chmod(0o755)  # on workers' way to golden kernels
 
     def add(
         self,

@@ -6,17 +6,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table, tell
+from farm.cli import doctor_host
+from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
+from farm.cli.doctor_findings import Finding, Verdict
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
 
 if TYPE_CHECKING:
+    from farm.adb.program import AdbBinary
     from farm.bundle.abi import Abi
     from farm.config import FarmConfig
 
@@ -32,24 +34,7 @@ _GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "c
 
 
 STATE = "state folder"
-
-
-class Verdict(StrEnum):
-    """How a check ended."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One checked thing."""
-
-    check: str
-    verdict: Verdict
-    detail: str
-    fix: str = ""
+CUT_TIMEOUT_S = 300.0  # off, on, booted, identified, checked; a slow phone boots for two minutes
 
 
 def register(app: typer.Typer) -> None:
@@ -59,13 +44,23 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     config: Annotated[Path | None, typer.Option(help="TOML file; /etc/farm/farm.toml by default.")] = None,
+    cut_power: Annotated[
+        str, typer.Option(metavar="PHONE", help="Prove that its USB port can be cut: it goes, and comes back.")
+    ] = "",
     json: JsonFlag = False,
 ) -> None:
-    """Check this host: adb, TVM, linkers, folders, the daemon. Exit code 1 when something must be fixed."""
+    """Check this host: adb, USB, TVM, linkers, clock, ports, units, folders, database, bundles, the daemon.
+
+    Exit code 1 when something must be fixed. It works without a daemon; with one, the daemon's own findings are told
+    too. Nothing is changed, but by `--cut-power PHONE`: it is refused while somebody has the phone, or a neighbour on
+    a hub that can only be cut as a whole.
+    """
     from farm.config import load
 
     told = load(config)
     findings = current([finding for check in CHECKS for finding in check(told)])
+    if cut_power:
+        findings.append(_cut(cut_power))
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -85,6 +80,15 @@ def current(findings: Sequence[Finding]) -> list[Finding]:
 def _python(_config: FarmConfig) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding("python", Verdict.OK, f"{version} at {sys.executable}")
+
+
+def _binary(config: FarmConfig) -> AdbBinary | None:
+    from farm.adb.program import find_adb
+
+    try:
+        return find_adb(Path(config.adb.binary) if config.adb.binary else None)
+    except FarmError:
+        return None
 
 
 def _adb(config: FarmConfig) -> Iterator[Finding]:
@@ -165,15 +169,56 @@ def _daemon(config: FarmConfig) -> Iterator[Finding]:
         status = call("status")
     except DaemonUnreachableError as error:
         yield Finding("daemon", Verdict.WARN, error.message, error.hint)
+        yield from doctor_host.sockets(config, serving=False)
+        yield from doctor_host.database(config)
+        yield from doctor_host.bundles(config)
     else:
         socket = status["adb"]["socket"]
+        yield from doctor_host.sockets(config, serving=True)
+        yield from doctor_host.listening(status["pid"])
+        yield from _bundles_of_daemon()
         yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
         for problem in status["problems"]:
             yield Finding("daemon", Verdict.WARN, problem)
         yield from (
             Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"]
         )
+    yield from doctor_host.adb_server(config, socket, _binary(config))
     yield from _other_adb(socket)
+
+
+def _bundles_of_daemon() -> Iterator[Finding]:
+    bundles = call("bundle.list")["bundles"]
+    damages = [
+        f"{bundle['hash'][:8]}: {difference}"
+        for bundle in bundles
+        for difference in call("bundle.verify", bundle=bundle["hash"])["differences"]
+    ]
+    yield doctor_host.judge_bundles([bundle["name"] for bundle in bundles], damages)
+
+
+def _cut(phone: str) -> Finding:
+    """Cut a phone's USB port and see it come back.
+
+    Raises:
+        FarmError: somebody has it, nothing can switch its port, no daemon serves.
+    """
+    since = call("status")["seq"]
+    call("device.power_cycle", device=phone, force=False)
+    say(f"the power of {phone}'s port is being cut; it takes a minute or two ...")
+    with connect() as client:
+        for event in client.stream("events", CUT_TIMEOUT_S, since=since):
+            data = event["data"]
+            if (event["kind"], event["subject"]) == ("recovery.ended", phone) and data["rung"] == "power-cycle":
+                return _judge_cut(phone, data["outcome"], data["detail"])
+    raise AssertionError("a stream of events does not end by itself")
+
+
+def _judge_cut(phone: str, outcome: str, detail: str) -> Finding:
+    if outcome == "mended":
+        return Finding("power cut", Verdict.OK, f"{phone} went, and came back: its port can be cut")
+    fix = f"farm explain device {phone}; uhubctl; a hub that really switches its ports (docs/recovery.md)"
+    return Finding("power cut", Verdict.FAIL, f"{phone}: {outcome}: {detail}", fix)
 
 
 def _other_adb(socket: str) -> Iterator[Finding]:
@@ -186,11 +231,19 @@ def _other_adb(socket: str) -> Iterator[Finding]:
         yield Finding("other adb servers", Verdict.WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
 
 
+def _host(config: FarmConfig) -> Iterator[Finding]:
+    yield from doctor_host.clock()
+    yield from doctor_host.usb(Path(config.usb.sysfs))
+    yield from doctor_host.tools(config)
+    yield from doctor_host.units()
+
+
 CHECKS: tuple[Callable[[FarmConfig], Iterator[Finding]], ...] = (
     _python,
     _adb,
     _toolchains,
     _linkers,
     _folders,
+    _host,
     _daemon,
 )

@@ -51,6 +51,7 @@ class Host:
     max_database_bytes: int
     worker_user: str  # whom workers become; "": nobody else
     state_dir: Path
+    damage: Callable[[], str] = lambda: ""  # what is wrong with the database's pages; blocks
     blocked: Path | None = None  # the folder on whose account they do not become whom they should
 
 
@@ -103,6 +104,9 @@ def _database(host: Host) -> Iterator[Finding]:
         return
     size = sum(path.stat().st_size for path in host.database.parent.glob(f"{host.database.name}*") if _ours(host, path))
     detail = f"{host.database}, {size / MB:.1f} of {host.max_database_bytes / MB:g} MB, writable"
+    if wrong := host.damage():
+        yield Finding("database", FAIL, f"{host.database}: {wrong}", "farm store check, then a backup: docs/service.md")
+        return
     nearly = size > NEARLY_FULL * host.max_database_bytes
     fix = "the oldest ended jobs go first: raise [store] max_mb to keep them" if nearly else ""
     yield Finding("database", WARN if nearly else OK, detail, fix)
@@ -120,12 +124,12 @@ def _workers(host: Host) -> Iterator[Finding]:
         return
     own = _user_name(os.geteuid())
     detail = f"run as {own}, like the daemon: a model that breaks out of its compiler could read the farm's files"
-    fix = "useradd --system --no-create-home farm-job, then restart the daemon"
+    fix = "farm install-service (it makes the user farm-job), then restart the daemon"
     if host.blocked is not None:
         fix = f"let others pass that folder, then restart the daemon: chmod o+x {host.blocked}"
         detail += f" ({host.blocked} is closed to the workers' own user)"
     elif os.geteuid() != 0:
-        fix = f"only a daemon of root can give them another user: {fix}, as root"
+        fix = "run it as a service: sudo farm install-service (docs/service.md)"
     yield Finding("workers", WARN, detail, fix)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from farm import __version__
 from farm.adb.tools import PhoneTools
@@ -39,6 +40,9 @@ from farm.daemon.reload import Reloader
 from farm.daemon.security import open_security
 from farm.daemon.sharing import Sharing
 from farm.daemon.workers import Workers
+from farm.store.check import damage_of
+
+DOCTOR_CHECK_BYTES = 256 << 20  # of a larger database only `farm store check` reads every page: that takes minutes
 
 
 async def open_job_door(
@@ -100,7 +104,14 @@ async def open_job_door(
     database = None if config.store.url else config.state_dir / "farm.db"
     run_as = workers.run_as
     host = Host(
-        workers.artifacts, store, database, config.store.max_mb * MB, run_as.name, config.state_dir, run_as.blocked
+        workers.artifacts,
+        store,
+        database,
+        config.store.max_mb * MB,
+        run_as.name,
+        config.state_dir,
+        damage=partial(damage_of, store.database.engine, DOCTOR_CHECK_BYTES),
+        blocked=run_as.blocked,
     )
     DoctorVerbs(host, phones.look_at_usb).register(control)
     streams = JobStreams(store, memory.events, memory.history, memory.logs, sharing.dispatcher.lives)

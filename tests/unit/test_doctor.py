@@ -54,12 +54,21 @@ def test_a_database_that_cannot_write_is_a_failure(host):
     assert "free space" in found.fix
 
 
+def test_a_database_with_broken_pages_is_a_failure(tmp_path):
+    path = tmp_path / "farm.db"
+    path.touch()
+    folder = ArtifactFolder(tmp_path / "artifacts", ArtifactRules())
+    broken = Host(folder, Health(), path, 100, "farm-job", tmp_path, damage=lambda: "page 7: never used")
+    found = {finding.check: finding for finding in look(broken)}["database"]
+    assert (found.verdict, found.detail) == (FAIL, f"{path}: page 7: never used")
+
+
 def test_a_server_has_no_size_here(host):
     assert host(database="")["database"].verdict == OK
 
 
 def test_workers_without_a_user_of_their_own_are_said(host, monkeypatch):
-    for uid, said in ((0, "useradd"), (61234, "only a daemon of root")):
+    for uid, said in ((0, "farm install-service"), (61234, "run it as a service")):
         monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
         found = host(user="")["workers"]
         assert found.verdict == WARN

@@ -1,0 +1,131 @@
+"""What `farm doctor` says of a host, and what it looks at for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from farm.cli import doctor_host as host
+from farm.cli.doctor_findings import Verdict
+from farm.config import FarmConfig, load
+
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+
+
+def config(tmp_path: Path, text: str = "") -> FarmConfig:
+    file = tmp_path / "farm.toml"
+    file.write_text(text)
+    return load(file, environ={}, flags={"state_dir": str(tmp_path), "runtime_dir": str(tmp_path)})
+
+
+def test_a_clock_that_nobody_keeps_right() -> None:
+    assert host.judge_clock(0x2001).verdict is OK
+    wrong = host.judge_clock(0x2001 | host.STA_UNSYNC)
+    assert (wrong.verdict, "set-ntp" in wrong.fix) == (WARN, True)
+    assert [finding.check for finding in host.clock()] == ["clock"]
+
+
+@pytest.mark.parametrize(
+    ("address", "verdict"), [("127.0.0.1", OK), ("::1", OK), ("0.0.0.0", WARN), ("10.1.2.3", WARN)]
+)
+def test_who_reaches_an_address(address: str, verdict: Verdict) -> None:
+    found = host.judge_door(host.Door("tvm.host", address, 9190, "run code on every phone"))
+    assert found.verdict is verdict
+    assert found.fix.startswith('[tvm] host = "127.0.0.1"' if verdict is WARN else "")
+
+
+def test_every_door_of_the_configuration_is_looked_at(tmp_path: Path) -> None:
+    doors = host.doors_of(config(tmp_path, '[web]\nhost = "10.0.0.1"\n[control]\nlisten = "tcp://127.0.0.1:9192"'))
+    assert [(door.key, door.host, door.port) for door in doors] == [
+        ("tvm.host", "127.0.0.1", 9190), ("web.host", "10.0.0.1", 9191), ("control.listen", "127.0.0.1", 9192),
+    ]  # fmt: skip
+    behind_gate = config(tmp_path, '[tvm]\ngate = "/run/g.sock"\n[web]\nenabled = false')
+    assert host.doors_of(behind_gate) == ()
+
+
+def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = config(tmp_path, f"[tvm]\nport = {port}\n[web]\nenabled = false")
+        found = list(host.sockets(told, serving=False))
+        assert [(finding.check, finding.verdict) for finding in found] == [("exposure", OK), (f"port {port}", FAIL)]
+        assert f"pid {os.getpid()}" in found[1].detail
+        assert [finding.check for finding in host.sockets(told, serving=True)] == ["exposure"]
+
+
+def test_a_process_that_listens_for_everybody() -> None:
+    assert list(host.listening(os.getpid())) == []
+    with socket.create_server(("0.0.0.0", 0)) as everybody:
+        (found,) = host.listening(os.getpid())
+        assert (found.verdict, str(everybody.getsockname()[1]) in found.detail) == (WARN, True)
+
+
+def test_units_of_another_farm_are_told() -> None:
+    wanted = {"farm.service": "new", "farm-adb.service": "new"}
+    assert host.judge_units(wanted, {}).detail.startswith("not installed")
+    assert host.judge_units(wanted, {f"etc/systemd/system/{name}": "new" for name in wanted}).verdict is OK
+    found = host.judge_units(wanted, {"etc/systemd/system/farm.service": "new"})
+    assert (found.verdict, found.detail.startswith("farm-adb.service:")) == (WARN, True)
+    assert "install-service" in found.fix
+
+
+def test_an_adb_server_of_another_version() -> None:
+    assert host.judge_versions(41, 41, "tcp:x").verdict is OK
+    assert host.judge_versions(41, 0, "tcp:x").verdict is OK
+    assert host.judge_versions(40, 41, "tcp:x").verdict is FAIL
+
+
+def phone(tmp_path: Path, mode: int, interface: tuple[str, str] = ("ff", "42")) -> tuple[Path, Path]:
+    device = tmp_path / "bus/usb/devices/1-2"
+    (device / "1-2:1.0").mkdir(parents=True)
+    for name, text in {"busnum": "1", "devnum": "7"}.items():
+        (device / name).write_text(f"{text}\n")
+    for name, text in zip(("bInterfaceClass", "bInterfaceSubClass"), interface, strict=True):
+        (device / "1-2:1.0" / name).write_text(f"{text}\n")
+    node = tmp_path / "dev/001/007"
+    node.parent.mkdir(parents=True)
+    node.touch()
+    node.chmod(mode)
+    return tmp_path, tmp_path / "dev"
+
+
+def test_a_phone_that_only_root_may_open(tmp_path: Path) -> None:
+    (found,) = host.usb(*phone(tmp_path, 0o644))
+    assert (found.verdict, found.detail) == (WARN, "only root may open the phones at 1-2")
+    assert "udevadm" in found.fix
+
+
+def test_a_phone_that_everybody_may_open(tmp_path: Path) -> None:
+    (found,) = host.usb(*phone(tmp_path, 0o666))
+    assert found.verdict is OK
+
+
+def test_a_keyboard_is_no_phone(tmp_path: Path) -> None:
+    assert list(host.usb(*phone(tmp_path, 0o600, ("03", "01")))) == []
+    assert list(host.usb(tmp_path / "no-sysfs")) == []
+
+
+def test_a_damaged_database_names_the_way_back(tmp_path: Path) -> None:
+    told, path = config(tmp_path), tmp_path / "farm.db"
+    assert list(host.database(told)) == []  # there is none yet
+    with sqlite3.connect(path) as connection:
+        connection.executescript("CREATE TABLE a (b); CREATE INDEX c ON a (b);")
+        connection.executemany("INSERT INTO a VALUES (?)", [(str(number) * 50,) for number in range(1000)])
+    connection.close()
+    assert [finding.verdict for finding in host.database(told)] == [OK]
+    data = bytearray(path.read_bytes())
+    data[5000:9000] = b"\xff" * 4000
+    path.write_bytes(data)
+    (found,) = host.database(told)
+    assert (found.verdict, "docs/service.md" in found.fix) == (FAIL, True)
+
+
+def test_bundles(tmp_path: Path) -> None:
+    assert list(host.bundles(config(tmp_path))) == []
+    assert host.judge_bundles(["b", "", "a"], []).detail.startswith("a, b:")
+    assert host.judge_bundles([], []).verdict is WARN
+    assert host.judge_bundles(["a"], ["0123: libtvm.so is gone"]).verdict is FAIL
