@@ -10,12 +10,9 @@ from pydantic.dataclasses import dataclass as checked
 
 from farm.control.server import ControlServer, Role
 from farm.control.verbs import STRICT, Nothing, handler
-from farm.core.series import COARSE_S, FINE_S, SHOWN, UNITS, Quantity
+from farm.core.series import COARSE_S, FINE_S, UNITS
 from farm.fleet.fleet import Fleet
 from farm.fleet.series import FleetSeries
-
-TREND_POINTS = 40
-TREND_S = FINE_S
 
 
 @checked(frozen=True, slots=True, config=STRICT)
@@ -54,12 +51,10 @@ class ReadingsVerbs:
 
     async def trends(self, _: Nothing) -> Mapping[str, Any]:
         """The shown temperature of every device over the last hour, oldest first; None where nothing was read."""
-        now_s, column = self._series.clock(), (Quantity.TEMPERATURE, SHOWN)
+        now_s = self._series.clock()
         return {
             "celsius": {
-                view.name: self._series.of(view.serial).latest(column, TREND_POINTS, TREND_S, now_s)
-                for view in self._fleet.views()
-                if view.adopted
+                view.name: self._series.of(view.serial).line(now_s) for view in self._fleet.views() if view.adopted
             },
-            "span_s": TREND_S,
+            "span_s": FINE_S,
         }

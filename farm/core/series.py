@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +20,8 @@ COARSE_S = 24 * 3600.0
 COARSE_EVERY_S = 300.0
 COARSE_ROWS = 288
 MOST_COLUMNS = 24
+LINE_POINTS = 40  # of the wall's line: drawn for every device at once
+LINE_EVERY_S = FINE_S / LINE_POINTS
 SHOWN = "hottest"  # the one temperature that people see beside a device's name
 
 
@@ -92,12 +95,18 @@ class Series:
     def __init__(self) -> None:
         self._fine = _Ring(FINE_ROWS)
         self._coarse = _Ring(COARSE_ROWS)
+        self._line: deque[tuple[int, float]] = deque(maxlen=LINE_POINTS)  # place in time, the latest there
         self._bucket_s = -math.inf  # when the bucket under way began
         self._sums: dict[Column, tuple[float, int, float]] = {}  # sum, count, greatest
 
     def add(self, at_s: float, row: Mapping[Column, float]) -> None:
         """One probe's figures; `at_s` is seconds since the epoch, not before the last one's."""
         self._fine.add(at_s, row)
+        if (shown := row.get((Quantity.TEMPERATURE, SHOWN))) is not None:
+            place = int(at_s // LINE_EVERY_S)
+            if self._line and self._line[-1][0] == place:
+                self._line.pop()
+            self._line.append((place, round(shown, 1)))
         bucket_s = at_s // COARSE_EVERY_S * COARSE_EVERY_S
         if bucket_s != self._bucket_s:
             self._flush()
@@ -106,16 +115,13 @@ class Series:
             total, count, greatest = self._sums.get(column, (0.0, 0, -math.inf))
             self._sums[column] = (total + value, count + 1, max(greatest, value))
 
-    def latest(self, column: Column, points: int, span_s: float, now_s: float) -> list[float | None]:
-        """The last `span_s` of one column at `points` places, oldest first; None where nothing was read."""
-        found: list[float | None] = [None] * points
-        values = self._fine.columns.get(column)
-        if values is None:
-            return found
-        for place in self._fine.order():
-            age_s = now_s - self._fine.at_s[place]
-            if 0 <= age_s < span_s and not math.isnan(values[place]):
-                found[points - 1 - int(age_s / span_s * points)] = round(values[place], 1)
+    def line(self, now_s: float) -> list[float | None]:
+        """The shown temperature of the last hour at `LINE_POINTS` places, oldest first; None where nothing was read."""
+        first = int(now_s // LINE_EVERY_S) - LINE_POINTS + 1
+        found: list[float | None] = [None] * LINE_POINTS
+        for place, value in self._line:
+            if 0 <= place - first < LINE_POINTS:
+                found[place - first] = value
         return found
 
     def read(self, since_s: float) -> tuple[list[float], dict[Column, list[float | None]]]:

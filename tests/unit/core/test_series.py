@@ -1,12 +1,12 @@
 """Readings over time: an hour as they came, a day at five minutes, in bounded memory."""
 
-import math
-
 from farm.core.health import Battery, ClusterReading, GpuReading, Health, SensorGroup, Temperature
 from farm.core.series import (
     COARSE_EVERY_S,
     COARSE_ROWS,
     FINE_ROWS,
+    LINE_EVERY_S,
+    LINE_POINTS,
     MOST_COLUMNS,
     SHOWN,
     Quantity,
@@ -83,8 +83,20 @@ def test_a_phone_with_ever_new_sensors_fills_no_memory() -> None:
 def test_the_line_of_the_wall() -> None:
     series = Series()
     now_s = BEGIN_S + 3600.0
-    for at_s, value in ((BEGIN_S - 1, 99.0), (BEGIN_S + 1, 30.04), (now_s - 1, 41.0), (now_s, math.nan)):
+    for at_s, value in (
+        (BEGIN_S - 1, 99.0), (BEGIN_S + LINE_EVERY_S, 30.0), (BEGIN_S + LINE_EVERY_S + 10, 30.54), (now_s, 41.0),
+    ):  # fmt: skip
         series.add(at_s, {HOT: value})
-    line = series.latest(HOT, 4, 3600.0, now_s)
-    assert line == [30.0, None, None, 41.0]
-    assert series.latest(PERCENT, 3, 3600.0, now_s) == [None, None, None]
+        series.add(at_s, {PERCENT: 1.0})
+    line = series.line(now_s)
+    assert len(line) == LINE_POINTS
+    assert {place: value for place, value in enumerate(line) if value is not None} == {0: 30.5, LINE_POINTS - 1: 41.0}
+    assert series.line(now_s + 2 * 3600.0) == [None] * LINE_POINTS
+    assert Series().line(now_s) == [None] * LINE_POINTS
+
+
+def test_a_long_line_takes_no_more_room() -> None:
+    series = Series()
+    for step in range(1000):
+        series.add(BEGIN_S + LINE_EVERY_S * step, {HOT: float(step)})
+    assert series.line(BEGIN_S + LINE_EVERY_S * 999) == [float(step) for step in range(1000 - LINE_POINTS, 1000)]
