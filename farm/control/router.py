@@ -167,6 +167,7 @@ class Router:
         assert self._socket is not None
         while True:
             frames = await self._socket.recv_multipart(copy=False)
+            await asyncio.sleep(0)  # a flood is there at once, without a wait: others get their turn
             peer = self._entrance.sender(frames[0])
             route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
             if peer is None or not body:
