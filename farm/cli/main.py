@@ -52,6 +52,7 @@ SECTIONS = {
         "serve": ("serve", "Run the daemon in the foreground"),
         "gate": ("gate", "Hold the TVM port and its sessions, apart from the daemon"),
         "reload": ("reload", "Have the daemon read its configuration again"),
+        "drain": ("drain", "Hand out no phone any more, for an upgrade"),
         "doctor": ("doctor", "Check this host; each finding with what fixes it"),
         "bundle": ("bundle", "TVM runtimes that are pushed to phones"),
         "toolchain": ("toolchain", "Host interpreters with a TVM, and their bundles"),

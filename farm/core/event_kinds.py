@@ -116,6 +116,8 @@ _OTHERS = (
         "daemon",
         ("by", "applied", "restart"),
     ),
+    EventKind("host.draining", "an operator wants no phone to be handed out", "host", ("by",)),
+    EventKind("host.in_service", "phones are handed out again", "host", ("by",)),
     EventKind("config.refused", "it was to be read again and is wrong: the old one holds", "daemon", ("by", "reason")),
     EventKind("daemon.started", "a daemon began to serve", "daemon", ("epoch", "version")),
 )

@@ -16,6 +16,7 @@ from farm.control.battery_verbs import BatteryVerbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.care_verbs import CareVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
+from farm.control.drain_verbs import DrainVerbs
 from farm.control.event_verbs import EventVerbs
 from farm.control.history_verbs import HistoryVerbs
 from farm.control.job_steps import JobSteps
@@ -87,6 +88,9 @@ async def open_job_door(
     FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
     CareVerbs(fleet).register(control)
     reloader.register(control)
+    drain = DrainVerbs(leasing, memory.events)
+    drain.register(control)
+    problems.sources.append(drain.problems)
 
     def in_use(bundle: Bundle) -> str:
         holders, named_by = fleet.bundles_in_use().get(bundle.hash), workers.toolchains.naming(bundle)

@@ -75,6 +75,8 @@ class Leasing(Questions):
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._policy = policy or LeasePolicy()
+        self._failing = False  # the store cannot write
+        self.drained = ""  # why an operator wants that nothing is granted
         self._book = LeaseBook(events)
         grants = Grants(self._book, keeper, epoch, self._policy, clock, wall, self._delivered)
         sessions = f"session-{epoch}"
@@ -98,8 +100,17 @@ class Leasing(Questions):
     def store_problem(self, failing: bool) -> None:
         """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
         self._book.store_problem(failing)
-        if failing:
-            self._grants.pause(NOT_WRITABLE)
+        self._failing = failing
+        self._pause_or_go_on()
+
+    def drain(self, reason: str) -> None:
+        """Grant nothing from now on, until it is called with ""; leases go on, requests wait."""
+        self.drained = reason
+        self._pause_or_go_on()
+
+    def _pause_or_go_on(self) -> None:
+        if why := NOT_WRITABLE if self._failing else self.drained:
+            self._grants.pause(why)
         else:
             self._grants.resume()
 

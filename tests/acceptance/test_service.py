@@ -18,6 +18,7 @@ import pytest
 
 from farm.cli.virtual_farm import DaemonProcess
 from farm.control.client import ControlClient
+from farm.core.errors import ExitCode
 from farm.jobs.worker_user import SETUID_AND_SETGID
 from farm.zoo.small_cnn import build
 from tests.support.stock_client import Clients
@@ -209,3 +210,23 @@ def _written(folder):
     path = folder / "small.onnx"
     path.write_bytes(build().SerializeToString(deterministic=True))
     return str(path)
+
+
+def test_a_drained_host_hands_nothing_out_until_it_is_told_or_restarted(kernel):
+    hold = "session = connect().request('android'); tell(add_one(session)); wait(); close(session)"
+    with running_farm("galaxy-note20") as farm:
+        clients = Clients(farm, kernel)
+        with clients.running(hold) as first:
+            assert first.hear() is True
+            done = farm.farm("drain")
+            assert done.returncode == ExitCode.NO_PHONE, done  # one is out
+            assert any("drains this host" in problem for problem in farm.status()["problems"])
+            with clients.running(hold) as second:
+                until(lambda: any(row["pending"] for row in farm.status()["keys"]))
+                first.finish()
+                done = farm.farm("drain", "--wait", "60", "--json")
+                assert (done.returncode, answer(done)["leases"]) == (0, [])
+                assert any(row["pending"] for row in farm.status()["keys"])  # it waits, and is not refused
+                assert farm.farm("drain", "--end").returncode == 0
+                assert second.hear() is True
+                assert not farm.status()["problems"]
