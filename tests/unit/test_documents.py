@@ -18,7 +18,7 @@ from farm.core.device import Life
 from farm.core.errors import ExitCode, UserError
 from farm.core.event_kinds import KINDS
 from farm.core.job import JobState
-from tests.support.pages import ROOT, blocks, links, pages, slugs
+from tests.support.pages import BLOCK, ROOT, blocks, links, pages, slugs
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 import diagrams
@@ -57,6 +57,19 @@ def typed(page: Path) -> Iterator[list[str]]:
                 yield words[1:end]
 
 
+def mentioned(page: Path) -> Iterator[list[str]]:
+    """Each `farm ...` in a page's running text; of `farm job list|show` both."""
+    text = BLOCK.sub("", page.read_text("utf-8")).replace("\n", " ").replace("\\|", "|")
+    for span in re.findall(r"`farm ([a-z-][^`]*)`", text):
+        try:
+            words = shlex.split(span)
+        except ValueError:
+            continue  # a piece of a line
+        choices = max((word.count("|") for word in words), default=0) + 1
+        for at in range(choices):
+            yield [word.split("|")[min(at, word.count("|"))] for word in words]
+
+
 def mistake(words: list[str]) -> str:
     """What the command line says against these words; "": nothing."""
     import typer
@@ -89,8 +102,8 @@ def mistake(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_in_a_block_is_one(page: Path) -> None:
-    wrong = [(words, said) for words in typed(page) if (said := mistake(words))]
+def test_every_command_in_a_block_or_a_sentence_is_one(page: Path) -> None:
+    wrong = [(words, said) for words in (*typed(page), *mentioned(page)) if (said := mistake(words))]
     assert not wrong
 
 
