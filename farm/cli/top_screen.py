@@ -147,9 +147,9 @@ def _jobs(jobs: Sequence[Running], farm: Farm, view: View, room: int) -> list[Te
     fits = room - 1
     shown_jobs = jobs[:fits] if len(jobs) <= fits else jobs[: fits - 1]
     for job in shown_jobs:
-        line = Text(f"{job.id:<10} ")
+        line = Text(f"{job.id:<20} ")
         line.append(f"{job.state:<8} ", STYLES.get(job.state, ""))
-        line.append(f"{job.kind:<8} {shown(job.name):<20.20} {shown(job.user):<10.10} {job.device or '-':<16.16} ")
+        line.append(f"{shown(job.name):<20.20} {shown(job.user):<10.10} {job.device or '-':<16.16} ")
         if job.done is not None:
             line.append(f"{plots.bar(job.done, BAR, view.marks)} {job.done:4.0%} ", "cyan")
         line.append(shown(job.step if job.state == "running" else job.waits), "dim")

@@ -150,6 +150,6 @@ def _line(job: JobPicture, scene: Scene) -> Text:
         said = job.phases[-1].step if job.phases and job.ended is None else ""
     tries = f"try {len(job.tries)}" if len(job.tries) > 1 else ""
     return Text.assemble(
-        f"{job.id:<10} ", (f"{job.state:<9} ", STYLES.get(job.state, "")),
+        f"{job.id:<20} ", (f"{job.state:<9} ", STYLES.get(job.state, "")),
         f"{job.device or '-':<20} {heat:<7} {tries:<6} {shown(said)}",
     )  # fmt: skip

@@ -74,7 +74,7 @@ def test_a_small_farm_as_a_table():
         "pixel                busy           31.2C   90% SM8650         Adreno 750     ann          1m 1s    j1",
         "galaxy               ready              -     - -              -              -",
         "JOBS",
-        "j1         running  tune     net.onnx             ann        pixel            ##........  25% trial 5 of 2",
+        "j1                   running  net.onnx             ann        pixel            ##........  25% trial 5 of",
         "WAITING FOR A PHONE",
         "bob          gpu=mali-g78                   priority 1  1h 1m",
         "EVENTS",

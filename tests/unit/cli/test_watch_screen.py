@@ -143,8 +143,8 @@ def test_many_jobs_are_a_line_each_those_that_run_first():
     lines = drawn(*pictures, height=8)
     assert lines[:3] == [
         "1 of 30 jobs have ended #.............................  1 failed  28 queued  1 r",
-        "job-7      running   pixel                               timing",
-        "job-8      failed    -                                   no",
+        "job-7                running   pixel                               timing",
+        "job-8                failed    -                                   no",
     ]
     assert lines[-1] == "~ 24 lines more"
     assert len(lines) == 8
