@@ -18,6 +18,7 @@ from farm.core.device import Life
 from farm.core.errors import ExitCode, UserError
 from farm.core.event_kinds import KINDS
 from farm.core.job import JobState
+from farm.store.history import PASSING
 from tests.support.pages import BLOCK, ROOT, blocks, links, pages, slugs
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -210,6 +211,7 @@ def test_every_event_that_is_published_is_in_the_list() -> None:
     unknown = [each for each in found if "*" not in each[0] and each[0] not in KINDS]
     assert unknown == []
     assert {kind for kind, _ in found if "*" in kind} <= {"device.*", "job.*", "hub.*", "host.usb_*"}
+    assert {kind for kind, each in KINDS.items() if not each.kept} == PASSING
     assert {f"device.{life.value}" for life in Life} | {f"job.{state.value}" for state in JobState} <= set(KINDS)
 
 
