@@ -77,11 +77,12 @@ async def test_nothing_is_found_where_nothing_is(store):
 @pytest.mark.parametrize("wanted", [Wanted(text="needle"), Wanted(selector="soc=none"), Wanted(device="nobody")])
 async def test_of_ten_thousand_jobs_a_search_looks_at_so_many(store, wanted):
     await store.jobs.add([job("needle-0", spec={"command": "needle"})])
-    await store.jobs.add([job(f"j{n}") for n in range(2 * LOOKED_AT)])
-    first = store.job_search.search(wanted)
-    assert (first.jobs, first.before) == ((), f"j{LOOKED_AT}")
-    second = store.job_search.search(wanted, before=first.before)
-    assert (second.jobs, second.before) == ((), "j0")
-    last = store.job_search.search(wanted, before=second.before)
+    await store.jobs.add([job(f"j{n}") for n in range(5 * LOOKED_AT)])
+    before = ""
+    for times in range(4, -1, -1):
+        page = store.job_search.search(wanted, before=before)
+        assert (page.jobs, page.before) == ((), f"j{times * LOOKED_AT}")
+        before = page.before
+    last = store.job_search.search(wanted, before=before)
     assert ids(last) == (["needle-0"] if wanted.text else [])
     assert last.before == ""
