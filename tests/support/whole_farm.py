@@ -51,8 +51,9 @@ def running_farm(
         if plugged and ready:
             farm.wait_ready(len(profiles))
         yield farm
-        parents = [process for process in test.children() if process.pid not in others]
-        family = [*parents, *(child for parent in parents for child in descendants(parent))]
+        family = [each for each in test.children() if each.pid not in others and "gate" not in each.cmdline()]
+        parents = tuple(family)  # a gate outlives the farm
+        family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")
     _, alive = psutil.wait_procs(family, END_LIMIT_S)
