@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+# What stands behind an option whose own name would say nothing: `--on SELECTOR`.
+VALUES = {
+    "on": "SELECTOR", "duration": "DURATION", "timeout": "DURATION", "last": "DURATION", "every": "DURATION",
+    "deadline": "TIME", "since": "TIME", "until": "TIME", "after": "JOB", "devices": "N|all", "inputs": "FILE",
+    "output": "FILE", "out": "FILE", "to": "FILE", "plot": "FILE", "records": "FILE", "records_b": "FILE",
+    "labels": "FILE", "config": "FILE", "rename": "NAME", "label": "KEY=VALUE", "socket": "PATH", "only": "WORDS",
+}  # fmt: skip
+TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
+NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})
 Sections = Mapping[str, Mapping[str, tuple[str, str]]]  # heading -> command -> its module in farm.cli, what it is for
 
 
@@ -60,9 +70,30 @@ def _load(name: str, module_name: str) -> Any:
     commands: dict[str, Any] = getattr(get_command(parent), "commands")  # noqa: B009 (typer's name for its type varies)
     command = commands[name]
     for path, each in ((name, command), *((f"{name} {verb}", it) for verb, it in commands_of(command).items())):
+        for parameter in each.params:
+            _name_plainly(parameter)
         if path in EXAMPLES:
             each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[path])
     return command
+
+
+def _name_plainly(parameter: Any) -> None:
+    """`--on SELECTOR` and `MODEL` as everybody writes them: typer would print `--on <str>` and `{model}`."""
+    plain = (parameter.name or "").upper()
+    if parameter.metavar is not None or not plain:
+        return
+    if parameter.param_type_name == "argument":
+        named = plain + ("..." if parameter.nargs == -1 else "")
+        parameter.metavar = named if parameter.required else f"[{named}]"
+        parameter.make_metavar = partial(_as_it_is, parameter.metavar)
+    elif type(parameter.type).__name__ in TEXTS and not parameter.is_flag:
+        parameter.metavar = VALUES.get(parameter.name, plain)
+    elif type(parameter.type).__name__ in NUMBERS and not parameter.count:
+        parameter.metavar = "N"
+
+
+def _as_it_is(metavar: str, *_: object, **__: object) -> str:
+    return metavar
 
 
 def commands_of(command: Any) -> Mapping[str, Any]:
@@ -83,6 +114,8 @@ def group_of(sections: Sections) -> type[TyperGroup]:
 
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
+            for parameter in self.params:
+                _name_plainly(parameter)
             self.commands = Commands({name: told[0] for some in sections.values() for name, told in some.items()})
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the base has it)

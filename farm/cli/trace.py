@@ -36,7 +36,7 @@ def record(
     device: Annotated[
         str, typer.Argument(help="A phone that you hold or nobody does.", autocompletion=complete.devices)
     ],
-    out: Annotated[Path, typer.Option(help="The file to write, a line of JSON per probe.")],
+    out: Annotated[Path, typer.Option("--output", "-o", "--out", help="The file to write, a line of JSON per probe.")],
     last: Annotated[str, typer.Option("--for", help="How long.")] = "60s",
     every: Annotated[str, typer.Option(help="From probe to probe; a probe itself takes some 0.1 s of a phone.")] = "1s",
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
