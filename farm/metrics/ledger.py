@@ -15,8 +15,13 @@ from farm.metrics.users import FewUsers
 
 # What was wrong with a device that no rung was taken for.
 LINK, CLEANING = "link", "cleaning"
-_GONE = frozenset(f"device.{life}" for life in LINK_DOWN)
-_DOWN = _GONE | {"device.recovering", "device.quarantined"}
+# A fresh start of a ready device is a repair when a rung asked for it, else another bundle is put on.
+_OTHERWISE = {
+    **{f"device.{life}": LINK for life in LINK_DOWN},
+    "device.recovering": CLEANING,
+    "device.quarantined": CLEANING,
+    **dict.fromkeys(("device.provisioning", "device.starting", "device.checking"), ""),
+}
 _ENDED = {f"job.{state}": state.value for state in JobState if state in FINAL}
 
 
@@ -112,13 +117,12 @@ class Ledger:
         name, at_s = event.subject, event.at.timestamp()
         if event.kind == "device.ready":
             self._ready.add(name)
-            ailment = self.ailments.pop(name, "")
-            if name in self._down:
-                down_at, otherwise = self._down.pop(name)
-                self.repairs[ailment or otherwise].observe(max(0.0, at_s - down_at))
-        elif event.kind in _DOWN and name in self._ready:
+            ailment, down = self.ailments.pop(name, ""), self._down.pop(name, None)
+            if down is not None and (wrong := ailment or down[1]):
+                self.repairs[wrong].observe(max(0.0, at_s - down[0]))
+        elif event.kind in _OTHERWISE and name in self._ready:
             self._ready.discard(name)
-            self._down[name] = (at_s, LINK if event.kind in _GONE else CLEANING)
+            self._down[name] = (at_s, _OTHERWISE[event.kind])
 
     def _recovery(self, event: Event, data: Mapping[str, Any]) -> None:
         if event.kind == "recovery.rung":

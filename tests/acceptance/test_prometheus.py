@@ -35,7 +35,7 @@ PLACES = {"left": "1-4.1", "right": "1-4.2", "far": "2-1.3"}
 PROFILES = {"left": "oneplus-12", "right": "galaxy-s9", "far": "galaxy-a55"}
 # What these say is about the host that runs the tests.
 OF_THE_HOST = {"FarmDiskLow", "FarmLoopSlow", "FarmStoreSlow", "FarmAdbSlow"}
-SCRAPES = 8  # in a row that must be there before a farm counts as watched
+SCRAPES = 4  # in a row that must be there before a farm counts as watched
 
 
 class Prometheus:

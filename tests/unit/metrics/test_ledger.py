@@ -57,8 +57,20 @@ def test_a_repair_lasts_from_ready_to_ready_and_is_named_by_what_was_wrong_first
 
 
 def test_a_device_that_was_never_ready_is_not_repaired(told: Told) -> None:
-    told.device("offline", "identifying", "ready")
+    told.device("offline", "identifying")
+    told.rung("re-push", "start")
+    told.device("ready")
     assert not told.ledger.repairs
+
+
+def test_a_fresh_server_is_a_repair_only_when_recovery_asked_for_it(told: Told) -> None:
+    told.device("ready", "starting", "checking", "ready")  # another bundle
+    assert not told.ledger.repairs
+    told.device("starting")
+    told.rung("restart-server", "server")
+    told.later(2)
+    told.device("checking", "ready")
+    assert told.ledger.repairs["server"].total == 2.0
 
 
 def test_a_link_and_a_cleaning_are_no_ailments_but_are_told_apart(told: Told) -> None:

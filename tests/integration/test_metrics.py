@@ -1,0 +1,99 @@
+"""/metrics of a whole farm: what the real linter says of it, and that what happens there is counted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from farm.cli.virtual_farm import VirtualFarm
+from farm.client import Client
+from farm.metrics.exposition import OPEN, PLAIN
+from tests.support.whole_farm import phones, running_farm, until, until_ready
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[VirtualFarm]:
+    with running_farm("oneplus-12", config="[probe]\nevery_s = 0.2\n") as farm:
+        yield farm
+
+
+def scrape(farm: VirtualFarm, accept: str = OPEN) -> httpx.Response:
+    answer = httpx.get(f"{farm.status()['web']}metrics", headers={"accept": accept})
+    assert answer.status_code == 200
+    return answer
+
+
+def samples(farm: VirtualFarm) -> dict[tuple[str, ...], float]:
+    """Value by name and label values."""
+    families = text_string_to_metric_families(scrape(farm).text)
+    return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+
+
+def test_both_formats_and_no_complaint(farm: VirtualFarm) -> None:
+    assert scrape(farm).headers["content-type"] == OPEN
+    plain = scrape(farm, "text/html")
+    assert plain.headers["content-type"] == PLAIN
+    assert b"\nprocess_resident_memory_bytes " in plain.content
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool: Debian's package is called prometheus")
+    done = subprocess.run(["promtool", "check", "metrics"], input=plain.content, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_way_to_a_ready_phone_is_counted(farm: VirtualFarm) -> None:
+    (phone,) = phones(farm)
+    name = phone.name
+    until(lambda: ("farm_device_battery_level_ratio", name) in samples(farm))
+    found = samples(farm)
+    assert found["farm_devices", "idle"] == 1
+    assert found["farm_device_up", name] == 1
+    assert found["farm_device_state_seconds_total", name, "provisioning", ""] > 0
+    assert 0 <= found["farm_device_probe_age_seconds", name] < 60
+    assert any(key[:2] == ("farm_device_temperature_celsius", name) for key in found)
+    for counted in (
+        ("farm_adb_round_trip_seconds_count", "phone"),
+        ("farm_adb_round_trip_seconds_count", "server"),
+        ("farm_store_commit_seconds_count",),
+        ("farm_allocator_decision_seconds_count",),
+        ("farm_event_loop_delay_seconds_count",),
+        ("farm_toolchain_starts_total", "default"),
+        ("farm_workers_ended_total", "default", "done"),  # golden kernels
+        ("farm_sessions_total", "closed"),
+        ("farm_relay_bytes_total", "up"),
+        ("farm_store_size_bytes",),
+        ("farm_disk_free_bytes",),
+        ("farm_watchdog_limit_seconds", "the allocator"),
+    ):
+        assert found[counted] > 0, counted
+
+
+def test_a_lease_is_counted_while_it_lasts_and_when_it_ends(farm: VirtualFarm) -> None:
+    (phone,) = phones(farm)
+    with Client(farm.socket) as client, client.lease(on=phone.name):
+        found = samples(farm)
+        assert found["farm_devices", "leased"] == 1
+        assert found["farm_leases", "interactive", "job"] == 1
+        assert found["farm_time_to_device_seconds_count", "interactive", "job"] == 1
+        assert found["farm_jobs", "lease", "running"] == 1
+    until_ready(farm)
+    until(lambda: samples(farm)["farm_devices", "idle"] == 1)
+    found = samples(farm)
+    assert found["farm_lease_duration_seconds_count",] == 1
+    assert found["farm_jobs_submitted_total", "lease"] == 1
+    assert sum(value for key, value in found.items() if key[0] == "farm_jobs_ended_total") == 1
+    assert sum(value for key, value in found.items() if key[0] == "farm_user_device_seconds_total") > 0
+    assert found["farm_calls_total", "ok"] >= 1
+
+
+def test_a_fault_is_counted_by_what_was_wrong(farm: VirtualFarm) -> None:
+    (phone,) = phones(farm)
+    farm.lab.server_crash(phone.nickname)
+    until(lambda: samples(farm).get(("farm_repair_duration_seconds_count", "server")) == 1)
+    found = samples(farm)
+    assert found["farm_recovery_rungs_total", "server", "restart-server"] == 1
+    assert found["farm_recovery_duration_seconds_count", "restart-server", "mended"] == 1

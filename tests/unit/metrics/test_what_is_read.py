@@ -1,0 +1,82 @@
+"""What other floors keep for metrics: waiting requests by class, how long, and which an idle phone would suit."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from farm.core.device import Life, Service
+from farm.core.requests import LeaseClass
+from farm.core.selector import Selector
+from farm.jobs.attempt import AttemptTimeoutError, WorkerDiedError, WorkerSilentError
+from farm.jobs.supervisor import _how_ended
+from farm.metrics.loop_delay import EVERY_S, LoopDelay
+from tests.support.leasing_lab import ANDROID, Lab, settle
+from tests.support.waiting import until
+
+BENCH = replace(ANDROID, lease_class=LeaseClass.BENCH)
+
+
+async def test_the_queue_by_class_grows_and_shrinks() -> None:
+    lab = Lab("a")
+    ids = [lab.ask(request) for request in (ANDROID, ANDROID, BENCH)]
+    await settle()
+    assert dict(lab.leasing.depth()) == {LeaseClass.INTERACTIVE: 1, LeaseClass.BENCH: 1}
+    assert set(lab.leasing.longest_s()) == {LeaseClass.INTERACTIVE, LeaseClass.BENCH}
+    lab.leasing.withdraw(ids[2])
+    assert dict(lab.leasing.depth()) == {LeaseClass.INTERACTIVE: 1}
+    assert lab.leasing.decisions.cumulative()[-1][1] > 0
+    await lab.leasing.close()
+
+
+async def test_a_grant_tells_its_class_and_door() -> None:
+    lab = Lab("a")
+    lab.ask(BENCH)
+    await settle()
+    (granted,) = [event for event in lab.events.since() if event.kind == "lease.granted"]
+    assert (granted.data["lease_class"], granted.data["door"]) == ("bench", "job")
+    await lab.leasing.close()
+
+
+async def test_requests_that_an_idle_phone_would_suit() -> None:
+    lab = Lab("a", "b")
+    lab.leasing.store_problem(failing=True)  # nothing is granted
+    lab.ask(ANDROID)
+    lab.ask(replace(ANDROID, selector=Selector.parse("no-such-phone")))
+    await settle()
+    assert lab.leasing.servable() == 1
+    for name in "ab":
+        lab.devices.become(name, Life.READY, service=Service.MAINTENANCE)
+    assert lab.leasing.servable() == 0
+    await lab.leasing.close()
+
+
+async def test_a_loop_that_is_blocked_is_late() -> None:
+    delay = LoopDelay()
+    task = asyncio.create_task(delay.run())
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    blocked_until = loop.time() + 2 * EVERY_S
+    while loop.time() < blocked_until:
+        pass
+    await until(lambda: delay.seconds.total)
+    task.cancel()
+    assert delay.seconds.total >= EVERY_S * 0.9
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (None, "done"),
+        (asyncio.CancelledError(), "cancelled"),
+        (WorkerDiedError("x"), "died"),
+        (WorkerSilentError("x"), "silent"),
+        (AttemptTimeoutError("x"), "timeout"),
+        (ValueError("x"), "failed"),
+    ],
+)
+def test_how_a_worker_ended(error: BaseException | None, word: str) -> None:
+    assert _how_ended(error) == word
