@@ -1,4 +1,7 @@
-"""What one scrape of /metrics costs the daemon's event loop with 200 devices, a full ledger and 10,000 jobs."""
+"""What one scrape of /metrics costs the daemon's event loop with 200 devices, a full ledger and 10,000 jobs.
+
+A scrape waits for nothing, so it is measured in CPU time: other load on this host matters less.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +64,10 @@ def run(context: Context) -> list[Figure]:
 
 
 def timed(scrape: Callable[[], bytes]) -> tuple[float, int]:
-    """Milliseconds and bytes of one scrape."""
-    begun = time.perf_counter()
+    """CPU milliseconds and bytes of one scrape."""
+    begun = time.thread_time()
     size = len(scrape())
-    return 1e3 * (time.perf_counter() - begun), size
+    return 1e3 * (time.thread_time() - begun), size
 
 
 def subscribe(_: Callable[[DeviceView], None]) -> Callable[[], None]:

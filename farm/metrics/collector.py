@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from prometheus_client.core import Metric
@@ -51,15 +51,23 @@ class FarmCollector(Collector):
 
     def seen(self, view: DeviceView) -> None:
         """A device is like this from now on."""
-        now_s = self._monotonic()
+        self._note(view, self._sources.quarantined(), self._monotonic())
+
+    def _note(self, view: DeviceView, quarantined: Mapping[str, str], now_s: float) -> str:
+        """The same; returns its state."""
         if not view.adopted:
             self._time.forget(view.name)
             self._probed.pop(view.name, None)
-            return
-        self._time.is_now(view.name, self._word(view), now_s)
+            return ""
+        ailment = quarantined.get(view.serial) or self.ledger.ailments.get(view.name, "")
+        word = word_of(
+            view, leased=view.name in self._leased, ailment=ailment, lost_with=self.ledger.lost_with(view.name)
+        )
+        self._time.is_now(view.name, word, now_s)
         known = self._probed.get(view.name)
         if view.health is not None and (known is None or known[0] is not view.health):
             self._probed[view.name] = (view.health, now_s)
+        return word[0]
 
     def read(self) -> Page:
         """Everything, as it is now."""
@@ -77,11 +85,6 @@ class FarmCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """For a prometheus_client registry."""
         return self.read().families()
-
-    def _word(self, view: DeviceView) -> tuple[str, str]:
-        ailment = self._sources.quarantined().get(view.serial) or self.ledger.ailments.get(view.name, "")
-        leased = view.name in self._leased
-        return word_of(view, leased=leased, ailment=ailment, lost_with=self.ledger.lost_with(view.name))
 
     def _tell_daemon(self, page: Page) -> None:
         sources = self._sources
@@ -140,8 +143,7 @@ class FarmCollector(Collector):
         page.set("farm_devices_unadopted", sum(not view.adopted for view in self._sources.views()))
         states = Counter(idle=0, leased=0, quarantined=0)
         for name, view in adopted.items():
-            self.seen(view)
-            states[self._word(view)[0]] += 1
+            states[self._note(view, quarantined, now_s)] += 1
             probed = self._probed.get(name)
             tell_device(
                 page,

@@ -35,7 +35,8 @@ def shown_sensors(temperatures: Iterable[Temperature]) -> list[Temperature]:
     if len(by_name) <= MOST_SENSORS:
         return list(by_name.values())
     first = {each.group: each for each in sorted(by_name.values(), key=lambda each: each.celsius)}
-    rest = sorted((each for each in by_name.values() if each not in first.values()), key=_rank)
+    taken = {(each.group, each.sensor) for each in first.values()}
+    rest = sorted((each for key, each in by_name.items() if key not in taken), key=_rank)
     return [*first.values(), *rest][:MOST_SENSORS]
 
 
