@@ -19,6 +19,7 @@ from farm.tracker.gate_sessions import STOPPING, AdoptingRoute, GateSessions
 from farm.tracker.tracker import TrackerBackend
 
 START_WAIT_S = 20.0  # for a gate that is just being started
+REFUSED_WAIT_S = 5.0  # for one that has another daemon, or is of another release
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between two tries to reach it
 HELLO_S = 10.0  # for everything it has to tell
 STOP_S = 2.0  # for the ends of sessions that a stopping daemon cuts
@@ -118,16 +119,18 @@ class GateDoor(Door):
         """
         self._loop = asyncio.get_running_loop()
         self._make_tracker()
-        deadline = self._loop.time() + START_WAIT_S
+        begun = self._loop.time()
         while True:
             try:
                 await self._connect()
                 break
-            except (GateUnreachableError, GateRefusedError):
-                # Refused, too: an earlier daemon of this farm may be ending.
-                if self._loop.time() >= deadline:
+            except GateUnreachableError:
+                if self._loop.time() >= begun + START_WAIT_S:
                     raise
-                await asyncio.sleep(FIRST_PAUSE_S)
+            except GateRefusedError:  # an earlier daemon of this farm may be ending
+                if self._loop.time() >= begun + REFUSED_WAIT_S:
+                    raise
+            await asyncio.sleep(FIRST_PAUSE_S)
         assert self._welcome is not None
         log.info("the gate (pid %d) serves TVM clients on %s port %d", self._welcome.pid, self._welcome.host, self.port)
 

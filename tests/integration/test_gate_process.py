@@ -282,7 +282,7 @@ async def test_whoever_is_no_daemon_of_this_release_is_told_why(first, said):
 
 
 async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch):
-    monkeypatch.setattr(gate_door, "START_WAIT_S", 0.0)
+    monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
         daemon = await lab.daemon()
         await lab.session()
@@ -300,7 +300,7 @@ async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch)
 
 async def test_another_users_daemon_is_refused(monkeypatch):
     monkeypatch.setattr(gate_process, "trusted", lambda _: False)
-    monkeypatch.setattr(gate_door, "START_WAIT_S", 0.0)
+    monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
         with pytest.raises(GateRefusedError, match="runs as uid"):
             await lab.daemon()
