@@ -32,14 +32,16 @@ def serve(
     """Run the daemon in the foreground until SIGTERM or Ctrl-C."""
     import asyncio
     import ctypes
+    import faulthandler
     import logging
     import signal
 
     from farm.config import load
-    from farm.daemon import Daemon
     from farm.core.log_format import PlainFormatter
+    from farm.daemon import Daemon
     from farm.daemon.notify import Notifier
 
+    faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where every thread stood goes into the journal
     if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     handler = logging.StreamHandler()

@@ -39,7 +39,7 @@ class WorkerUser:
         """Let the user work in a folder of the daemon's. Raises OSError."""
         if self.by_group:
             os.chown(folder, -1, self.gid)
-            folder.chmod(0o2770)
+            folder.chmod(0o770)  # no setgid bit: RestrictSUIDSGID= of the unit forbids it
         else:
             os.chown(folder, self.uid, self.gid)
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -21,11 +22,13 @@ from farm.control.client import ControlClient
 from farm.core.errors import ExitCode
 from farm.jobs.worker_user import SETUID_AND_SETGID
 from farm.zoo.small_cnn import build
+from tests.support import seccomp
 from tests.support.stock_client import Clients
 from tests.support.users import needs_another_user
 from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until
 
 WATCHDOG_S = 6.0
+UNIT = Path(__file__).parents[2] / "systemd" / "farm.service"
 DAEMON, WORKER = "nobody", "daemon"  # users that every host has, in the places of farm and farm-job
 
 
@@ -140,7 +143,7 @@ def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):
 
 
 def as_the_unit_has_it(folder):
-    """A program that runs another with the rights of farm.service: a user of its own and two capabilities."""
+    """A program that runs another with the rights of farm.service: its own user, two capabilities, its system calls."""
     script = folder / "as-farm"
     script.write_text(
         f"""#!/bin/sh
@@ -156,7 +159,8 @@ done
 capabilities=-all,+setuid,+setgid
 umask 077
 exec setpriv --reuid {DAEMON} --regid nogroup --groups {WORKER} --inh-caps $capabilities \
-    --ambient-caps $capabilities --bounding-set $capabilities --no-new-privs "$@"
+    --ambient-caps $capabilities --bounding-set $capabilities --no-new-privs \
+    {sys.executable} {seccomp.__file__} {UNIT} "$@"
 """
     )
     script.chmod(0o755)
@@ -170,6 +174,7 @@ def effective_capabilities(pid):
 
 @needs_another_user
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv here")
+@pytest.mark.skipif(bool(seccomp.why_not()), reason=seccomp.why_not() or "a filter can be made here")
 def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeypatch):
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(folder.stat().st_mode | 0o011)
