@@ -65,19 +65,23 @@ def top(
         _print_once(eyes, sort, only)
     else:
         keys = not plain and sys.stdin.isatty() and importlib.util.find_spec("textual") is not None
+        code = 0
         try:
             with interruptible(), contextlib.ExitStack() as stack:
                 watcher = stack.enter_context(watching(eyes, interval))
                 if keys:
                     from farm.cli.top_app import TopApp
 
-                    TopApp(watcher, by=sort, wanted=only).run()
+                    screen = TopApp(watcher, by=sort, wanted=only)
+                    screen.run()
+                    code = screen.return_code or 0
                 else:
                     _draw(watcher, sort, only)
         except (KeyboardInterrupt, OSError) as error:  # OSError: the terminal is gone
             if not keys and not plain and isinstance(error, KeyboardInterrupt):
                 _hint_once()
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise typer.Exit(code)
 
 
 class Eyes:

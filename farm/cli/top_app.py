@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +16,7 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 from farm.cli.context import connect, shown
 from farm.cli.top_screen import HEAT_STYLES, STYLES
 from farm.cli.top_state import Farm, Phone, Running, Sort, age, sorted_jobs, sorted_phones
-from farm.core.errors import FarmError
+from farm.core.errors import ExitCode, FarmError
 
 if TYPE_CHECKING:
     from farm.cli.top import Watcher
@@ -45,6 +47,7 @@ class TopApp(App[None]):
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("escape", "back", "back"),
         Binding("tab", "focus_next", "other pane", show=False),
+        Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("question_mark", "help_keys", "keys", key_display="?"),
     ]
 
@@ -78,6 +81,8 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to listen."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the terminal must be left as it was
+            asyncio.get_running_loop().add_signal_handler(number, self.action_interrupt)
         self._table("phones").add_columns("PHONE", "STATE", "HEAT", "BATT", "SOC", "HOLDER", "AGE", "REASON")
         self._table("jobs").add_columns("JOB", "STATE", "KIND", "NAME", "USER", "PHONE", "STEP")
         self._watcher.on_news = lambda: self.call_from_thread(self.refresh_farm)
@@ -103,6 +108,10 @@ class TopApp(App[None]):
                 events.write(
                     Text(f"{news.at.astimezone():%H:%M:%S} {news.kind} {shown(news.subject)} {shown(news.text)}")
                 )
+
+    def action_interrupt(self) -> None:
+        """Leave as Ctrl-C does."""
+        self.exit(return_code=ExitCode.INTERRUPTED)
 
     def action_sort(self) -> None:
         """The next order of phones."""

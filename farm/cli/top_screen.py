@@ -14,8 +14,8 @@ from farm.cli.top_state import Farm, News, Phone, Running, Sort, age, sorted_job
 
 STYLES = {
     "ready": "green", "busy": "cyan", "quarantined": "bold red", "unauthorized": "bold red", "gone": "dim",
-    "draining": "yellow", "maintenance": "magenta", "running": "cyan", "queued": "blue", "held": "magenta",
-    "blocked": "magenta", "cooling": "yellow", "hot": "red", "warm": "yellow",
+    "recovering": "yellow", "draining": "yellow", "maintenance": "magenta", "running": "cyan", "queued": "blue",
+    "held": "magenta", "blocked": "magenta", "cooling": "yellow", "hot": "red", "warm": "yellow",
 }  # fmt: skip
 HEAT_STYLES = {"warm": "yellow", "cooling": "yellow", "hot": "red"}
 CELL = 30  # columns of a phone where all of them stand beside each other

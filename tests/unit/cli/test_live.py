@@ -38,9 +38,20 @@ def submit(daemon, **facts):
     return daemon.run(add())
 
 
+def test_keys_end_top(at_terminal):
+    pytest.importorskip("textual", reason="the extra `tui` is not installed")
+    for key, code in (("q", 0), ("\x03", 130)):
+        top = at_terminal("top", "--interval", "0.2")
+        top.shows("galaxy")
+        top.type(key)
+        assert top.ends() == code
+        assert LEAVE_ALTERNATE in top.raw
+
+
+@pytest.mark.parametrize("keys", [(), ("--plain",)], ids=["keys", "plain"])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_top_leaves_the_terminal_as_it_was(at_terminal, sent):
-    top = at_terminal("top", "--plain", "--interval", "0.2")
+def test_top_leaves_the_terminal_as_it_was(at_terminal, sent, keys):
+    top = at_terminal("top", *keys, "--interval", "0.2")
     top.shows("galaxy")
     top.process.send_signal(sent)
     assert top.ends() == 130

@@ -75,10 +75,11 @@ async def test_logs_of_a_job_and_what_the_daemon_refuses(app, daemon, watcher):
     async with app.run_test(size=(120, 40)) as pilot:
         watcher.start()
         await until(lambda: names(app, "jobs") == [job])
-        daemon.end(job, {})
         app._table("jobs").focus()
         await pilot.press("l")
         await until(lambda: r"worker: \x1b[2Jhello" in detail(app))
+        daemon.end(job, {})
+        await until(lambda: names(app, "jobs") == [])
         await pilot.press("escape", "down", "l")
         await until(lambda: "no job runs there" in "".join(str(each.message) for each in app._notifications))
         daemon.jobs.clear()
