@@ -87,7 +87,7 @@ def _take(web: Watched, path: str, file: Path, *, whole: bool) -> None:
         page.locator("figure canvas").first.wait_for()
     plots = page.locator(".results")
     if not whole and plots.count():
-        plots.screenshot(path=file)
+        page.screenshot(path=file, full_page=True, clip=plots.bounding_box())  # the page's bar stays where it is
     else:
         page.screenshot(path=file, full_page=whole)
     sys.stdout.write(f"{file}: {file.stat().st_size // 1000} kB\n")

@@ -55,7 +55,7 @@
         ctx.stroke();
         const gap = 8 * devicePixelRatio, width = ctx.measureText(mark.name).width;
         if (across && at - width / 2 > free) {
-          named.push([mark.name, at - width / 2]);
+          named.push([mark.name, at]);
           free = at + width / 2 + gap;
         }
       }
@@ -63,7 +63,9 @@
       ctx.save();
       ctx.font = FONT.replace("12px", `${11 * devicePixelRatio}px`);
       ctx.fillStyle = style("--soft");
-      for (const [name, from] of named) ctx.fillText(name, from, bbox.top - 5 * devicePixelRatio);
+      ctx.textAlign = "center";
+      ctx.textBaseline = "alphabetic";
+      for (const [name, at] of named) ctx.fillText(name, at, bbox.top - 5 * devicePixelRatio);
       ctx.restore();
     };
   }
