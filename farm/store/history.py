@@ -93,9 +93,13 @@ class EventHistory:
             rooms: first words of kinds ("device", "session"); empty: all.
         """
 
+        kinds = tuple(f"{room}." for room in rooms) or ("",)
+
         def wanted(event: Event) -> bool:
-            about = subject in (event.subject, event.data.get("device"), event.data.get("job"))
-            return about and (not rooms or event.kind.partition(".")[0] in rooms)
+            if not event.kind.startswith(kinds):
+                return False
+            data = event.data
+            return event.subject == subject or data.get("device") == subject or data.get("job") == subject
 
         found = self._log.newest(wanted, limit)
         if len(found) < limit:

@@ -16,7 +16,7 @@ from farm.web.words import segment
 
 router = APIRouter(prefix="/devices/{name}")
 LOG_LINES = 60
-LIFE_STEPS = 200  # read, to show
+MOST_EVENTS = 200  # read, to show some of them
 LIFE_SHOWN = 25
 SESSIONS_SHOWN = 15
 UNSAID = frozenset({"serial", "device", "fence", "hint"})
@@ -87,17 +87,16 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
     why = await ask(request, "explain", what="device", name=name)
     readings = await ask(request, "device.readings", device=name, seconds=FINE_S)
     subject = device["name"]
-    log = (await ask(request, "events.newest", subject=subject, limit=LOG_LINES))["events"]
-    steps = (await ask(request, "events.newest", subject=subject, limit=LIFE_STEPS, rooms=["device"]))["events"]
-    sessions = (await ask(request, "events.newest", subject=subject, limit=LOG_LINES, rooms=["session"]))["events"]
+    log = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS))["events"]
+    steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, rooms=["device"]))["events"]
     return {
         "device": device,
         "why": why["device"],
         "lines": why["lines"],
         "readings": summary_of(readings["columns"]),
-        "log": [{**event, "said": said_of(event)} for event in log],
+        "log": [{**event, "said": said_of(event)} for event in log[:LOG_LINES]],
         "steps": [event for event in steps if event["kind"] in LIFE_EVENTS][:LIFE_SHOWN],
-        "sessions": sessions_of(sessions, held=bool(device["holder"])),
+        "sessions": sessions_of(log, held=bool(device["holder"])),
     }
 
 
