@@ -68,7 +68,7 @@ def test_the_manual_page_tells_of_every_command():
 
 def test_a_page_about_one_command_says_its_options_once():
     text = as_text(page(TREE, SECTIONS, only=("bench",)))
-    assert text.count("--half-width HALF_WIDTH") == 1
+    assert text.count("--half-width N") == 1
     assert "farm bench mobilenet.onnx --on android" in text
     with pytest.raises(KeyError):
         page(TREE, SECTIONS, only=("nothing",))

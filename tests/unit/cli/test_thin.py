@@ -7,7 +7,8 @@ import sys
 import pytest
 
 HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
-OTHERS = {"farm.client", "farm.config", "farm.cli.virtual_farm", "tomllib"}  # what only other commands need
+# What only other commands need.
+OTHERS = {"farm.client", "farm.config", "farm.cli.virtual_farm", "farm.cli.tune", "tomllib", "rich", "textual"}
 
 PROBE = """
 import sys
