@@ -92,7 +92,6 @@ class EventHistory:
             limit: at most so many.
             rooms: first words of kinds ("device", "session"); empty: all.
         """
-
         kinds = tuple(f"{room}." for room in rooms) or ("",)
 
         def wanted(event: Event) -> bool:
