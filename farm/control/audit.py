@@ -130,7 +130,7 @@ def subject_of(*fields: Mapping[str, Any]) -> str:
             if isinstance(value, str) and value:
                 return _short(value)
             if isinstance(value, (list, tuple)):
-                ids = [each.get("id") if isinstance(each, Mapping) else each for each in value[:SHOWN]]
+                ids: list[Any] = [each.get("id") if isinstance(each, Mapping) else each for each in value[:SHOWN]]
                 if ids and all(isinstance(each, str) for each in ids):
                     return _short(" ".join(ids) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""))
     return ""
