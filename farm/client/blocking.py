@@ -173,20 +173,21 @@ def _holding(
 class Client:
     """The farm's daemon. Any number of threads may use one client at once; a forked process needs its own.
 
-    Everybody who uses it acts as this process's user: the daemon knows its callers by what the kernel says of them.
+    Everybody who uses it acts as this process's user, by what the kernel says; of a lab elsewhere as the key's account.
     """
 
     def __init__(
         self,
         socket: Path | str | None = None,
         *,
+        key: Path | str | None = None,
         restart_s: float = RESTART_S,
         on_notice: OnNotice = logger.warning,
         on_transfer: OnTransfer | None = None,
     ) -> None:
         """As `AsyncClient`; `on_notice` and `on_transfer` are called from another thread."""
         self._loop = LoopThread()
-        self._client = AsyncClient(socket, restart_s=restart_s, on_notice=on_notice, on_transfer=on_transfer)
+        self._client = AsyncClient(socket, key=key, restart_s=restart_s, on_notice=on_notice, on_transfer=on_transfer)
         self._finalizer = weakref.finalize(self, _end, self._loop, self._client)
 
     def __enter__(self) -> Self:
