@@ -166,3 +166,16 @@ def test_what_is_no_number_is_none():
 def test_what_the_daemon_does_not_know_is_none():
     moment = moment_from({"temperature_c": 31.0, "more": 5})
     assert (moment.temperature_c, moment.throttle_status) == (31.0, None)
+
+
+def test_whoever_looks_sees_each_standing_but_the_last():
+    phone = Phone()
+    seen = []
+
+    def look(taken, found):
+        seen.append((len(taken.seconds), found.count))
+
+    taken, _ = measure(phone.model(0.002), phone.reference, Plan(0.0001, 5.0), clock=phone.clock, look=look)
+    assert len(seen) >= 2
+    assert all(count == assessed < len(taken.seconds) for count, assessed in seen)
+    assert seen == sorted(set(seen))
