@@ -23,6 +23,7 @@ HEARTBEAT_MS = 5_000  # a lab behind a dead link is noticed in
 HEARTBEAT_TIMEOUT_MS = 20_000
 MAX_FILE_BYTES = 65_536
 PORT = 9192
+SOCKET_NAME = "control.sock"
 _LINE = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?')
 _ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -53,6 +54,12 @@ class Remote:
 Where = Path | Remote
 
 
+def _of_this_host(service: Path = Path("/run/farm")) -> Path:
+    """One's own daemon if it has a socket, else the service's if there is one (docs/service.md)."""
+    own = default_runtime_dir() / SOCKET_NAME
+    return service / SOCKET_NAME if not own.exists() and service.is_dir() else own
+
+
 def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os.environ) -> Where:
     """The daemon that is meant: what is given, then the environment, then the client's file, then this host's own.
 
@@ -76,7 +83,7 @@ def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os
     if daemon and not daemon.startswith("tcp:"):
         return Path(daemon)
     if not daemon and not key:
-        return default_runtime_dir() / "control.sock"
+        return _of_this_host()
     if not key:
         raise UserError(f"{daemon} needs a key", hint="--key FILE or FARM_KEY: the file that `farm auth new` gave out")
     client_key, home = read_key(Path(key).expanduser())

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.control import address
 from farm.control.address import ClientKey, Remote, find, read_key, remote
 from farm.core.errors import UserError
 from farm.core.folders import default_runtime_dir
@@ -74,3 +75,14 @@ def test_what_is_no_key_file_is_refused(key, text):
 
 def test_a_secret_never_stands_in_words(key):
     assert "x" * 40 not in repr(find(key=key, environ={})) + str(find(key=key, environ={}))
+
+
+def test_a_members_own_daemon_comes_before_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, service = tmp_path / "own", tmp_path / "service"
+    monkeypatch.setattr(address, "default_runtime_dir", lambda: own)
+    assert address._of_this_host(service) == own / "control.sock"  # neither: the hint tells to start one
+    service.mkdir()
+    assert address._of_this_host(service) == service / "control.sock"
+    own.mkdir()
+    (own / "control.sock").touch()
+    assert address._of_this_host(service) == own / "control.sock"
