@@ -218,12 +218,12 @@ class LeaseVerbs:
         return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s, "matches": matches}
 
     def _lately(self, name: str) -> list[str]:
-        steps = [
-            event for event in self._events.since() if event.subject == name and event.data.get("reason") is not None
-        ]
+        told = self._events.newest(
+            lambda event: event.subject == name and event.data.get("reason") is not None, LATEST_STEPS
+        )
         return [
             f"  {each.at:%H:%M:%S} {each.kind.partition('.')[2]} {each.data['reason']}".rstrip()
-            for each in steps[-LATEST_STEPS:]
+            for each in reversed(told)
         ]
 
     # --- use and reservations -------------------------------------------------------------------------------------
