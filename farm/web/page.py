@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from farm.control.accounts import Accounts
@@ -185,9 +186,7 @@ async def form_of(request: Request) -> dict[str, str]:
     """
     try:
         form = await request.form(max_files=0, max_fields=MOST_FIELDS)
-    except Exception as error:
-        if type(error).__name__ not in ("HTTPException", "MultiPartException"):
-            raise
+    except HTTPException as error:
         raise UserError("this is no form that the farm understands", hint="go back and send it again") from error
     return {name: value for name, value in form.multi_items() if not isinstance(value, UploadFile)}
 
