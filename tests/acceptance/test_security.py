@@ -17,6 +17,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from farm import Client
 from farm.cli.auth import key_file
 from farm.control.address import find, read_key
 from farm.control.client import ControlClient
@@ -153,6 +154,20 @@ def test_commands_work_from_elsewhere_as_they_do_here(farm, tmp_path):
     told = farm.farm("auth", "audit", "--user", "ann").stdout
     assert re.search(r"ann +user +key ann from 127\.0\.0\.1 +job\.submit +shell-\w+ +ok", told)
     assert re.search(rf"device\.service +{phone} +not_allowed", told)
+
+
+def test_the_python_client_works_from_elsewhere(farm, tmp_path):
+    path = key_of(farm, "dora", "user", tmp_path)
+    model = tmp_path / "words"
+    model.write_bytes(os.urandom(3 << 20))
+    with Client(key=path) as client, Client(str(find(key=path, environ={})), key=path) as same:
+        assert client.status().devices[0].name == same.devices()[0].name
+        (result,) = client.shell("echo from $(id -un)", on="android")
+        assert result.stdout == "from shell\n"
+        kinds = [event.kind for event in same.events(since=0, subject=result.job.id, follow=False)]
+    assert "job.done" in kinds
+    with ControlClient(find(key=path, environ={})) as raw:
+        assert raw.get_artifact(raw.put_artifact(model)) == model.read_bytes()
 
 
 def test_no_secret_is_written_anywhere(farm, tmp_path):
@@ -321,7 +336,9 @@ def size_of(farm):
 
 
 def serves(farm):
-    """People, stock clients and browsers are served."""
+    """People, stock clients and browsers are served, as soon as what was sent before has been read."""
+    with ControlClient(farm.socket, first_sign_s=60.0) as client:
+        client.call("status")
     assert farm.farm("shell", "--on", "android", "--", "echo alive").stdout == "alive\n"
     urllib.request.urlopen(farm.status()["web"], timeout=10).close()
 

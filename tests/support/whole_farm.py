@@ -33,6 +33,14 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
+def is_gate(process: psutil.Process) -> bool:
+    """Whether it is a gate; one that has ended is none."""
+    try:
+        return "gate" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
 @contextmanager
 def running_farm(
     *profiles: str,
@@ -51,7 +59,7 @@ def running_farm(
         if plugged and ready:
             farm.wait_ready(len(profiles))
         yield farm
-        family = [each for each in test.children() if each.pid not in others and "gate" not in each.cmdline()]
+        family = [each for each in test.children() if each.pid not in others and not is_gate(each)]
         parents = tuple(family)  # a gate outlives the farm
         family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()
