@@ -78,7 +78,9 @@ def listed(device: AdbDevice) -> Listed:
     reason, hint = _WORDS.get(device.state, (f"adb lists it as {device.detail or device.state}", "replug it"))
     if device.detail:
         reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
-    return Listed(Link.OFFLINE, reason, hint, mendable=device.state is DeviceState.OFFLINE)
+    # A handshake that went wrong leaves `offline`, or a state that says nothing (`host`): made anew it may go right.
+    mendable = device.state is DeviceState.OFFLINE or device.state not in _WORDS
+    return Listed(Link.OFFLINE, reason, hint, mendable=mendable)
 
 
 @contextmanager
