@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,12 +18,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from farm.core.errors import HostError
 
 MOST_CONNECTIONS = 256  # further ones are answered 503
-REQUEST_PATIENCE_S = 10.0  # for a whole request's head
+REQUEST_PATIENCE_S = 10.0  # for a whole request, head and body, from its first byte
 READER_PATIENCE_S = 10.0  # with somebody who does not read what is sent
 KEEP_ALIVE_S = 30.0
 STOP_S = 1.0
 BACKLOG = 128
 MAX_HEAD_BYTES = 16 * 1024
+
+# A client's side of a connection while a request is awaited or comes in.
+_UNFINISHED = (h11.IDLE, h11.SEND_BODY)
 
 log = logging.getLogger(__name__)
 
@@ -36,33 +40,41 @@ class WebPortError(HostError):
 class _Protocol(H11Protocol):
     """One connection. Whoever neither asks nor reads is cut: a connection costs a descriptor and memory."""
 
-    _timer: asyncio.TimerHandle | None = None
+    _asking: asyncio.TimerHandle | None = None  # runs while a request is incomplete
+    _reading: asyncio.TimerHandle | None = None  # runs while nobody takes what is sent
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(REQUEST_PATIENCE_S, self._cut_silent)
+        self._asking = self.loop.call_later(REQUEST_PATIENCE_S, transport.abort)
 
-    def _cut_silent(self) -> None:
-        if getattr(self, "cycle", None) is None and not self.transport.is_closing():  # None before the first request
-            self.transport.abort()
+    def data_received(self, data: bytes) -> None:
+        if self._asking is None:  # not for each byte: whoever drips would never be late
+            self._asking = self.loop.call_later(REQUEST_PATIENCE_S, self.transport.abort)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.their_state not in _UNFINISHED:
+            self._asking = _dropped(self._asking)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._timer is None:
-            self._timer = self.loop.call_later(READER_PATIENCE_S, self.transport.abort)
+        if self._reading is None:
+            self._reading = self.loop.call_later(READER_PATIENCE_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._drop_timer()
+        self._reading = _dropped(self._reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._drop_timer()
+        self._asking = _dropped(self._asking)
+        self._reading = _dropped(self._reading)
         super().connection_lost(exc)
 
-    def _drop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+
+def _dropped(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 class _Quiet(uvicorn.Server):

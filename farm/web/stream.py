@@ -38,6 +38,8 @@ class _Reader:
 
     def heard(self, event: Event) -> None:
         """Something happened."""
+        if self.over:  # what came after the gap would hide it: the reader resumes before it
+            return
         if len(self.waiting) >= MOST_BEHIND:
             self.end()
         else:
@@ -81,9 +83,9 @@ class Hints:
             for hint in missed:
                 yield hint
             while not (reader.over or self._closed):
+                reader.news.clear()  # before, not after: an end while a hint is sent is news too
                 while reader.waiting:
                     yield hint_of(reader.waiting.popleft())
-                reader.news.clear()
                 try:
                     async with asyncio.timeout(heartbeat_s):
                         await reader.news.wait()

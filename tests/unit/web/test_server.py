@@ -132,6 +132,70 @@ async def test_whoever_asks_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         writer.close()
 
 
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [b"G", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nx"],
+    ids=["head", "body"],
+)
+async def test_each_request_has_its_time_not_only_the_first(monkeypatch: pytest.MonkeyPatch, unfinished: bytes) -> None:
+    monkeypatch.setattr(module, "REQUEST_PATIENCE_S", 0.05)
+    async with serving(_answer_at_the_end) as server:
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(GET)
+        assert await asyncio.wait_for(reader.readuntil(b"done"), 5)
+        writer.write(unfinished)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(_to_its_end(reader), 5)
+        writer.close()
+
+
+async def test_bytes_one_by_one_win_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REQUEST_PATIENCE_S", 0.05)
+    async with serving(_answer_at_the_end) as server:
+        reader, writer = await asyncio.open_connection(*server.address)
+        ending = asyncio.ensure_future(_to_its_end(reader))
+        writer.write(GET[:-2] + b"x: ")
+
+        def dripped() -> bool:
+            writer.write(b"y")
+            return ending.done()
+
+        await until(dripped)
+        assert isinstance(ending.exception(), ConnectionResetError)
+        writer.close()
+
+
+async def test_a_request_that_has_come_may_be_answered_late() -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await go.wait()
+        await _answer_at_the_end(scope, receive, send)
+
+    async with serving(late) as server:
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(GET)
+        await asyncio.wait_for(asked.wait(), 5)
+        assert server._server is not None
+        (connection,) = server._server.server_state.connections
+        assert isinstance(connection, module._Protocol)
+        assert connection._asking is None  # nothing runs that would cut it
+        go.set()
+        assert await asyncio.wait_for(reader.readuntil(b"done"), 5)
+        writer.close()
+
+
+async def _answer_at_the_end(scope: Scope, receive: Receive, send: Send) -> None:
+    while (message := await receive())["type"] == "http.request" and message["more_body"]:
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
 async def _to_its_end(reader: asyncio.StreamReader) -> None:
     if await reader.read() == b"":
         raise ConnectionResetError

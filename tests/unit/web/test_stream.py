@@ -69,13 +69,26 @@ async def test_a_reader_that_does_not_keep_up_is_cut_and_keeps_no_memory() -> No
     hints = Hints(log)
     reader = hints.read(None)
     await anext(reader)
-    for _ in range(stream.MOST_BEHIND + 1):
+    for _ in range(stream.MOST_BEHIND + 20):
         log.publish("device.new", "pixel")
     (kept,) = hints._readers
     assert not kept.waiting
     assert [chunk async for chunk in reader] == []
     assert not hints._readers
     assert not log._listeners
+
+
+async def test_a_reader_that_is_cut_hears_nothing_behind_the_gap() -> None:
+    log = EventLog(1)
+    reader = Hints(log).read(None)
+    await anext(reader)
+    told = asyncio.ensure_future(heard(reader, 1))
+    await asyncio.sleep(0)
+    first = log.publish("device.new", "pixel")
+    assert [hint["id"] for hint in await told] == [first.seq]
+    for _ in range(stream.MOST_BEHIND + 20):
+        log.publish("device.new", "pixel")
+    assert [chunk async for chunk in reader] == []  # it resumes after `first`
 
 
 async def test_silence_is_filled_with_heartbeats() -> None:
