@@ -82,7 +82,8 @@ class AuditTrail:
 
     async def close(self) -> None:
         """Write what is still to be told, and the counts of refusals."""
-        await asyncio.gather(*self._later)
+        while self._later:
+            await asyncio.gather(*self._later)
         open_windows = [window for window in self._refusals.values() if window.dropped]
         self._refusals.clear()
         await self._write([_counted(window) for window in open_windows])

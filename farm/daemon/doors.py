@@ -64,12 +64,12 @@ async def open_job_door(
         DoorError: the socket cannot be opened.
     """
     store, fleet, leasing = memory.store, phones.fleet, sharing.leasing
-    security = open_security(config, stack, memory, sharing.personal)
+    security = open_security(config, memory, sharing.personal)
     control = ControlServer(
         config.control_socket,
         artifacts=workers.artifacts,
         gid=workers.gid,
-        audit=security.audit,
+        audit=memory.audit,
         accounts=security.accounts,
         elsewhere=security.elsewhere,
     )

@@ -1,4 +1,4 @@
-"""What the daemon remembers: the store, the event log over it, the attempts' logs, and how long they are kept."""
+"""What the daemon remembers: the store, the event log and the audit log over it, attempts' logs; for how long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from farm import __version__
 from farm.config import FarmConfig
+from farm.control.audit import AuditTrail
 from farm.core.events import Event, EventLog
 from farm.daemon.problems import Problems
 from farm.jobs.logs import AttemptLogs
@@ -31,6 +32,7 @@ class Memory:
     history: EventHistory
     logs: AttemptLogs
     retention: Retention
+    audit: AuditTrail
 
     def use(self, config: FarmConfig) -> None:
         """Keep things as long as it says, from now on."""
@@ -50,6 +52,8 @@ def open_memory(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: 
     events.subscribe(_log_event)
     history = EventHistory(events, store.events)
     stack.push_async_callback(history.close)
+    audit = AuditTrail(store.audit)
+    stack.push_async_callback(audit.close)  # after all that may still have something to tell
     events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
     store.on_problem(problems.of_store(store, events))
     logs = AttemptLogs(config.state_dir / "logs")
@@ -58,7 +62,7 @@ def open_memory(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: 
         store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, audit_days=config.control.audit_days,
         remove_logs=logs.remove,
     )  # fmt: skip
-    return Memory(where, store, events, history, logs, retention)
+    return Memory(where, store, events, history, logs, retention, audit)
 
 
 def _log_event(event: Event) -> None:

@@ -14,7 +14,6 @@ from farm.store.schema import audit
 BATCH = 500  # rows removed in one commit
 PAGE = 1000  # most rows of one answer
 MOST_ROWS = 500_000  # about 150 MB; whoever writes more pushes the oldest out
-LOOK_EVERY = 10_000  # rows added, until it is looked whether there are too many
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ class AuditTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._added = 0
 
     async def add(self, records: Sequence[AuditRecord]) -> None:
         """Keep some.
@@ -46,10 +44,6 @@ class AuditTable:
         """
         rows = [{name: value for name, value in asdict(record).items() if name != "seq"} for record in records]
         await self._database.write(lambda connection: connection.execute(insert(audit), rows) and None)
-        self._added += len(rows)
-        if self._added >= LOOK_EVERY:
-            self._added = 0
-            await self.prune()
 
     def page(
         self,

@@ -8,6 +8,7 @@ The oldest go first, in small batches through the one writer, so that nothing el
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from farm.store.schema import attempt, event, job, lease, measurement, recovery,
 BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
 PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
 EVERY_S = 24 * 3600.0
+LOOK_S = 600.0  # how often it is looked whether the audit log has too many rows: anybody may write many
 HISTORY = timedelta(days=10 * 365)  # of measurements
 AUDIT_DAYS = 365.0
 FIRST_AFTER_S = 300.0  # not while everybody comes back after a start
@@ -87,18 +89,17 @@ class Retention:
         self._keep_audit = timedelta(days=audit_days)
 
     async def run(self) -> None:
-        """Prune daily, until cancelled."""
-        wait_s = FIRST_AFTER_S
-        while True:
-            await asyncio.sleep(wait_s)
-            wait_s = EVERY_S
+        """Prune daily, the audit log's excess more often, until cancelled."""
+        await asyncio.sleep(FIRST_AFTER_S)
+        for look in itertools.count():
             try:
-                pruned = await self.prune()
+                if look % int(EVERY_S / LOOK_S):
+                    await self._audit.prune()
+                elif (pruned := await self.prune()) != Pruned():
+                    logger.info("pruned the store: %s", pruned)
             except FarmError as error:
                 logger.warning("pruning the store failed: %s", error)
-            else:
-                if pruned != Pruned():
-                    logger.info("pruned the store: %s", pruned)
+            await asyncio.sleep(LOOK_S)
 
     def would_prune(self, keep_days: float | None = None) -> Pruned:
         """What `prune` would remove for its age."""

@@ -1,13 +1,15 @@
 """The audit log's rows: paged, filtered, bounded."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from farm.store import audit
-from farm.store.audit import AuditRecord
+from farm.store import audit, retention
+from farm.store.audit import AuditRecord, AuditTable
 from farm.store.retention import Retention
+from farm.store.writer import StoreWriteError
 from tests.unit.store.values import NOW
 
 ROW = AuditRecord(NOW, "ann", "user", "uid 1000 pid 42", "job.submit", "j1", "ok")
@@ -33,19 +35,46 @@ async def test_pages_come_latest_first_and_filtered(store):
 
 async def test_it_is_kept_as_long_as_it_is_told(store):
     await store.audit.add([replace(ROW, at=NOW - timedelta(days=10)), ROW])
-    retention = Retention(store.database, keep_days=1000, max_mb=1000, audit_days=5, clock=lambda: NOW)
-    await retention.prune()
+    keeper = Retention(store.database, keep_days=1000, max_mb=1000, audit_days=5, clock=lambda: NOW)
+    await keeper.prune()
     assert [row.at for row in store.audit.page()] == [NOW]
 
 
 async def test_whoever_writes_much_pushes_the_oldest_out(store, monkeypatch):
     monkeypatch.setattr(audit, "MOST_ROWS", 30)
-    monkeypatch.setattr(audit, "LOOK_EVERY", 50)
-    for number in range(10):
-        await store.audit.add([replace(ROW, subject=f"{number}.{each}") for each in range(10)])
-    left = [row.subject for row in store.audit.page()]
-    assert left[0] == "9.9"
-    assert 30 <= len(left) < 30 + 50
+    monkeypatch.setattr(audit, "BATCH", 7)
+    monkeypatch.setattr(retention, "FIRST_AFTER_S", 0.0)
+    looks, looking = [], asyncio.Event()
+    prune = AuditTable.prune
+
+    async def pruned(self, *before):
+        looks.append((before, await prune(self, *before)))
+        if len(looks) < 3:
+            await fill()
+        else:
+            looking.set()
+
+    async def fill():
+        await store.audit.add([replace(ROW, subject=f"{len(looks)}.{each}") for each in range(100)])
+
+    monkeypatch.setattr(retention, "LOOK_S", 0.001)
+    monkeypatch.setattr(AuditTable, "prune", pruned)
+    await fill()
+    keeping = asyncio.create_task(Retention(store.database, keep_days=1000, max_mb=1000, clock=lambda: NOW).run())
+    await looking.wait()
+    keeping.cancel()
+    assert [removed for _, removed in looks] == [70, 100, 100]
+    assert [bool(before) for before, _ in looks] == [True, False, False]  # daily all that is old, else the excess
+    assert [row.subject for row in store.audit.page()][::29] == ["2.99", "2.70"]
+
+
+async def test_a_row_that_was_kept_waits_for_no_pruning(store, monkeypatch):
+    async def broken(self, before=None):
+        raise StoreWriteError("the disk is full")
+
+    monkeypatch.setattr(AuditTable, "prune", broken)
+    await store.audit.add([ROW] * 10_001)
+    assert len(store.audit.page(limit=1000)) == 1000
 
 
 @pytest.mark.parametrize("subject", ["\0", "\ud800", "'; DROP TABLE audit; --", "x" * 10_000])
