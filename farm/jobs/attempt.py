@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from farm.core.error_wire import error_from_wire
 from farm.core.errors import FarmError, HostError, ProtocolError, UserError
 from farm.core.limits import MAX_RESULT_BYTES
+from farm.jobs.told import check_facts
 
 # Of a worker's report as JSON; the rest of a result is the phone's identity, and one message shows it with its job.
 MAX_REPORT_BYTES = MAX_RESULT_BYTES * 3 // 4
@@ -206,8 +207,10 @@ class Attempt:
             case "heartbeat":
                 pass
             case "progress":
-                self.watch.step = text_field(fields, "step")
-                self.host.progressed(self.watch.step, {k: v for k, v in fields.items() if k != "step"})
+                step, facts = text_field(fields, "step"), {k: v for k, v in fields.items() if k != "step"}
+                check_facts(facts)
+                self.watch.step = step
+                self.host.progressed(step, facts)
             case "log":
                 level = text_field(fields, "level")
                 if level not in LEVELS:

@@ -153,7 +153,8 @@ class Ledger:
                 self.submitted[kind] += 1
                 self._trials[job] = 0
             case "job.progress":
-                if isinstance(trials := data.get("trials"), int):
+                tuning = data.get("tuning")
+                if isinstance(tuning, Mapping) and isinstance(trials := tuning.get("trials"), int):
                     self.trials += max(0, trials - self._trials.get(job, trials))
                     self._trials[job] = trials
             case "attempt.ended":

@@ -140,10 +140,10 @@ def test_sessions_and_their_bytes(told: Told) -> None:
 def test_jobs_attempts_and_trials(told: Told) -> None:
     told.log.publish("job.submitted", "tune-0a", kind="tune")
     for trials in (8, 8, 20):
-        told.log.publish("job.progress", "tune-0a", step="search", trials=trials)
+        told.log.publish("job.progress", "tune-0a", step="search", tuning={"trials": trials})
     told.log.publish("attempt.ended", "tune-0a.1", state="failed", error={"fault": "phone"})
     told.log.publish("job.progress", "tune-0a", step="compile")
-    told.log.publish("job.progress", "tune-0a", step="search", trials=24)
+    told.log.publish("job.progress", "tune-0a", step="search", tuning={"trials": 24})
     told.log.publish("job.done", "tune-0a", state="done")
     assert told.ledger.trials == 24
     assert told.ledger.attempts == {("tune", "failed", "phone"): 1}
@@ -151,8 +151,8 @@ def test_jobs_attempts_and_trials(told: Told) -> None:
 
 
 def test_trials_of_before_the_start_do_not_count_again(told: Told) -> None:
-    told.log.publish("job.progress", "tune-0a", trials=500)
-    told.log.publish("job.progress", "tune-0a", trials=504)
+    told.log.publish("job.progress", "tune-0a", tuning={"trials": 500})
+    told.log.publish("job.progress", "tune-0a", tuning={"trials": 504})
     assert told.ledger.trials == 4
 
 

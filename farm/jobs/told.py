@@ -1,0 +1,100 @@
+"""What a worker may tell beside its step. Everybody hears it, and a worker runs other people's models: it is checked.
+
+Rules of this file: pure; `check_facts` returns or raises ProtocolError, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from farm.core.errors import ProtocolError
+
+MAX_FACTS_BYTES = 512 << 10  # as JSON: a search's rows and a whole curve of 10,000 points fit
+MAX_TEXT_CHARS = 4096
+_KNOWN = ConfigDict(extra="forbid")
+
+Count = Annotated[int, Field(strict=True, ge=0, le=1 << 53)]  # JSON readers keep 53 bits
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Text = Annotated[str, Field(strict=True, max_length=MAX_TEXT_CHARS)]
+Point = Annotated[list[Number], Field(min_length=3, max_length=3)]  # trial, seconds of search, estimate in seconds
+
+
+@checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
+class TaskFacts:
+    """farm.tuning.progress.TaskRow on the wire."""
+
+    name: Text
+    weight: Count
+    trials: Count
+    failed: Count
+    default_ms: Number | None
+    best_ms: Number | None
+    best_gflops: Number | None
+    latest_gflops: Number | None
+
+
+@checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
+class TuningFacts:
+    """farm.tuning.progress.Standing on the wire, with its tasks' rows and the curve's points from `points_from` on."""
+
+    trials: Count
+    wanted: Count
+    estimate_s: Number | None
+    phones: list[Text]
+    busy: Count
+    waits: Text
+    spent_s: Number
+    eta_s: Number | None
+    left_out: Count
+    of_tasks: Count
+    tasks: list[TaskFacts]
+    points: list[Point]
+    points_from: Count
+
+
+@checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
+class TimingFacts:
+    """A bench's interval so far (farm.worker.bench)."""
+
+    count: Count
+    median_ms: Number | None
+    low_ms: Number | None
+    high_ms: Number | None
+    half_width: Number | None
+    wanted_half_width: Number | None
+    samples_ms: list[Number | None]
+
+
+@checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
+class Facts:
+    """All that there is to tell."""
+
+    tuning: TuningFacts | None = None
+    timing: TimingFacts | None = None
+
+
+_FACTS = TypeAdapter(Facts)
+
+
+def check_facts(facts: Mapping[str, Any]) -> None:
+    """Whether a worker's facts may be told.
+
+    Raises:
+        ProtocolError: they are too large, or not what workers tell.
+    """
+    try:
+        size = len(json.dumps(facts))
+        if size > MAX_FACTS_BYTES:
+            raise ProtocolError(f"the worker's progress has {size:,} bytes as JSON; at most {MAX_FACTS_BYTES:,}")
+        _FACTS.validate_python(dict(facts))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))[:200]
+        raise ProtocolError(f"the worker's progress: {place}: {first['msg']}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"the worker's progress is no JSON: {error}"[:500]) from error
