@@ -142,7 +142,7 @@ class Accounts:
         self.keys = Tries("key", clock=clock)
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
-        """Have the name of each account that is revoked or gets another role: its connections must end."""
+        """Have the name of each account that is revoked: its connections must end."""
         self._on_revoked.append(callback)
 
     def by_token(self, token: str, origin: str = "") -> Account | None:

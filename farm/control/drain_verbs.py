@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from pydantic.dataclasses import dataclass as checked
 
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, read_fields
 from farm.core.events import EventLog
 from farm.leasing.model import Holder

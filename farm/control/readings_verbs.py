@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from farm.control.server import ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlServer
 from farm.control.verbs import STRICT, Nothing, handler
 from farm.core.series import COARSE_S, FINE_S, UNITS
 from farm.fleet.fleet import Fleet

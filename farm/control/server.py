@@ -21,8 +21,6 @@ from farm.control.router import Answer, Call, CallerGoneError, Router
 from farm.control.shares import Shares
 from farm.core.errors import FarmError, NotAllowedError, UserError
 
-__all__ = ["Answer", "Caller", "ControlCall", "ControlServer", "Role"]  # what every verb and door needs
-
 STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
 # Verbs of users and operators that change nothing: only refusals of them are worth a row of the audit log.
 ONLY_LOOK = frozenset({"job.check", "lease.show", "store.check", "auth.list", "audit.list"})

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from farm.config import FarmConfig
-from farm.control.server import ControlCall, ControlServer, Role
+from farm.control.callers import Role
+from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import Nothing, read_fields
 from farm.core.errors import FarmError
 from farm.core.events import EventLog

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from farm.control.server import Role
+from farm.control.callers import Role
 from farm.core.errors import FarmError, UserError
 from farm.core.series import SHOWN, Quantity
 from farm.jobs.specs import KINDS

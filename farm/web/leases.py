@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from farm.control.server import Caller, Role
+from farm.control.callers import Caller, Role
 from farm.core.durations import parse_duration
 from farm.web.page import ask, caller_of, done, form_of, render
 

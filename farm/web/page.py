@@ -19,7 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from farm.control.accounts import Accounts
-from farm.control.server import Answer, Caller, Role
+from farm.control.callers import Caller, Role
+from farm.control.router import Answer
 from farm.core.errors import NotAllowedError, UserError
 from farm.core.events import EventLog
 from farm.web import words

@@ -63,6 +63,6 @@ class Sessions:
         self._sessions.pop(session_id, None)
 
     def end_of(self, account: str) -> None:
-        """End every session of an account: it is revoked, or has another role."""
+        """End every session of an account that is revoked."""
         for session in [each for each in self._sessions.values() if each.account == account]:
             self.end(session.id)

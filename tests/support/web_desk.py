@@ -12,7 +12,7 @@ import httpx
 from farm.control.accounts import Account, Accounts
 from farm.control.callers import Caller, Role
 from farm.control.render import device_details, device_row
-from farm.control.server import Answer
+from farm.control.router import Answer
 from farm.core.device import DeviceView, Life
 from farm.core.errors import NoSuchDeviceError
 from farm.core.events import EventLog

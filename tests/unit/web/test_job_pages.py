@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from farm.control.callers import Role
-from farm.control.server import Answer
+from farm.control.router import Answer
 from farm.core.queue_model import NoSuchJobError
 from tests.support.web_desk import Desk, page
 
