@@ -7,6 +7,7 @@ it. A number whose change was not committed is never told: readers see a gap, no
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from typing import Any, overload
 
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
 KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are read from the store.
+
+log = logging.getLogger(__name__)
 
 Told = tuple[str, str, Mapping[str, object]]  # an event to be: kind, subject, data
 
@@ -107,7 +110,7 @@ class EventLog:
         return self._events[0].seq if self._events else self._told + 1
 
     def publish(self, kind: str, subject: str, /, **data: object) -> Event:
-        """Number an event and tell every listener, after the drafts before it."""
+        """Number an event and tell every listener, after the drafts before it. What a listener raises is logged."""
         event = self._next(kind, subject, data, drafted=False)
         self._places.append(_Place((event,), settled=True))
         self._tell()
@@ -165,6 +168,9 @@ class EventLog:
                     self._told = event.seq
                     self._events.append(event)
                     for listener in tuple(self._listeners):
-                        listener(event)
+                        try:
+                            listener(event)
+                        except Exception:  # its bug: what happened has happened, and the others hear it
+                            log.exception("a listener failed at event %s of %s", event.kind, event.subject)
         finally:
             self._telling = False
