@@ -28,6 +28,7 @@ class Progress:
         self._ends = ends
         self._ended = self._failed = 0
         self._told: dict[str, str] = {}  # how each job's latest attempt ended
+        self._steps: dict[str, str] = {}  # each job's latest step: while it stands, it is told again with new figures
 
     def name(self, job: str) -> str:
         """A job: its phone's name where that tells it from the others."""
@@ -44,8 +45,9 @@ class Progress:
             self._devices[job] = str(data["device"])
         match event.kind:
             case "job.progress" if not self._many:
-                return f"{self.name(job)}: {data.get('step', '')}"
+                return self._step(job, str(data.get("step", "")))
             case "attempt.started" if not self._many:
+                self._steps.pop(job, None)
                 return f"{self.name(job)}: started"
             case "attempt.ended" if data.get("state") not in ("done", "cancelled"):
                 self._told[job] = f"{self.name(job)}: {data.get('state')}{_because(data)}"
@@ -60,6 +62,12 @@ class Progress:
                 return f"{self.name(job)}: its phone is too hot: {data.get('reason')}"
             case _:
                 return ""
+
+    def _step(self, job: str, step: str) -> str:
+        if self._steps.get(job) == step:
+            return ""
+        self._steps[job] = step
+        return f"{self.name(job)}: {step}"
 
     def _end(self, job: str, state: str, because: str) -> str:
         self._ended += 1

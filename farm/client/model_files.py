@@ -14,7 +14,7 @@ from farm.jobs.specs import CompareSpec, ModelSpec, TuneSpec
 if TYPE_CHECKING:
     from farm.compiler.model import TensorSpec
 
-MAX_PARSED_BYTES = 256 << 20  # of an ONNX file: parsing one takes about a second for each GB
+MAX_PARSED_BYTES = 256 << 20  # of a file that is looked into: parsing an ONNX file takes about a second for each GB
 Inputs = Path | bytes | None
 
 
@@ -29,12 +29,12 @@ class _Edge:
 def check_models(spec: ModelSpec, model: Path | None, model_b: Path | None, inputs: Inputs) -> None:
     """Look at a job's model files and at the arrays for them. `None`: the farm has that file already.
 
-    Packages are read whole. Of ONNX files it is seen what goes into them, when the package `onnx` is installed; the
-    worker finds what is wrong with a graph.
+    Packages are read whole. A file that is no model of any format is refused. Of ONNX files it is seen what goes into
+    them, when the package `onnx` is installed; the worker finds what is wrong with a graph.
 
     Raises:
         PackageError: a package is damaged, or was made with other options.
-        ModelError: a dimension stays open, or an array does not fit the model.
+        ModelError: it is no model, a dimension stays open, or an array does not fit the model.
         UserError: a package is to be tuned.
     """
     if model is not None:
@@ -44,6 +44,7 @@ def check_models(spec: ModelSpec, model: Path | None, model_b: Path | None, inpu
 
 
 def _check(spec: ModelSpec, path: Path, precision: str, inputs: Inputs, *, records: bool) -> None:
+    from farm.compiler.formats import check_format
     from farm.compiler.package import check_asked, is_package, read_package
 
     with path.open("rb") as file:
@@ -54,7 +55,10 @@ def _check(spec: ModelSpec, path: Path, precision: str, inputs: Inputs, *, recor
         package = read_package(path)
         check_asked(package.manifest, precision, spec.shapes, spec.dtypes, records=records)
         _fitted(_Edge(package.name, package.inputs), {}, inputs, by_arrays=False)
-    elif edge := _onnx_edge(path):
+        return
+    if path.stat().st_size <= MAX_PARSED_BYTES:
+        check_format(path.read_bytes(), path.name)
+    if edge := _onnx_edge(path):
         _fitted(edge, spec.shapes, inputs, by_arrays=not isinstance(spec, TuneSpec))
 
 

@@ -12,11 +12,13 @@ the file. Everything is checked before anything is uploaded; an error names the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -277,13 +279,25 @@ def _look_at(planned: Planned, looked: set[str]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(checked_file(path).read_text(encoding="utf-8"))
+        return tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise SpecFileError(
             f"{path} is not valid TOML: {error}", hint="texts stand in quotes; numbers, true and false do not"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise SpecFileError(f"cannot read {path}: {error}", hint="give a TOML file: docs/clients.md") from error
+
+
+def _text(path: Path) -> str:
+    data = checked_file(path).read_bytes()
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data.decode("utf-8")
+        if "\0" not in text:  # a small model's bytes may be UTF-8, too
+            return text
+    raise SpecFileError(
+        f"{path} is no TOML file: it is no UTF-8 text",
+        hint=f"of a model: farm bench {shlex.quote(str(path))} --on SELECTOR; spec files: docs/clients.md",
+    )
 
 
 def _tables(path: Path, tree: Mapping[str, Any]) -> Iterator[_Table]:

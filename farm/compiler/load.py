@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,20 +14,13 @@ from tvm import relax
 
 from farm.compiler import onnx_model, relax_model, tflite_model
 from farm.compiler.clips import without_clips
+from farm.compiler.formats import format_of, may_be_onnx, unknown_format
 from farm.compiler.inputs import NO_DTYPES, NO_SHAPES, check_names, fixed_inputs
 from farm.compiler.model import ImportedModel, IRModule, SourceModel, TensorSpec, numpy_dtype
 from farm.compiler.symbolic import dimensions
 from farm.core.errors import ModelError, UserError
 from farm.core.shape_option import check_dtype
 
-FORMATS = (
-    "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
-)
-_BY_SUFFIX = {  # whose content would have told
-    "pt2": "a program of torch.export", "tflite": "a TensorFlow Lite model", "keras": "a Keras model",
-    "h5": "a Keras model", "json": "a Relax module",
-}  # fmt: skip
-_IS_SCRIPT = re.compile(rb"^\s*@(I\.ir_module|R\.function)", re.MULTILINE)
 IMPORT = 1  # raise it when the same file becomes another module: what was kept by key is then not used
 
 
@@ -60,54 +50,9 @@ def read(data: bytes, name: str) -> SourceModel:
     try:
         return onnx_model.read(data, name)
     except ModelError as error:
-        if data[:1] == onnx_model.FIRST or name.lower().endswith(".onnx"):
+        if may_be_onnx(data, name):
             raise
-        raise ModelError(f"{name} is of no known model format", hint=f"formats: {FORMATS}") from error
-
-
-def format_of(data: bytes, name: str) -> str:
-    """`onnx`, `torch`, `keras`, `tflite`, `relax` (JSON) or `script` (TVMScript). What nothing tells may be ONNX.
-
-    Raises:
-        ModelError: it is something else that is easily taken for a model.
-    """
-    if data[4:8] == tflite_model.MAGIC:
-        return "tflite"
-    if data[:8] == b"\x89HDF\r\n\x1a\n":
-        return "keras"
-    if data[:4] == b"PK\x03\x04":
-        return _kind_of_zip(data, name)
-    if data[257:262] == b"ustar":
-        raise ModelError(
-            f"{name} is a .tar archive and no model file",
-            hint="of a package of `farm compile`, give the model it is of",
-        )
-    if data[:64].lstrip()[:1] == b"{":
-        return "relax"
-    suffix = name.lower().rpartition(".")[2]
-    if suffix == "py" or (b"\0" not in data[:4096] and _IS_SCRIPT.search(data)):
-        return "script"
-    if suffix in _BY_SUFFIX:
-        raise ModelError(f"{name} is not {_BY_SUFFIX[suffix]}", hint="is it another format, or cut short?")
-    return "onnx"
-
-
-def _kind_of_zip(data: bytes, name: str) -> str:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = archive.namelist()
-    except zipfile.BadZipFile as error:
-        raise ModelError(f"{name} is an archive that is cut short or damaged", hint="copy or save it again") from error
-    if any(member.endswith(("archive_format", "serialized_exported_program.json")) for member in members):
-        return "torch"
-    if "config.json" in members and any(member.endswith(".weights.h5") for member in members):
-        return "keras"
-    if any(member.endswith("data.pkl") for member in members):
-        raise ModelError(
-            f"{name} is a pickle (torch.save) or TorchScript, which is not read",
-            hint="torch.export.save(torch.export.export(model, example_inputs), 'net.pt2')",
-        )
-    raise ModelError(f"{name} is an archive, but of no model format", hint=f"formats: {FORMATS}")
+        raise unknown_format(name) from error
 
 
 def import_model(

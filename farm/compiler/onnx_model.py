@@ -19,12 +19,11 @@ from onnx.reference import ReferenceEvaluator
 from tvm.relax.frontend.onnx import from_onnx
 
 from farm.compiler.clips import onnx_clips_in_relax
+from farm.compiler.formats import ONNX_FIRST
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
 from farm.compiler.onnx_inputs import input_specs
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError
-
-FIRST = b"\x08"  # every ONNX file begins with ir_version, field 1 of ModelProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def read(data: bytes, name: str) -> OnnxModel:
     try:
         proto = onnx.load_model_from_string(data)
     except DecodeError as error:
-        looks = data[:1] == FIRST
+        looks = data[:1] == ONNX_FIRST
         raise ModelError(
             f"{name} is an ONNX model that is cut short or damaged" if looks else f"{name} is not an ONNX model",
             hint="copy or export it again" if looks else "export the model as ONNX (torch.onnx.export, tf2onnx ...)",

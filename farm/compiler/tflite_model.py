@@ -14,7 +14,6 @@ from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dt
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import ModelError
 
-MAGIC = b"TFL3"  # the schema's file_identifier, at byte 4
 INSTALL = "pip install 'farm[tvm]' into the toolchain's environment"
 _OPERATOR_LOOPS = ("check_unsupported_ops", "convert_op_to_relax")  # functions of TVM's front end
 OPEN = -1  # a size in Tensor.shape_signature that the file leaves open

@@ -36,6 +36,15 @@ def test_a_phone_names_its_job_only_where_no_other_job_has_it():
     assert matrix.line(event("job.done", 1)) == ""
 
 
+def test_a_step_that_goes_on_is_told_once():
+    progress = Progress([job(1, "pixel"), job(2, "galaxy")])
+    told = [progress.line(event("job.progress", 1, step=step)) for step in ("timing", "timing", "running", "timing")]
+    assert told == ["pixel: timing", "", "pixel: running", "pixel: timing"]
+    assert progress.line(event("job.progress", 2, step="timing")) == "galaxy: timing"
+    assert progress.line(started(1, "pixel")) == "pixel: started"
+    assert progress.line(event("job.progress", 1, step="timing")) == "pixel: timing"
+
+
 def test_a_tuning_is_no_one_phones():
     tuning = Progress([replace(job(1), kind="tune")])
     assert tuning.line(started(1, "pixel")) == "job-1: started"

@@ -23,6 +23,9 @@ def folder(tmp_path):
     (tmp_path / "whole.farm.tar").write_bytes(whole)
     (tmp_path / "damaged.farm.tar").write_bytes(whole.replace(b"library", b"liberty"))
     (tmp_path / "open.onnx").write_bytes(tiny_onnx(batch="n"))
+    (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    (tmp_path / "net.tflite").write_text("<html>")
+    (tmp_path / "empty").touch()
     return tmp_path
 
 
@@ -31,6 +34,9 @@ def folder(tmp_path):
     [
         ("bench_spec", "damaged.farm.tar", {}, PackageError, "SHA-256 differs"),
         ("bench_spec", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, PackageUnfitError, "--shape x is"),
+        ("bench_spec", "passwd", {}, ModelError, "passwd is of no known model format"),
+        ("run_spec", "net.tflite", {}, ModelError, "net.tflite is not a TensorFlow Lite model"),
+        ("tune_spec", "empty", {}, ModelError, "empty is empty"),
         ("tune_spec", "whole.farm.tar", {}, UserError, "is a package, compiled already"),
         ("run_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),
         ("tune_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),

@@ -202,9 +202,11 @@ def test_a_matrix_that_is_too_large_is_refused_before_its_files_are_read(write):
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    (tmp_path / "latin.toml").write_bytes(b"kind = '\xe4'")
-    with pytest.raises(SpecFileError, match="cannot read"):
-        load(tmp_path / "latin.toml")
+    for name, data in (("latin.toml", b"kind = '\xe4'"), ("net.onnx", b"\x08\x07\x12\0")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SpecFileError, match=f"{name} is no TOML file: it is no UTF-8 text") as raised:
+            load(tmp_path / name)
+        assert f"farm bench {tmp_path / name} --on SELECTOR" in raised.value.hint
     with pytest.raises(UserError, match="is a folder"):
         load(tmp_path)
     with pytest.raises(UserError, match="does not exist"):

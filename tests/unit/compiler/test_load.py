@@ -10,8 +10,9 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
+from farm.compiler.formats import format_of
 from farm.compiler.inputs import InputError, import_with
-from farm.compiler.load import format_of, import_model, load, read
+from farm.compiler.load import import_model, load, read
 from farm.compiler.model import ShapeError
 from farm.core.errors import ModelError, UserError
 from farm.core.shape_option import ShapeOptionError
