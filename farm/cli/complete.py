@@ -5,6 +5,7 @@ Everything here fails silently: a person who presses TAB wants no error message 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import typer
 
 LIMIT_S = 0.5  # for one answer of the daemon: TAB is no place to wait
+DEBUG = "FARM_DEBUG_COMPLETION"  # set: a mistake here is told
 MOST_JOBS = 100  # the newest
 # Names are other people's words: what a shell would not take as one plain word is not offered.
 _PLAIN = re.compile(r"[\w.,:=@%+/-]+")
@@ -136,7 +138,9 @@ def answer(arguments: Sequence[str]) -> None:
         if shell == "bash":
             words = _words(words[0] if words else "")
         offer, typed = offered(words[:-1], words[-1] if words else "")
-    except Exception:  # noqa: BLE001 (a mistake of ours must not appear in the line that somebody types)
+    except Exception:  # a mistake of ours must not appear in the line that somebody types
+        if os.environ.get(DEBUG):
+            raise
         return
     lines = ["\tfile"] if offer.files else []
     for value, told in offer.values:
@@ -149,6 +153,7 @@ def answer(arguments: Sequence[str]) -> None:
 
 def offered(words: Sequence[str], typed: str) -> tuple[Offer, str]:
     """What may stand in place of `typed` behind `words`; and `typed`."""
+    # Private, so pyproject says which releases of typer: before 0.26 this was click's, a package of its own.
     from typer._click.shell_completion import _resolve_context, _resolve_incomplete
     from typer.main import get_command
 

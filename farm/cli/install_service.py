@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm.cli.context import JsonFlag, print_json, tell
+from farm.cli.context import JsonFlag, print_json, say, tell
 from farm.core.errors import FarmError, HostError, NotAllowedError, UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from farm.cli.units import Step
 
+Commands = tuple[tuple[str, ...], ...]
+
 SYSTEM = Path("/")
+RELOAD = ("systemctl", "daemon-reload")
 SETTLE_TIMEOUT_S = 120.0  # systemctl stop waits for a daemon that ends its sessions
 NEXT = """\
 next:
@@ -70,31 +73,36 @@ def install_service(
         raise _not_done(error, prefix) from error
     steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, there))
     doing = [step for step in steps if step.doing in (Doing.WRITE, Doing.REPLACE, Doing.REMOVE)]
-    commands = _commands(steps, uninstall=uninstall) if prefix == SYSTEM and (doing or uninstall) else []
-    before = commands if uninstall else []
-    after = [["systemctl", "daemon-reload"]] if uninstall and commands else commands
+    before, after = commands_for(steps, uninstall=uninstall) if prefix == SYSTEM else ((), ())
+    runs = systemd_runs()
     if json:
         print_json([{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps])
     else:
         for command in before:
-            tell(f"{'run':9} {' '.join(command)}")
+            tell(f"{'run' if runs else 'not run':9} {' '.join(command)}")
         for step in steps:
             tell(f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}")
         for command in after:
-            tell(f"{'run':9} {' '.join(command)}")
+            tell(f"{'run' if runs else 'not run':9} {' '.join(command)}")
+        if (before or after) and not runs:
+            tell("systemd does not run on this host: what is marked `not run` is yours to do where it does")
+    root_lacks = prefix == SYSTEM and os.geteuid() != 0 and bool(doing)
+    as_root = f"sudo {sys.executable} -m farm install-service{' --uninstall' if uninstall else ''}"
     if dry_run:
+        if root_lacks:
+            say(f"to do it takes root: {as_root}")
         return
-    if prefix == SYSTEM and os.geteuid() != 0 and (doing or commands):
-        raise NotAllowedError(
-            "installing a service takes root", hint=f"sudo {sys.executable} -m farm install-service, or look: --dry-run"
-        )
-    _run(before)
+    if root_lacks:
+        raise NotAllowedError("installing a service takes root", hint=f"{as_root}, or look: --dry-run")
+    if runs:
+        _run(before)
     try:
         for step in doing:
             (_remove if uninstall else _write)(prefix, step)
     except OSError as error:
         raise _not_done(error, prefix) from error
-    _run(after)
+    if runs:
+        _run(after)
     if not json:
         _tell_lines(LEFT if uninstall else NEXT)
 
@@ -104,15 +112,22 @@ def _tell_lines(text: str) -> None:
         tell(line)
 
 
-def _commands(steps: Sequence[Step], *, uninstall: bool) -> list[list[str]]:
-    """What the running system is told; nothing where systemd does not run."""
-    from farm.cli.units import UNITS
+def systemd_runs() -> bool:
+    """Whether this system was started by systemd (sd_booted(3))."""
+    return Path("/run/systemd/system").is_dir()
 
-    if not Path("/run/systemd/system").is_dir():
-        return []
-    if uninstall:
-        return [["systemctl", "disable", "--now", *UNITS]] if steps else []
-    return [["systemd-sysusers"], ["systemctl", "daemon-reload"]]
+
+def commands_for(steps: Sequence[Step], *, uninstall: bool) -> tuple[Commands, Commands]:
+    """What the running system is told before and after `steps`: of units only those that there are."""
+    from farm.cli.units import UNIT_FOLDER, Doing
+
+    doing = [step for step in steps if step.doing in (Doing.WRITE, Doing.REPLACE, Doing.REMOVE)]
+    if not doing:
+        return (), ()
+    if not uninstall:
+        return (), (("systemd-sysusers",), RELOAD)
+    units = [step.path.rpartition("/")[2] for step in doing if step.path.startswith(UNIT_FOLDER)]
+    return ((("systemctl", "disable", "--now", *units),) if units else ()), (RELOAD,)
 
 
 def _run(commands: Sequence[Sequence[str]]) -> None:

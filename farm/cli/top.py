@@ -60,9 +60,11 @@ def top(
     eyes.look()  # a daemon that was never there is an error, one that goes away later is not
     live = terminal.lively(sys.stdout) and not once
     if json:
-        _print_documents(eyes, interval, once=once)
+        with contextlib.closing(eyes):
+            _print_documents(eyes, interval, once=once)
     elif not live:
-        _print_once(eyes, sort, only)
+        with contextlib.closing(eyes):
+            _print_once(eyes, sort, only)
     else:
         keys = not plain and sys.stdin.isatty() and importlib.util.find_spec("textual") is not None
         code = 0
@@ -154,6 +156,9 @@ class Watcher:
                 self.away = error.message
             except FarmError as error:
                 self.away = f"{error.message} ({error.hint})" if error.hint else error.message
+            except Exception as error:  # noqa: BLE001 (a picture that stands still, and does not say so, is a lie)
+                self._eyes.close()
+                self.away = f"a mistake of farm top itself: {type(error).__name__}: {error}"
             if self._over.is_set():
                 break
             self.on_news()
@@ -211,7 +216,9 @@ def _print_once(eyes: Eyes, by: Sort, wanted: str) -> None:
 
     assert eyes.farm is not None
     tall = len(eyes.farm.phones) + len(eyes.farm.jobs) + len(eyes.farm.waiting) + len(eyes.farm.problems) + 60
-    view = _view(terminal.columns() if sys.stdout.isatty() else WHOLE_COLUMNS, tall * 2, by, wanted)
+    view = _view(
+        terminal.columns() if sys.stdout.isatty() or "COLUMNS" in os.environ else WHOLE_COLUMNS, tall * 2, by, wanted
+    )
     out = terminal.console(sys.stdout)
     for line in lines_of(eyes.farm, view):
         out.print(line, soft_wrap=True)

@@ -63,11 +63,12 @@ def lines_of(farm: Farm | None, view: View) -> list[Text]:
 
 
 def phone_lines(phones: Sequence[Phone], view: View, room: int) -> list[Text]:
-    """Phones as a table, as cells side by side where a table has too many rows; what does not fit is counted."""
+    """Phones as a table, or as cells where that is too high or too wide; what does not fit is counted."""
     if room < 2 or not phones:
         return [Text("no phones: plug one in, or `farm doctor`", "dim")][:room] if not phones else []
-    if len(phones) + 1 <= room:
-        return [_phone_head(view), *(_phone(phone, view) for phone in phones)]
+    table = [_phone_head(view), *(_phone(phone, view) for phone in phones)]
+    if len(table) <= room and (view.width >= WIDE or all(len(line.plain.rstrip()) <= view.width for line in table)):
+        return table
     across = max(1, view.width // CELL)
     rows = -(-len(phones) // across)
     shown_rows = min(rows, room if rows <= room else room - 1)
@@ -85,9 +86,12 @@ def phone_lines(phones: Sequence[Phone], view: View, room: int) -> list[Text]:
 
 def _head(farm: Farm, view: View) -> list[Text]:
     counts = farm.counts()
-    first = Text.assemble((f"farm {farm.version}", "bold"), f"  tracker {farm.tracker}  {len(farm.phones)} phones: ")
+    first = Text.assemble((f"farm {farm.version}", "bold"), f"  tracker {farm.tracker}  ")
+    number = len(farm.phones)
+    phones = Text(f"{number} {'phone' if number == 1 else 'phones'}{': ' if number else ''}")
     for state, count in sorted(counts.items(), key=lambda each: -each[1]):
-        first.append(f"{count} {state}  ", STYLES.get(state, ""))
+        phones.append(f"{count} {state}  ", STYLES.get(state, ""))
+    fits = len(first) + len(phones.plain.rstrip()) <= view.width
     waiting = len(farm.waiting) + farm.waiting_more
     running = sum(job.state == "running" for job in farm.jobs)
     second = Text(f"{farm.at.astimezone():%H:%M:%S}  running jobs: {running}, waiting for a phone: {waiting}")
@@ -98,7 +102,7 @@ def _head(farm: Farm, view: View) -> list[Text]:
         )
     if view.wanted:
         second.append(f"  only: {shown(view.wanted)}", "yellow")
-    lines = [first, second]
+    lines = [first.append_text(phones), second] if fits else [first, phones, second]
     if view.away:
         lines.append(Text(shown(f"{view.away}; this is how it was"), "bold red"))
     lines += [Text(f"warning: {shown(problem)}", "yellow") for problem in farm.problems[:2]]

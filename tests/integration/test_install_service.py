@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli import install_service
-from farm.cli.units import UNIT_FOLDER, UNITS, hidden, used_folders
+from farm.cli.units import CONFIG, SYSUSERS, UNIT_FOLDER, UNITS, Doing, Step, hidden, used_folders
 from farm.core.errors import NotAllowedError
 
 MOST_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
@@ -72,13 +72,45 @@ def test_saying_what_would_be_done_does_nothing(only_say: str, tmp_path: Path) -
     assert not (tmp_path / "root").exists()
 
 
-def test_without_root_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(install_service, "SYSTEM", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotAllowedError) as refused:
         install_service.install_service(prefix=tmp_path)
     assert "sudo" in refused.value.hint
+    capsys.readouterr()
+    install_service.install_service(prefix=tmp_path, dry_run=True)
+    assert "takes root: sudo" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(
+    runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[tuple[str, ...]] = []
+    monkeypatch.setattr(install_service, "SYSTEM", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(install_service, "systemd_runs", lambda: runs)
+    monkeypatch.setattr(install_service, "_run", done.extend)
+    install_service.install_service(prefix=tmp_path)
+    said = capsys.readouterr().out
+    assert f"{'run' if runs else 'not run':9} systemctl daemon-reload" in said
+    assert ("systemd does not run on this host" in said) is not runs
+    assert done == ([("systemd-sysusers",), ("systemctl", "daemon-reload")] if runs else [])
+
+
+def test_units_that_are_gone_are_not_stopped() -> None:
+    """`systemctl disable` refuses as a whole when it does not know one of them."""
+    paths = [f"{UNIT_FOLDER}/{unit}" for unit in UNITS]
+    there = [Step(Doing.REMOVE, path) for path in (*paths[1:], SYSUSERS)]
+    before, after = install_service.commands_for([*there, Step(Doing.KEEP, CONFIG)], uninstall=True)
+    assert before == (("systemctl", "disable", "--now", *UNITS[1:]),)
+    assert after == (("systemctl", "daemon-reload"),)
+    assert install_service.commands_for([Step(Doing.REMOVE, SYSUSERS)], uninstall=True)[0] == ()
+    assert install_service.commands_for([Step(Doing.KEEP, CONFIG)], uninstall=True) == ((), ())
 
 
 @needs_systemd

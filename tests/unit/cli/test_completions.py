@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from farm.cli.complete import offered
+from farm.cli.complete import DEBUG, answer, offered
 from farm.cli.completions import SCRIPTS, Shell
 
 BASH_DRIVER = """
@@ -141,3 +141,12 @@ def test_lines_that_are_half_typed_are_understood():
     assert offered(["job"], "li")[0].values[0][0] == "list"
     assert offered(["no", "such"], "x")[0].values == ()
     assert offered(["bench"], "--on=")[1] == "--on="
+
+
+def test_a_mistake_of_farm_is_kept_out_of_the_line_but_not_from_tests(monkeypatch, capsys):
+    monkeypatch.setattr("farm.cli.complete.offered", lambda *_: 1 / 0)
+    answer(["bash", "farm be"])
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv(DEBUG, "1")
+    with pytest.raises(ZeroDivisionError):
+        answer(["bash", "farm be"])

@@ -145,3 +145,20 @@ def test_json_has_all_of_it():
     told = as_json(replace(farm(device("pixel")), at=AT))
     assert told["phones"][0]["celsius"] == 31.25
     assert set(told) == set(Farm.__dataclass_fields__)
+
+
+def test_no_phone_and_one_phone_are_said_as_such():
+    assert shown(farm())[0].endswith("  0 phones")
+    assert shown(farm(device("pixel")))[0].endswith("  1 phone: 1 ready")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_where_the_columns_do_not_fit_phones_stand_as_cells(width):
+    held = farm(device("pixel-of-the-lab", "busy"), device("nord"), leases=[lease("pixel-of-the-lab")])
+    lines = shown(held, width=width)
+    assert not any(line.startswith("PHONE") for line in lines)
+    assert "2 phones: 1 busy  1 ready"[:width].strip() in "\n".join(lines)
+    cells = " ".join(line for line in lines if line.startswith("*"))
+    assert "nord" in cells
+    assert width < 30 or ("ann" in cells and "ready" in cells)
+    assert any(line.startswith("PHONE") for line in shown(held, width=80))
