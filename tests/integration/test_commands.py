@@ -1,12 +1,9 @@
 """Every command that only looks prints text for people, and one JSON document with `--json`."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.support.tvm import environment
 from tests.support.whole_farm import phones, running_farm
 
 LOOKING = [
@@ -42,12 +39,3 @@ def test_it_is_told_in_text_and_as_json(farm, command):
     assert (text.returncode, document.returncode) == (0, 0), (text, document)
     assert text.stdout.strip() or text.stderr.strip()  # "no jobs" is no data
     assert json.loads(document.stdout) is not None
-
-
-def test_words_are_completed():
-    done = subprocess.run(
-        [sys.executable, "-m", "farm"],
-        env=environment() | {"_FARM_COMPLETE": "complete_bash", "COMP_WORDS": "farm device mai", "COMP_CWORD": "2"},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stdout.split() == ["maintain"]
