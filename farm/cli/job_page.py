@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
@@ -11,21 +10,6 @@ from farm.cli import bench, compare, run, tune_summary
 from farm.cli.context import print_table, tell
 from farm.cli.records import kept_words
 from farm.core.durations import format_duration
-
-SHORT_HASH = 12  # characters of an artifact's hash: enough to tell two apart
-TOLD = {
-    "kind",
-    "on",
-    "name",
-    "model",
-    "command",
-    "seconds",
-    "note",
-    "priority",
-    "after",
-    "hold",
-}  # on lines of their own
-ARTIFACTS = ("inputs", "labels", "records", "records_b", "model_b", "prior")
 
 
 def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) -> None:
@@ -71,14 +55,10 @@ def local_time(text: str | None) -> str:
 
 
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from farm.jobs.spec_words import unusual, what
+
     row, spec, error = shown["job"], shown["spec"], shown["job"]["error"] or {}
-    if "model" in spec:
-        yield "model", f"{spec['name']} ({spec['model'][:SHORT_HASH]})"
-    if "command" in spec:
-        yield "command", spec["command"]
-    if "seconds" in spec:
-        yield "for", format_duration(spec["seconds"]) + (f": {spec['note']}" if spec.get("note") else "")
-    yield "wants", row["selector"] + (f", only {row['device']}" if row["device"] else "")
+    yield from what(row, spec)
     if row["on"]:
         yield "ran on" if row["ended_at"] else "runs on" if row["state"] == "running" else "was on", row["on"]
     if row["array"]:
@@ -93,28 +73,8 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in (("error", error.get("message")), ("hint", error.get("hint"))):
         if value:
             yield name, str(value)
-    if options := ", ".join(_options(spec)):
+    if options := ", ".join(unusual(spec)):
         yield "options", options
-
-
-def _options(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Those that are not as they would be unasked; artifacts by the beginning of their hash."""
-    from farm.jobs.specs import KINDS
-
-    usual = {field.name: field.default for field in fields(KINDS[spec["kind"]]) if field.default is not MISSING}
-    for name, value in spec.items():
-        if name in TOLD or value == usual.get(name, {}):
-            continue
-        if name in ARTIFACTS:
-            yield f"{name} {value[:SHORT_HASH]}"
-        elif isinstance(value, Mapping):
-            yield from (f"{name.removesuffix('s')} {key}:{_plain(each)}" for key, each in value.items())
-        else:
-            yield f"{name} {value}"
-
-
-def _plain(value: object) -> str:
-    return str(list(value)).replace(" ", "") if isinstance(value, list | tuple) else str(value)
 
 
 def _print_result(shown: Mapping[str, Any], kept: Mapping[str, Any] | None) -> None:

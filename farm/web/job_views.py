@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -12,10 +12,9 @@ from urllib.parse import urlencode
 from farm.core.durations import format_duration
 from farm.core.job import FINAL, JobState
 from farm.core.selector import Selector
-from farm.jobs.specs import KINDS
+from farm.jobs.spec_words import unusual, what
 
 PAGE_JOBS = 50
-SHORT_HASH = 12  # characters of an artifact's hash: enough to tell two apart
 LIVE = "live"  # in place of a state: whatever has not ended
 STATES = (LIVE, *(state.value for state in JobState))
 TONES = {
@@ -23,9 +22,6 @@ TONES = {
     "cancelled": "off", "yielded": "hold", "interrupted": "warn", "trusted": "good", "suspect": "warn",
     "rejected": "bad", "faster": "good", "slower": "bad", "same": "good", "cannot tell": "warn",
 }  # fmt: skip
-# Told on lines of their own, not among the options.
-_TOLD = frozenset({"kind", "on", "name", "model", "command", "seconds", "note", "priority", "after", "hold"})
-_ARTIFACTS = frozenset({"inputs", "labels", "records", "records_b", "model_b", "prior"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -105,31 +101,10 @@ def facts(shown: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     row, spec = shown["job"], shown["spec"]
-    if "model" in spec:
-        yield "model", f"{spec['name']} ({spec['model'][:SHORT_HASH]})"
-    if "command" in spec:
-        yield "command", spec["command"]
-    if "seconds" in spec:
-        yield "for", format_duration(spec["seconds"]) + (f": {spec['note']}" if spec.get("note") else "")
-    yield "wants", row["selector"] + (f", only {row['device']}" if row["device"] else "")
+    yield from what(row, spec)
     yield "priority", str(row["priority"])
     if options := ", ".join(unusual(spec)):
         yield "options", options
-
-
-def unusual(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Options that are not as they would be unasked; artifacts by the beginning of their hash."""
-    kind = KINDS.get(spec.get("kind", ""))
-    usual = {each.name: each.default for each in fields(kind) if each.default is not MISSING} if kind else {}
-    for name, value in spec.items():
-        if name in _TOLD or value == usual.get(name, {}):
-            continue
-        if name in _ARTIFACTS:
-            yield f"{name} {str(value)[:SHORT_HASH]}"
-        elif isinstance(value, Mapping):
-            yield from (f"{name.removesuffix('s')} {key}:{_plain(each)}" for key, each in value.items())
-        else:
-            yield f"{name} {_plain(value)}"
 
 
 def took(began: str, ended: str | None) -> str:
@@ -177,7 +152,3 @@ def _at(value: Any, *path: str) -> Any:
 
 def _is_hash(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
-
-
-def _plain(value: object) -> str:
-    return str(list(value)).replace(" ", "") if isinstance(value, list | tuple) else str(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from farm.web.plots import history_plot
 router = APIRouter()
 PAGE_RESULTS = 100
 RECENT = 100  # benches whose models are offered
-DAY_S = 86_400.0
 # Results that differ in one of these are not one line over time.
 SAME = ("target", "precision", "tuned", "tvm", "bundle", "epoch", "device")
 
@@ -85,16 +83,15 @@ def line_plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     plots, oldest_first = [], rows[::-1]
     for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
         results = [row for row in group if row.get("estimate")]
-        plot = history_plot([_point(row, results[0]) for row in results])
+        plot = history_plot([_point(row) for row in results])
         if plot is not None:
             plots.append(plot.named(f"history-{number}", _line_title(results[0])))
     return plots
 
 
-def _point(row: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float, float, float, str]:
-    days = (datetime.fromisoformat(row["at"]) - datetime.fromisoformat(first["at"])).total_seconds() / DAY_S
+def _point(row: Mapping[str, Any]) -> tuple[float, float, float, str]:
     estimate = row["estimate"]
-    return days, estimate["median_s"], estimate["low_s"], estimate["high_s"], str(row.get("verdict", ""))
+    return estimate["median_s"], estimate["low_s"], estimate["high_s"], str(row.get("verdict", ""))
 
 
 def _line_title(row: Mapping[str, Any]) -> str:

@@ -249,27 +249,27 @@ def compare_plot(a_s: Sequence[float], b_s: Sequence[float], compared: Mapping[s
     )
 
 
-def history_plot(points: Sequence[tuple[float, float, float, float, str]]) -> Plot | None:
+def history_plot(points: Sequence[tuple[float, float, float, str]]) -> Plot | None:
     """Results of one model on one phone in order: medians with their intervals. None for fewer than two.
 
     Args:
-        points: days since the first, median, low and high in seconds, verdict; oldest first.
+        points: median, low and high in seconds, verdict; oldest first.
     """
     if len(points) < 2:
         return None
-    factor, unit = unit_of(median([point[1] for point in points]))
+    factor, unit = unit_of(median([point[0] for point in points]))
     x = [float(number + 1) for number in range(len(points))]
 
     def of(place: int, *, trusted: bool | None = None) -> list[float | None]:
         return [
-            float(point[place]) / factor if trusted is None or (point[4] == "trusted") is trusted else None
+            float(point[place]) / factor if trusted is None or (point[3] == "trusted") is trusted else None
             for point in points
         ]
 
     return Plot(
         id="history",
         title="Medians in the order they were measured",
-        said=f"{len(points)} results, the newest {time_words(points[-1][1])}, the first {time_words(points[0][1])}.",
+        said=f"{len(points)} results, the newest {time_words(points[-1][0])}, the first {time_words(points[0][0])}.",
         x_label="result, oldest first",
         span=(0.0, len(points) + 1.0),
         panels=[
@@ -277,10 +277,10 @@ def history_plot(points: Sequence[tuple[float, float, float, float, str]]) -> Pl
                 label=f"median, {unit}",
                 x=x,
                 lines=[
-                    Line(name="trusted", values=of(1, trusted=True), tone="a"),
-                    Line(name="suspect or rejected", values=of(1, trusted=False), tone="warn"),
-                    Line(name="interval, high", values=of(3), kind="high", tone="quiet"),
-                    Line(name="interval, low", values=of(2), kind="low", tone="quiet"),
+                    Line(name="trusted", values=of(0, trusted=True), tone="a"),
+                    Line(name="suspect or rejected", values=of(0, trusted=False), tone="warn"),
+                    Line(name="interval, high", values=of(2), kind="high", tone="quiet"),
+                    Line(name="interval, low", values=of(1), kind="low", tone="quiet"),
                 ],
             )
         ],
@@ -288,7 +288,7 @@ def history_plot(points: Sequence[tuple[float, float, float, float, str]]) -> Pl
             head=("result", f"median, {unit}", f"interval, {unit}", "verdict"),
             rows=[
                 (str(n + 1), f"{m / factor:.4g}", f"{low / factor:.4g} to {high / factor:.4g}", verdict)
-                for n, (_, m, low, high, verdict) in enumerate(points)
+                for n, (m, low, high, verdict) in enumerate(points)
             ],
         ),
     )

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import h11
@@ -37,44 +37,60 @@ class WebPortError(HostError):
     code = "web_port"
 
 
+class _Patience:
+    """A timer that runs once at a time."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._timer is not None
+
+    def begin(self, seconds: float, cut: Callable[[], None]) -> None:
+        """Call `cut` in so many seconds; nothing while it runs: whoever drips would never be late."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, cut)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class _Protocol(H11Protocol):
     """One connection. Whoever neither asks nor reads is cut: a connection costs a descriptor and memory."""
 
-    _asking: asyncio.TimerHandle | None = None  # runs while a request is incomplete
-    _reading: asyncio.TimerHandle | None = None  # runs while nobody takes what is sent
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._request = _Patience()  # while one is awaited or incomplete
+        self._reader = _Patience()  # while nobody takes what is sent
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._asking = self.loop.call_later(REQUEST_PATIENCE_S, transport.abort)
+        self._request.begin(REQUEST_PATIENCE_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._asking is None:  # not for each byte: whoever drips would never be late
-            self._asking = self.loop.call_later(REQUEST_PATIENCE_S, self.transport.abort)
+        self._request.begin(REQUEST_PATIENCE_S, self.transport.abort)
         super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
         if self.conn.their_state not in _UNFINISHED:
-            self._asking = _dropped(self._asking)
+            self._request.end()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._reading is None:
-            self._reading = self.loop.call_later(READER_PATIENCE_S, self.transport.abort)
+        self._reader.begin(READER_PATIENCE_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reading = _dropped(self._reading)
+        self._reader.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._asking = _dropped(self._asking)
-        self._reading = _dropped(self._reading)
+        self._request.end()
+        self._reader.end()
         super().connection_lost(exc)
-
-
-def _dropped(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 class _Quiet(uvicorn.Server):

@@ -9,7 +9,7 @@ import pytest
 from farm.core.errors import UserError
 from farm.core.job import FINAL, JobState
 from farm.jobs.specs import KINDS
-from farm.web.job_views import STATES, TONES, Filter, facts, files_of, may_act, told, took, unusual, why
+from farm.web.job_views import STATES, TONES, Filter, facts, files_of, may_act, told, took, why
 from farm.web.measured import line_plots, target_words
 from farm.web.queue import queue_rows
 
@@ -59,14 +59,11 @@ def test_one_line_says_why():
     assert why(row(state="running")) == ""
 
 
-def test_only_unusual_options_are_told():
-    spec = KINDS["bench"].from_wire(
-        {"on": "android", "model": SHA, "name": "m.onnx", "repeat": 5, "shapes": {"x": [1, 2]}}
-    )
-    assert list(unusual(spec.to_wire())) == ["shape x:[1,2]", "repeat 5"]
-    assert list(unusual({"kind": "of another release", "speed": 3})) == ["speed 3"]
+def test_facts_begin_with_what_is_to_be_done():
+    spec = KINDS["bench"].from_wire({"on": "android", "model": SHA, "name": "m.onnx", "repeat": 5})
     told_facts = dict(facts({"job": row(), "spec": spec.to_wire()}))
     assert told_facts["model"] == f"m.onnx ({SHA[:12]})"
+    assert told_facts["options"] == "repeat 5"
 
 
 def test_only_what_a_result_names_is_a_file():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from farm.control.callers import Role
-from farm.core.device import Service
+from farm.core.device import Life, Service
 from farm.core.errors import HostError, NotAllowedError, PhoneError
 from farm.core.web_policy import WebConfig
 from farm.web.page import own_path
@@ -434,6 +434,18 @@ async def test_orders_about_a_device_are_offered_to_operators(role: Role, offere
         await farm.sign_in("ann", role)
         text = (await farm.client.get("/devices/pixel")).text
     assert ("/devices/pixel/reboot" in text) is offered
+
+
+async def test_what_may_be_ordered_follows_the_device_while_the_page_is_open() -> None:
+    desk = device_desk(view("pixel"))
+    async with page(desk) as farm:
+        await farm.sign_in()
+        assert ">Release<" not in (await farm.client.get("/devices/pixel/now")).text
+        desk.answers |= device_desk(view("pixel", life=Life.QUARANTINED)).answers
+        part = (await farm.client.get("/devices/pixel/now")).text
+    assert ">Release<" in part
+    assert farm.session.csrf in part
+    assert part.index('data-key="orders"') < part.index(">Release<") < part.index('data-key="head"')
 
 
 async def test_a_name_that_needs_quoting_is_one_segment_of_its_address() -> None:

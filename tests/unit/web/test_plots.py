@@ -131,10 +131,10 @@ def test_a_comparison_shows_both_sides_and_the_ratio_of_each_pair():
 
 
 def test_a_history_keeps_what_is_not_trusted_apart():
-    plot = history_plot([(0.0, 1e-3, 9e-4, 2e-3, "trusted"), (1.0, 2e-3, 1e-3, 3e-3, "rejected")])
+    plot = history_plot([(1e-3, 9e-4, 2e-3, "trusted"), (2e-3, 1e-3, 3e-3, "rejected")])
     assert drawn(plot, "trusted") == [0]
     assert drawn(plot, "suspect or rejected") == [1]
-    assert history_plot([(0.0, 1e-3, 9e-4, 2e-3, "trusted")]) is None
+    assert history_plot([(1e-3, 9e-4, 2e-3, "trusted")]) is None
 
 
 def test_units_of_nothing():
