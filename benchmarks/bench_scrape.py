@@ -20,6 +20,7 @@ from farm.core.selector import Selector
 from farm.leasing.model import Holder
 from farm.metrics import FarmCollector, Sources, exposition
 from farm.metrics.exposition import OPEN, PLAIN
+from tests.support.stock_metrics import StockPage
 
 DEVICES, JOBS, ROUNDS = 200, 10_000, 40
 GOAL_MS = 50.0
@@ -46,7 +47,7 @@ def run(context: Context) -> list[Figure]:
     opened, busy = [wall_ms for wall_ms, _, _ in rounds], [cpu_ms for _, cpu_ms, _ in rounds]
     plain = [timed(lambda: exposition(collector, PLAIN)[0])[0] for _ in range(ROUNDS)]
     registry = CollectorRegistry()
-    registry.register(collector)
+    registry.register(StockPage(collector.read))
     stock = [timed(lambda: generate_latest(registry))[0] for _ in range(5)]
     text = exposition(collector, PLAIN)[0]
     samples = sum(not line.startswith(b"#") for line in text.splitlines())

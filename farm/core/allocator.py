@@ -80,6 +80,11 @@ class Allocator:
         return self._state.held
 
     @property
+    def paused(self) -> str:
+        """Why nothing is granted to anybody; "" while grants go on."""
+        return self._state.paused
+
+    @property
     def places(self) -> Mapping[str, Holding]:
         """Worker places that outlast their leases, by who keeps them."""
         return self._state.places

@@ -54,6 +54,7 @@ class Metering:
                 depth=leasing.depth,
                 longest_s=leasing.longest_s,
                 servable=leasing.servable,
+                draining=lambda: bool(leasing.drained),
                 decisions=leasing.decisions,
                 sessions=lambda: sharing.door.sessions,
                 jobs=sharing.dispatcher.count,

@@ -85,7 +85,12 @@ class Questions:
         return self._grants.longest_s()
 
     def servable(self) -> int:
-        """How many waiting requests an idle device would suit by its labels, of `KINDS_LOOKED_AT` kinds of wishes."""
+        """How many waiting requests an idle device would suit by its labels, of `KINDS_LOOKED_AT` kinds of wishes.
+
+        None while nothing is granted to anybody: the store cannot be written, or an operator drains the host.
+        """
+        if self._allocator.paused:
+            return 0
         idle = {
             view.name
             for view in self._allocator.devices.values()

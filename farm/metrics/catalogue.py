@@ -149,6 +149,8 @@ _LEASES = (
     Metric("farm_requests_waiting", _G, "Requests without a device.", ("class",)),
     Metric("farm_requests_oldest_wait_seconds", _G, "How long the oldest waiting request has waited.", ("class",)),
     Metric("farm_requests_servable", _G, "Waiting requests that an idle device would suit by its labels."),
+    Metric("farm_draining", _G, "1 while an operator drains the host: no phone is handed out."),
+    Metric("farm_gate_up", _G, "1 while the TVM gate is there; 0 while a gate of its own process is lost."),
     Metric("farm_time_to_device_seconds", _H, "From request to grant.", ("class", "door")),
     Metric("farm_allocator_decision_seconds", _H, "Time of the allocator for one event."),
     Metric("farm_leases", _G, "Current leases.", ("class", "door")),

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from farm.core.device import DeviceView
 from farm.core.events import EventLog
@@ -30,7 +27,7 @@ OUTCOMES = tuple(each.value for each in SessionOutcome)
 WORKER_ENDS = ("done", "failed", "cancelled", "timeout", "silent", "died")
 
 
-class FarmCollector(Collector):
+class FarmCollector:
     """Used from the event loop's thread: it waits for nothing, and what it costs does not grow with history."""
 
     def __init__(self, sources: Sources, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -82,10 +79,6 @@ class FarmCollector(Collector):
         self._took_s = time.perf_counter() - begun_s
         return page
 
-    def collect(self) -> Iterator[Metric]:
-        """For a prometheus_client registry."""
-        return self.read().families()
-
     def _tell_daemon(self, page: Page) -> None:
         sources = self._sources
         page.set("farm_build", 1.0, sources.version)
@@ -126,6 +119,7 @@ class FarmCollector(Collector):
             leases[request.lease_class.value, request.door.value] += 1
             by_user[ledger.users.name(request.user)] += 1
             ledger.bill(holder.lease.id, request.user, holder.held_s)
+        ledger.billed_are({holder.lease.id for holder in holders})
         waiting, longest_s = sources.depth(), sources.longest_s()
         for lease_class in LeaseClass:
             page.set("farm_requests_waiting", waiting.get(lease_class, 0), lease_class.value)
@@ -135,6 +129,8 @@ class FarmCollector(Collector):
         page.counted("farm_user_leases", by_user)
         page.distributed("farm_allocator_decision_seconds", {(): sources.decisions})
         page.set("farm_requests_servable", sources.servable())
+        page.set("farm_draining", float(sources.draining()))
+        page.set("farm_gate_up", float(not ledger.gate_lost))
         page.set("farm_sessions_open", sources.sessions())
 
     def _tell_devices(self, page: Page) -> None:

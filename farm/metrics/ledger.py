@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from farm.core.events import Event
@@ -42,6 +43,7 @@ class Ledger:
         self.clock_jumps = 0
         self.adb_losses = 0
         self.adb_hangs = False
+        self.gate_lost = False
         self.usb_faults: dict[str, frozenset[str]] = {}  # by hub: the devices that are lost
         self.rungs: Counter[tuple[str, str]] = Counter()  # by ailment and rung
         self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(_mends)  # by rung and outcome
@@ -67,6 +69,7 @@ class Ledger:
         ] = {}  # was ready, is not: since when (since 1970), what if nothing else
         self._trials: dict[str, int] = {}  # by job that has not ended: told so far
         self._billed: dict[str, float] = {}  # lease -> seconds in `user_s`
+        self._missing: AbstractSet[str] = frozenset()  # leases of `_billed` that nobody held at the latest scrape
 
     def take(self, event: Event) -> None:
         """Count one event."""
@@ -91,6 +94,8 @@ class Ledger:
                 self._usb(event, data)
             case "adb":
                 self._adb(what)
+            case "gate":
+                self.gate_lost = what == "lost"
             case "store" if what == "full":
                 self.outages += 1
             case "clock":
@@ -112,6 +117,13 @@ class Ledger:
         elif held_s > self._billed[lease]:
             self.user_s[self.users.name(user)] += held_s - self._billed[lease]
             self._billed[lease] = held_s
+
+    def billed_are(self, held: AbstractSet[str]) -> None:
+        """These leases are held now. One that was not there last time either has ended, however it was billed since."""
+        missing = self._billed.keys() - held
+        for lease in missing & self._missing:
+            del self._billed[lease]
+        self._missing = missing
 
     def _device(self, event: Event) -> None:
         name, at_s = event.subject, event.at.timestamp()

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
-
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
 
 from farm.core.histogram import Histogram
 from farm.metrics.catalogue import METRICS, Kind
@@ -46,32 +38,6 @@ class Page:
         for labels, histogram in histograms.items():
             into[_tuple(labels)] = histogram
 
-    def families(self) -> Iterator[Metric]:
-        """The same as prometheus_client's collectors yield it."""
-        for name, metric in METRICS.items():
-            match metric.kind:
-                case Kind.HISTOGRAM:
-                    spread = HistogramMetricFamily(name, metric.meaning, labels=metric.labels)
-                    for labels, histogram in self.histograms[name].items():
-                        buckets = [(_bound(bound), float(count)) for bound, count in histogram.cumulative()]
-                        spread.add_metric(labels, buckets, histogram.total)
-                    yield spread
-                case Kind.INFO:
-                    info = InfoMetricFamily(name, metric.meaning)
-                    for labels in self.values[name]:
-                        info.add_metric((), dict(zip(metric.labels, labels, strict=True)))
-                    yield info
-                case kind:
-                    family = CounterMetricFamily if kind is Kind.COUNTER else GaugeMetricFamily
-                    plain = family(name, metric.meaning, labels=metric.labels)
-                    for labels, value in self.values[name].items():
-                        plain.add_metric(labels, value)
-                    yield plain
-
 
 def _tuple(labels: str | Labels) -> Labels:
     return (labels,) if isinstance(labels, str) else labels
-
-
-def _bound(value: float) -> str:
-    return "+Inf" if value == float("inf") else repr(value)

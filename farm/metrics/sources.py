@@ -38,6 +38,7 @@ class Sources:
     depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
     longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
     servable: Callable[[], int] = lambda: 0  # waiting requests that an idle device would suit
+    draining: Callable[[], bool] = lambda: False  # an operator wants no phone to be handed out
     decisions: Histogram = field(default_factory=_quick)  # of the allocator
     sessions: Callable[[], int] = lambda: 0
 

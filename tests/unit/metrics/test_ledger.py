@@ -150,6 +150,26 @@ def test_jobs_attempts_and_trials(told: Told) -> None:
     assert told.ledger.jobs == {("tune", "done"): 1}
 
 
+def test_the_gate_is_lost_until_it_is_back(told: Told) -> None:
+    told.log.publish("gate.lost", "gate", reason="it closed its end")
+    assert told.ledger.gate_lost
+    told.log.publish("gate.back", "gate")
+    assert not told.ledger.gate_lost
+
+
+def test_a_lease_that_a_scrape_saw_once_more_after_its_end_is_forgotten(told: Told) -> None:
+    ledger = told.ledger
+    ledger.bill("lease-1", "anna", 5.0)
+    told.log.publish("lease.released", "lease-1", user="anna", held_s=7.0)
+    ledger.bill("lease-1", "anna", 7.0)  # its end was told before its holder had gone
+    ledger.billed_are({"lease-1"})
+    ledger.billed_are(set())
+    assert ledger._billed == {"lease-1": 7.0}  # a lease of which the grant was told already may come yet
+    ledger.billed_are(set())
+    assert ledger._billed == {}
+    assert ledger.user_s == {"anna": 2.0}
+
+
 def test_trials_of_before_the_start_do_not_count_again(told: Told) -> None:
     told.log.publish("job.progress", "tune-0a", tuning={"trials": 500})
     told.log.publish("job.progress", "tune-0a", tuning={"trials": 504})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.device import Life, Service
+from farm.core.device import Closed, Life, Service
 from farm.core.requests import LeaseClass
 from farm.core.selector import Selector
 from farm.jobs.attempt import AttemptTimeoutError, WorkerDiedError, WorkerSilentError
@@ -42,10 +42,15 @@ async def test_a_grant_tells_its_class_and_door() -> None:
 
 async def test_requests_that_an_idle_phone_would_suit() -> None:
     lab = Lab("a", "b")
-    lab.leasing.store_problem(failing=True)  # nothing is granted
-    lab.ask(ANDROID)
-    lab.ask(replace(ANDROID, selector=Selector.parse("no-such-phone")))
+    for name in "ab":
+        lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})  # by heat
+    lab.ask(BENCH)
+    lab.ask(replace(BENCH, selector=Selector.parse("no-such-phone")))
     await settle()
+    assert lab.leasing.servable() == 1
+    lab.leasing.drain("anna drains this host")  # nothing is granted to anybody: that is no stuck queue
+    assert lab.leasing.servable() == 0
+    lab.leasing.drain("")
     assert lab.leasing.servable() == 1
     for name in "ab":
         lab.devices.become(name, Life.READY, service=Service.MAINTENANCE)
