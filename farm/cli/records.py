@@ -12,6 +12,7 @@ import typer
 
 from farm.cli import complete
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
+from farm.cli.tune_summary import used
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 
@@ -234,13 +235,14 @@ def print_best(records: RecordSet) -> None:
     from farm.compiler.records import best
 
     print_table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "DEVICE"),
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "USED", "DEVICE"),
         (
             (
                 each.name, each.weight, each.trials, each.failed,
                 f"{each.default_s * 1e3:.4f}" if each.default_s else "-",
                 f"{each.seconds * 1e3:.4f}" if each.seconds else "-",
-                f"{each.gflops:.2f}" if each.gflops else "-", each.device or "-",
+                f"{each.gflops:.2f}" if each.gflops else "-",
+                used(kept_own=each.kept_own), each.device or "-",
             )
             for each in best(records)
         ),

@@ -52,13 +52,14 @@ def build_options(given: Mapping[str, Any]) -> tuple[str, ...]:
 def print_result(result: Mapping[str, Any], typed: Typed) -> None:
     """Tasks, what it took, what it brought, and what to type next."""
     print_table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS"),
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "USED"),
         (
             (
                 row["name"], row["weight"], row["trials"], row["failed"],
                 "-" if row["default_ms"] is None else f"{row['default_ms']:.4f}",
                 "-" if row["best_ms"] is None else f"{row['best_ms']:.4f}",
                 "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
+                used(kept_own=row.get("kept_own", False)),
             )
             for row in result["tasks"]
         ),
@@ -74,6 +75,11 @@ def print_result(result: Mapping[str, Any], typed: Typed) -> None:
     if typed.output is not None and result.get("package", True):
         tell(f"package    {typed.output}")
     tell(f"next       {next_command(result, typed)}")
+
+
+def used(*, kept_own: bool) -> str:
+    """Which schedule of a task the model is compiled with."""
+    return "TVM's own" if kept_own else "best"
 
 
 def task_lines(standing: Mapping[str, Any], told: Mapping[str, Any] | None = None) -> list[str]:
@@ -157,7 +163,7 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
         doubt = ": SLOWER than untuned, do not use it; try more trials, or a quieter phone"
     between = f"{gain['low']:.2f} to {gain['high']:.2f}"
     if gain["high"] > WIDE * gain["low"]:
-        between = "too wide to say: a quieter host or phone"
+        between += ": wide, a quieter host or phone narrows it"
     return [
         f"latency    {gain['tuned_ms']:.3f} ms tuned, {gain['untuned_ms']:.3f} ms without, on {result['device']}",
         f"speed-up   {gain['times']:.2f} times ({gain['confidence']:.0%} interval {between}){doubt}",

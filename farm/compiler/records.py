@@ -156,6 +156,7 @@ class Best:
     default_s: float  # 0: unknown
     seconds: float | None  # None: no candidate ran
     device: str
+    kept_own: bool = False  # no candidate is faster than TVM's own schedule, which compiling keeps
 
     @property
     def gflops(self) -> float | None:
@@ -238,14 +239,19 @@ def pruned(found: RecordSet) -> RecordSet:
     fastest: dict[tuple[str, str], Record] = {}
     for record in found.records:
         place = (record.workload, target_key(record.target))
-        task = found.tasks.get(record.workload)
-        known = task is not None and task.default_s and task.default_for in ("", place[1])
-        limit = fastest[place].seconds if place in fastest else task.default_s if task and known else math.inf
+        limit = fastest[place].seconds if place in fastest else own_s(found, record)
         if record.seconds < limit:
             fastest[place] = record
     used = {name for name, _ in fastest}
     workloads = {name: each for name, each in found.workloads.items() if name in used}
     return _of_records(replace(found, workloads=workloads), tuple(fastest.values()))
+
+
+def own_s(found: RecordSet, record: Record) -> float:
+    """Seconds of TVM's own schedule in place of a record; infinite where nobody measured it."""
+    task = found.tasks.get(record.workload)
+    known = task is not None and task.default_s and task.default_for in ("", target_key(record.target))
+    return task.default_s if task and known else math.inf
 
 
 def for_target(found: RecordSet, fits: Callable[[Any], bool]) -> RecordSet:
@@ -290,6 +296,7 @@ def best(found: RecordSet) -> tuple[Best, ...]:
                 default_s=task.default_s,
                 seconds=record_.seconds if record_ is not None and ran else None,
                 device=origin.device if origin else "",
+                kept_own=record_ is None or record_.seconds >= own_s(found, record_),
             )
         )
     return tuple(rows)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from farm.compiler.records import RecordSet
+from farm.compiler.records import Record, RecordSet, own_s
 
 Point = tuple[int, float, float]  # trial, seconds of search, estimated latency of the model in seconds
 MOST_POINTS = 400  # of a curve in a result
@@ -60,13 +60,19 @@ class Estimate:
         return self.trials - self.improved_at
 
 
-def replayed(found: RecordSet, workloads: Iterable[str] | None = None) -> Estimate:
-    """The estimate after all of a set's records, in their order."""
-    wanted = found.tasks.keys() if workloads is None else workloads
-    estimate = Estimate({name: found.tasks[name].weight for name in wanted if name in found.tasks})
+def replayed(found: RecordSet, prior: Iterable[Record] = ()) -> Estimate:
+    """The estimate after all of a set's records, in their order, as compiling uses them.
+
+    A task counts with TVM's own schedule, where that was measured, until a candidate is faster. `prior`: records that
+    were known before and are no trials.
+    """
+    estimate = Estimate({name: each.weight for name, each in found.tasks.items()})
+    for record in prior:
+        estimate.know(record.workload, min(record.seconds, own_s(found, record)))
     for record in found.records:
         origin = found.origins.get(record.key)
-        estimate.add(record.workload, record.seconds, origin.spent_s if origin else 0.0)
+        seconds = min(record.seconds, own_s(found, record))
+        estimate.add(record.workload, seconds, origin.spent_s if origin else 0.0)
     return estimate
 
 

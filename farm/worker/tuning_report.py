@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from farm.compiler.records import RecordSet, best
@@ -94,14 +94,19 @@ def report(search: Search, reason: str, own: RecordSet, judge: Judge, notes: lis
     for each in own.origins.values():
         if each.device:
             measured[each.device] = measured.get(each.device, 0) + 1
-    estimate = search.estimate
+    everything = search.database.everything()
+    kept_own = {each.workload: each.kept_own for each in best(everything)}
+    estimate = replayed(replace(own, tasks=everything.tasks), search.database.prior())
     return {
         "trials": search.done,
         "earlier_trials": search.earlier,
         "wanted_trials": search.options.trials,
         "ended": reason,
         "search_s": round(search.spent_s, 3),
-        "tasks": [each.to_wire() for each in task_rows(search)],
+        "tasks": [
+            {**row.to_wire(), "kept_own": kept_own.get(each.tunable.task.workload, True)}
+            for each, row in zip(search.tasks, task_rows(search), strict=True)
+        ],
         "estimate_s": estimate.seconds if estimate.best_s else None,
         "curve": [list(point) for point in thinned(estimate.curve)],
         "phones": [
@@ -129,6 +134,7 @@ def summary(records: RecordSet) -> dict[str, Any]:
             "gflops": round(each.gflops, 3) if each.gflops else None,
             "default_s": each.default_s or None,
             "device": each.device,
+            "kept_own": each.kept_own,
         }
         for each in best(records)
     ]

@@ -58,6 +58,11 @@ def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
     assert tuned["speedup"]["low"] <= tuned["speedup"]["times"] <= tuned["speedup"]["high"]
     assert tuned["numerics"]["against_reference"]["ok"]
     assert tuned["compile"]["tuned"] is beats_tvm(tuned)
+    [task] = tuned["tasks"]
+    assert task["kept_own"] is not beats_tvm(tuned)
+    used_ms = min(task["best_ms"], task["default_ms"])
+    assert tuned["estimate_s"] == pytest.approx(task["weight"] * used_ms / 1e3)
+    assert tuned["curve"][-1][2] == tuned["estimate_s"]
     assert tuned["curve"] == sorted(tuned["curve"])
     assert [phone["trials"] for phone in tuned["phones"]] == [TRIALS]
     assert "<path" in (folder / "curve.svg").read_text()

@@ -124,17 +124,20 @@ def test_a_tuning_run_has_its_tasks_and_what_it_brought(page):
         "default_ms": 2.0,
         "best_ms": 0.5,
         "best_gflops": 4.0,
+        "kept_own": False,
     }
+    kept = {**task, "name": "relu", "best_ms": 2.5, "kept_own": True}
     gain = {
         "answer": "faster", "times": 2.5, "low": 2.4, "high": 2.6, "confidence": 0.99,
         "tuned_ms": 4.0, "untuned_ms": 10.0,
     }  # fmt: skip
     result = {
-        "tasks": [task], "trials": 9, "wanted_trials": 9, "earlier_trials": 0, "ended": "trials", "search_s": 3.0,
+        "tasks": [task, kept], "trials": 9, "wanted_trials": 9, "earlier_trials": 0, "ended": "trials", "search_s": 3.0,
         "phones": [], "device": "pixel", "speedup": gain, "notes": [], "records": {"name": "net.onnx", "version": 1},
     }  # fmt: skip
     lines = page(TuneSpec(on="android", model=HASH, name="net.onnx", trials=9), result=result, attempts=[attempt()])
-    assert "conv  2       9       1       2.0000      0.5000   4.00" in lines
+    assert "conv  2       9       1       2.0000      0.5000   4.00    best" in lines
+    assert "relu  2       9       1       2.0000      2.5000   4.00    TVM's own" in lines
     assert "speed-up   2.50 times (99% interval 2.40 to 2.60)" in lines
     assert "records    version 1 of net.onnx" in lines
 

@@ -296,6 +296,8 @@ def test_a_record_that_is_slower_than_what_tvm_does_by_itself_is_not_compiled_wi
     found = set_of(("1", 0, 0.002), ("2", 0, 0.002))
     slow = {"1": replace(found.tasks["1"], default_s=0.001), "2": replace(found.tasks["2"], default_s=0.003)}
     assert [each.workload for each in pruned(replace(found, tasks=slow)).records] == ["2"]
+    assert [each.kept_own for each in best(replace(found, tasks=slow))] == [True, False]
+    assert [each.kept_own for each in best(set_of(("1", 0, FAILED_S), ("2", 0, 0.002)))] == [True, False]
     assert merge([found, replace(found, tasks=slow)]).tasks == slow
 
 

@@ -57,6 +57,16 @@ def test_records_tell_the_curve_again_without_tasks_that_never_ran() -> None:
     assert estimate.curve == [(1, 0.0, 0.008), (3, 2.0, 0.004)]
 
 
+def test_a_task_counts_with_tvms_own_schedule_until_a_candidate_is_faster() -> None:
+    found = set_of(("1", 0, 0.004), ("2", 0, FAILED_S), ("2", 1, 0.009), ("1", 1, 0.001))
+    own = {name: replace(each, default_s=0.003) for name, each in found.tasks.items()}
+    estimate = replayed(replace(found, tasks=own))
+    assert estimate.curve == [(1, 0.0, 0.012), (4, 0.0, 0.008)]
+    assert replayed(replace(found, tasks=own), prior=set_of(("2", 2, 0.008)).records).seconds == 0.008
+    elsewhere = {name: replace(each, default_for="another target") for name, each in own.items()}
+    assert replayed(replace(found, tasks=elsewhere)).seconds == 2 * (0.001 + 0.009)
+
+
 def test_a_long_curve_is_thinned_between_its_ends() -> None:
     curve = [(i, float(i), 1.0 / i) for i in range(1, 2001)]
     thin = thinned(curve, 50)
