@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,11 @@ class Door(ABC):
         """The address that the port is bound to."""
 
     @property
+    def pid(self) -> int:
+        """The process that holds the port; 0 while nobody does."""
+        return os.getpid()
+
+    @property
     @abstractmethod
     def sessions(self) -> int:
         """Connections at the gate."""
@@ -71,7 +77,7 @@ class Door(ABC):
 
     @property
     def problem(self) -> str:
-        """Why nobody can connect now; "" when everybody can."""
+        """Why nobody, or some user, can connect no more now; "" when everybody can."""
         return ""
 
     @property
@@ -145,6 +151,11 @@ class TvmDoor(Door):
     def sessions(self) -> int:
         """Connections at the gate."""
         return len(self.gate)
+
+    @property
+    def problem(self) -> str:
+        """See `Door.problem`."""
+        return "" if self.entrance is None else self.entrance.problem
 
     @property
     def heard_at(self) -> float:

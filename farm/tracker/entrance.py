@@ -8,17 +8,20 @@ import resource
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 
 from farm.core.sessions import Peer
 from farm.tracker.connection import Limits
 from farm.tracker.handshake import SESSION_MAGIC
 from farm.tracker.listener import Listener, bind
+from farm.tracker.places import Places
 from farm.tracker.sockets import identify_peer, quick_ack, tune
 from farm.tracker.wire import TRACKER_MAGIC
 
 _MAGIC = struct.Struct("<i")
 RESERVED_FILES = 256  # descriptors that the door leaves to the rest of the daemon: adb streams, the store, shells
 FEWEST_CONNECTIONS = 16  # even where that leaves nothing
+MOST_NAMED = 3  # users in a line for people
 FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
 
 # Takes over a connection: the socket, who is at its other end, what was read of it, and whom to tell of its end.
@@ -30,20 +33,39 @@ log = logging.getLogger(__name__)
 class Entrance:
     """One listening port, and its connections until they are known."""
 
-    def __init__(self, limits: Limits, *, tracker: Takes, session: Takes) -> None:
-        """`tracker` and `session` get what begins like one; they call back when it has ended."""
+    def __init__(
+        self, limits: Limits, *, tracker: Takes, session: Takes, told: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`tracker` and `session` get what begins like one; they call back when it has ended.
+
+        `told` hears `problem` whenever it changes.
+        """
         self._limits = limits
         self._tracker = tracker
         self._session = session
         self._listener = Listener(self._accepted)
         self._sniffers: set[_Sniffer] = set()
-        self.open = 0  # connections that have not ended
-        self._most = limits.connections
+        self._places = Places(limits.connections)  # connections that have not ended
+        self._told = told
+        self._greedy: dict[str, None] = {}  # users who asked for more than their share
 
     @property
     def port(self) -> int:
         """The port clients connect to; 0 before it listens."""
         return self._listener.port
+
+    @property
+    def open(self) -> int:
+        """Connections that have not ended."""
+        return len(self._places)
+
+    @property
+    def problem(self) -> str:
+        """Who is sent away because of too many connections; "" when nobody is."""
+        if not self._greedy:
+            return ""
+        users = ", ".join([*self._greedy][:MOST_NAMED]) + (" and others" if len(self._greedy) > MOST_NAMED else "")
+        return f"{users}: more than {self._places.share} connections at once to the TVM port; further ones are closed"
 
     def start(self, address: str, port: int) -> None:
         """Listen; port 0 lets the kernel choose.
@@ -59,7 +81,7 @@ class Entrance:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Half of them, because a session needs a second one for its phone.
         affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
-        self._most = min(self._limits.connections, affordable)
+        self._places = Places(min(self._limits.connections, affordable))
         self._listener.take(listener)
 
     def stop(self) -> None:
@@ -75,29 +97,40 @@ class Entrance:
         except OSError:  # it left while it waited in the queue
             sock.close()
             return
-        self.open += 1
-        if self.open >= self._most:
+        if self._places.used_up(peer.user):
+            sock.close()
+            if peer.user not in self._greedy:
+                self._greedy[peer.user] = None
+                log.warning("%s", self.problem)
+                self._told(self.problem)
+            return
+        self._places.take(peer.user)
+        if self._places.full:
             self._listener.hold()
         self._sniffers.add(_Sniffer(sock, peer, self._limits.handshake_s, self._sniffed))
 
     def _sniffed(self, sniffer: _Sniffer, first: bytes) -> None:
         """A connection's first bytes are known (fewer than four: it gave up)."""
         self._sniffers.discard(sniffer)
+        closed = partial(self._closed, sniffer.peer.user)
         magic = _MAGIC.unpack_from(first)[0] if len(first) >= _MAGIC.size else None
         match magic:
             case _ if magic == TRACKER_MAGIC:
-                self._tracker(sniffer.sock, sniffer.peer, first, self._closed)
+                self._tracker(sniffer.sock, sniffer.peer, first, closed)
             case _ if magic == SESSION_MAGIC:
-                self._session(sniffer.sock, sniffer.peer, first, self._closed)
+                self._session(sniffer.sock, sniffer.peer, first, closed)
             case _:
                 if magic is not None:
                     log.info("%s is no TVM client: it began with %s", sniffer.peer, first[:8].hex(" "))
                 sniffer.sock.close()
-                self._closed()
+                closed()
 
-    def _closed(self) -> None:
-        self.open -= 1
-        if self.open < self._most:
+    def _closed(self, user: str) -> None:
+        self._places.leave(user)
+        if user in self._greedy and not self._places.used_up(user):
+            del self._greedy[user]
+            self._told(self.problem)
+        if not self._places.full:
             self._listener.release()
 
 

@@ -69,7 +69,7 @@ class GateDoor(Door):
         self._path = path
         self._farm = farm
         self._tell_lost = lost
-        self._problem = ""
+        self._problem = self._crowded = ""
         self._link: Link | None = None
         self._welcome: m.Welcome | None = None
         self._told_all: asyncio.Future[None] | None = None
@@ -91,14 +91,19 @@ class GateDoor(Door):
         return self._welcome.port if self._welcome is not None else 0
 
     @property
+    def pid(self) -> int:
+        """The gate's; 0 while it is not there."""
+        return self._welcome.pid if self._welcome is not None and self._linked else 0
+
+    @property
     def sessions(self) -> int:
         """Sessions at the gate."""
         return len(self._sessions)
 
     @property
     def problem(self) -> str:
-        """Why nobody can connect now; "" when everybody can."""
-        return self._problem
+        """See `Door.problem`."""
+        return self._problem or self._crowded
 
     @property
     def heard_at(self) -> float:
@@ -164,8 +169,10 @@ class GateDoor(Door):
         try:
             await self._loop.sock_connect(sock, str(self._path))
             pid, uid = owner_of_peer(sock)
-        except OSError as error:
+        except BaseException as error:
             sock.close()
+            if not isinstance(error, OSError):
+                raise
             raise GateUnreachableError(
                 f"there is no gate at {self._path}: {error.strerror or error}",
                 hint='systemctl status farm-gate; or [tvm] gate = "" for a gate inside the daemon',
@@ -286,6 +293,8 @@ class GateDoor(Door):
                 self._sessions.opened(n)
             case m.Ended():
                 self._sessions.ended(message)
+            case m.Crowded(problem=problem):
+                self._crowded = problem
             case m.Heard(ago_s=ago_s):
                 self._heard_at = self._loop.time() - ago_s
 

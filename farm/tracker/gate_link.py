@@ -52,15 +52,21 @@ class Link:
         self._loop.add_reader(sock, self._readable)
 
     def send(self, message: Message, carried: socket.socket | None = None) -> None:
-        """Send now, or as soon as there is room. `carried` goes along as a copy: ours may be closed after `sent`."""
+        """Send now, or as soon as there is room; `lost` is never called from in here.
+
+        `carried` goes along as a copy, so that the caller may close it at once.
+
+        Raises:
+            OSError: no descriptor is left for that copy; nothing is sent.
+        """
         if self._closed:
             return
-        copy = None if carried is None else carried.dup()
-        self._unsent.append((encode(message), copy))
+        data = encode(message)
+        self._unsent.append((data, None if carried is None else carried.dup()))
         if len(self._unsent) == 1:
             self._flush()
         elif len(self._unsent) > MOST_UNSENT:
-            self._end("it does not read what it is told")
+            self._loop.call_soon(self._end, "it does not read what it is told")
 
     def close(self, flush: bool = False) -> None:
         """End it; `lost` is not called. `flush`: what can be sent at once is sent first."""
@@ -80,12 +86,17 @@ class Link:
                 self._loop.add_writer(self._sock, self._flush)
                 return
             except OSError as error:
-                self._end(error.strerror or str(error))
+                self._loop.call_soon(self._hear_last, error.strerror or str(error))
                 return
             self._unsent.popleft()
             if carried is not None:
                 carried.close()
         self._loop.remove_writer(self._sock)
+
+    def _hear_last(self, reason: str) -> None:
+        """It takes nothing any more; what it said before it went (why it refuses us, say) still counts."""
+        self._readable()
+        self._end(reason)
 
     def _readable(self) -> None:
         for _ in range(MESSAGES_PER_TURN):

@@ -211,13 +211,20 @@ class Heard:
     ago_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """Gate: who is sent away because of too many connections, in words; "" when nobody is any more."""
+
+    problem: str
+
+
 FROM_DAEMON = (Hello, Ready, Use, Taken, Left, Granted, Refused, Stream, Noted, Cut)
-FROM_GATE = (Welcome, Unwelcome, Kept, AllKept, Newcomer, Open, Withdraw, Dial, Opened, Ended, Heard)
+FROM_GATE = (Welcome, Unwelcome, Kept, AllKept, Newcomer, Open, Withdraw, Dial, Opened, Ended, Heard, Crowded)
 CARRIES = (Newcomer, Stream)  # come with one descriptor
 
 Message = (
     Hello | Ready | Use | Taken | Left | Granted | Refused | Stream | Noted | Cut
-    | Welcome | Unwelcome | Kept | AllKept | Newcomer | Open | Withdraw | Dial | Opened | Ended | Heard
+    | Welcome | Unwelcome | Kept | AllKept | Newcomer | Open | Withdraw | Dial | Opened | Ended | Heard | Crowded
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -16,15 +17,16 @@ from farm.tracker.connection import Limits
 from farm.tracker.entrance import Entrance
 from farm.tracker.gate import Gate, GateLimits
 from farm.tracker.gate_link import Link, owner_of_peer, trusted
-from farm.tracker.listener import bind
+from farm.tracker.listener import Listener, bind
 from farm.tracker.newcomers import Newcomers
 from farm.tracker.remote_route import RemoteRoute
 
 HELLO_S = 5.0  # from the daemon's connection to its first message
+MOST_LINKS = 16  # connections of daemons, or of who may be one; more wait in the kernel's queue
 HEARD_EVERY_S = 1.0  # how often the daemon hears that phones answer in sessions
 STOP_S = 2.0  # for the daemon to note the ends of a stopping gate's sessions
 FIRST_PASSED = 3  # sd_listen_fds(3): passed descriptors begin here
-SOCKET_MODE = 0o660
+SOCKET_MODE = 0o600  # nobody but this user and root is believed
 
 log = logging.getLogger("farm.gate")
 
@@ -45,8 +47,11 @@ class GateProcess:
         self._gate = Gate(self._route, GateLimits())
         self._route.bytes_of = self._gate.bytes_of
         self._newcomers = Newcomers(wait_s, self._route.next_number)
-        self._entrance = Entrance(Limits(), tracker=self._newcomers.serve, session=self._gate.serve)
-        self._control: socket.socket | None = None
+        self._entrance = Entrance(
+            Limits(), tracker=self._newcomers.serve, session=self._gate.serve, told=self._tell_crowded
+        )
+        self._control = Listener(self._accepted)
+        self._links: set[_DaemonLink] = set()
         self._address = ("", 0)
         self._daemon: _DaemonLink | None = None
         self._farm = ""  # whose sessions these are
@@ -61,9 +66,7 @@ class GateProcess:
         """Serve until `stop`, then end every session and tell so."""
         address = tvm.getsockname()
         self._address = str(address[0]), int(address[1])
-        control.setblocking(False)
-        self._control = control
-        self._loop.add_reader(control, self._accept)
+        self._control.take(control)
         self._entrance.take(tvm)
         log.info(
             "TVM clients are served on %s port %d; farm gate %s (pid %d)", *self._address, __version__, os.getpid()
@@ -78,19 +81,25 @@ class GateProcess:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await self._route.all_noted.wait()
-        self._loop.remove_reader(control)
-        control.close()
-        if self._daemon is not None:
-            self._daemon.link.close(flush=True)
+        self._control.stop()
+        for daemon in tuple(self._links):
+            daemon.close()
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._control is not None
-        with contextlib.suppress(OSError):
-            sock, _ = self._control.accept()
-            pid, uid = owner_of_peer(sock)
-            _DaemonLink(self, sock, pid, uid)
+    def _accepted(self, sock: socket.socket) -> None:
+        pid, uid = owner_of_peer(sock)
+        if not trusted(uid):
+            reason = f"it runs as uid {uid}, this gate as uid {os.geteuid()}"
+            log.debug("a daemon (pid %d) is refused: %s", pid, reason)  # as often as anybody likes
+            with sock, contextlib.suppress(OSError):
+                sock.setblocking(False)
+                sock.send(m.encode(m.Unwelcome(m.VERSION, __version__, reason)))
+                sock.recv(m.MAX_MESSAGE_BYTES)  # what it said meanwhile: unread, it would hide our answer
+            return
+        self._links.add(_DaemonLink(self, sock, pid))
+        if len(self._links) >= MOST_LINKS:
+            self._control.hold()
 
     def greeted(self, daemon: _DaemonLink, hello: m.Hello) -> str:
         """A daemon has said who it is; returns why it is refused, "" when it is not."""
@@ -108,6 +117,7 @@ class GateProcess:
         log.info("the daemon is there (farm %s, pid %d); it is told of %d sessions", hello.farm, hello.pid, sessions)
         daemon.link.send(m.Welcome(m.VERSION, __version__, os.getpid(), *self._address))
         self._route.daemon_came(daemon.link)
+        self._tell_crowded(self._entrance.problem)
         return ""
 
     def said(self, daemon: _DaemonLink, message: m.Message, carried: socket.socket | None) -> None:
@@ -127,6 +137,8 @@ class GateProcess:
 
     def gone(self, daemon: _DaemonLink, reason: str) -> None:
         """A daemon's connection is over."""
+        self._links.discard(daemon)
+        self._control.release()
         if self._daemon is not daemon:
             return
         self._daemon = None
@@ -135,6 +147,10 @@ class GateProcess:
         log.warning(
             "the daemon is gone (%s): %d sessions go on, newcomers wait for it", reason, self._route.open_sessions
         )
+
+    def _tell_crowded(self, problem: str) -> None:
+        if self._daemon is not None:
+            self._daemon.link.send(m.Crowded(m.clip(problem)))
 
     async def _tell_what_is_heard(self) -> None:
         while True:
@@ -148,13 +164,17 @@ class GateProcess:
 class _DaemonLink:
     """One connection that says it is a daemon's, until it is believed or refused."""
 
-    def __init__(self, gate: GateProcess, sock: socket.socket, pid: int, uid: int) -> None:
+    def __init__(self, gate: GateProcess, sock: socket.socket, pid: int) -> None:
         self._gate = gate
         self.pid = pid
-        self._uid = uid
         self._greeted = False
         self.link = Link(sock, m.FROM_DAEMON, self._said, self._lost)
         self._timer = asyncio.get_running_loop().call_later(HELLO_S, self._refuse, "it did not say who it is")
+
+    def close(self) -> None:
+        """The gate ends."""
+        self._timer.cancel()
+        self.link.close(flush=True)
 
     def _said(self, message: m.Message, carried: socket.socket | None) -> None:
         if self._greeted:
@@ -162,9 +182,7 @@ class _DaemonLink:
             return
         if carried is not None:
             carried.close()
-        if not trusted(self._uid):
-            self._refuse(f"it runs as uid {self._uid}, this gate as uid {os.geteuid()}")
-        elif not isinstance(message, m.Hello):
+        if not isinstance(message, m.Hello):
             self._refuse("it did not begin with hello")
         else:
             self._timer.cancel()
@@ -180,13 +198,15 @@ class _DaemonLink:
             if version != m.VERSION:
                 reason = versions(m.VERSION, __version__, version, "of another release")
             self._refuse(reason)
-        self._gate.gone(self, reason)
+        else:
+            self._gate.gone(self, reason)
 
     def _refuse(self, reason: str) -> None:
         self._timer.cancel()
         log.error("a daemon (pid %d) is refused: %s", self.pid, reason)
         self.link.send(m.Unwelcome(m.VERSION, __version__, m.clip(reason)))
         self.link.close(flush=True)
+        self._gate.gone(self, reason)
 
 
 def versions(gate: int, gate_farm: str, daemon: int | None, daemon_farm: str) -> str:
@@ -244,11 +264,13 @@ def sockets_of(host: str, port: int, path: Path) -> tuple[socket.socket, socket.
 def _bind_control(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         if path.is_socket():
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                if probe.connect_ex(str(path)) == 0:
-                    raise GateSocketError(f"another gate listens on {path}", hint="stop it, or choose another --socket")
+                probe.setblocking(False)
+                found = probe.connect_ex(str(path))
+            if found != errno.ECONNREFUSED:
+                by = "gate" if found in (0, errno.EAGAIN) else f"program ({os.strerror(found)})"
+                raise GateSocketError(f"another {by} listens on {path}", hint="stop it, or choose another --socket")
             path.unlink()
         umask = os.umask(0o777 & ~SOCKET_MODE)
         try:
@@ -259,7 +281,8 @@ def _bind_control(path: Path) -> socket.socket:
     except OSError as error:
         sock.close()
         raise GateSocketError(
-            f"cannot listen on {path}: {error.strerror or error}", hint="choose another --socket"
+            f"cannot listen on {path}: {error.strerror or error}",
+            hint="the folder must be there, and this user's to write; or choose another --socket",
         ) from error
     except GateSocketError:
         sock.close()

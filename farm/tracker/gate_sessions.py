@@ -28,6 +28,13 @@ STOPPING = "the farm is stopping"
 log = logging.getLogger(__name__)
 
 
+class Sends(Protocol):
+    """Says something to the gate, as long as it is there."""
+
+    def __call__(self, message: m.Message, carried: socket.socket | None = None) -> None:
+        """OSError: no descriptor is left for the copy of `carried` that goes along."""
+
+
 class AdoptingRoute(Route, Protocol):
     """A Route that can take up what was granted before it was there (farm.leasing)."""
 
@@ -49,10 +56,9 @@ class _Session:
 class GateSessions:
     """Every session at the gate, by the gate's number."""
 
-    def __init__(self, route: AdoptingRoute, send: Callable[[m.Message, socket.socket | None], None]) -> None:
-        """`send` reaches the gate, as long as it is there."""
+    def __init__(self, route: AdoptingRoute, send: Sends) -> None:
         self._route = route
-        self._tell = send
+        self._send = send
         self._sessions: dict[int, _Session] = {}
         self.changed = asyncio.Event()  # a session is over
 
@@ -133,9 +139,6 @@ class GateSessions:
         if session.leg is not None:
             session.leg.opened()
 
-    def _send(self, message: m.Message, carried: socket.socket | None = None) -> None:
-        self._tell(message, carried)
-
     def _cut(self, n: int, reason: str) -> None:
         self._send(m.Cut(n, m.clip(reason)))
 
@@ -161,12 +164,11 @@ class GateSessions:
     async def _dial(self, message: m.Dial, session: _Session, leg: Leg) -> None:
         try:
             stream = await leg.dial(message.timeout_s)
+            with stream.sock:
+                self._send(m.Stream(message.n, stream.server_secret), stream.sock)
         except (FarmError, OSError) as error:  # the gate ends the session
             said = str(error) or "the phone could not be reached in time"
             self._send(m.Refused(message.n, "failed", m.clip(said)))
-        else:
-            with stream.sock:
-                self._send(m.Stream(message.n, stream.server_secret), stream.sock)
         session.task = None
 
     def withdrawn(self, n: int) -> None:

@@ -61,7 +61,7 @@ def bind(address: str, port: int) -> socket.socket:
 
 
 class Listener:
-    """One listening TCP socket. `accepted` gets each connection, blocking as accept() made it, and owns it."""
+    """One listening socket. `accepted` gets each connection, blocking as accept() made it, and owns it."""
 
     def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
         self._accepted = accepted

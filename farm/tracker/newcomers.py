@@ -12,6 +12,7 @@ from enum import Enum, auto
 from farm.core.sessions import Peer
 from farm.tracker import gate_messages as m
 from farm.tracker.gate_link import Link
+from farm.tracker.places import Places, why_not_wait
 
 MOST_WAITING = 1024
 
@@ -44,17 +45,25 @@ class Newcomers:
         self._next_number = next_number
         self._link: Link | None = None
         self._all: dict[int, _Newcomer] = {}
-        self.waiting = 0
+        self._places = Places(MOST_WAITING)
+
+    @property
+    def waiting(self) -> int:
+        """How many no daemon has taken yet."""
+        return len(self._places)
 
     def serve(self, sock: socket.socket, peer: Peer, first: bytes, closed: Callable[[], None]) -> None:
         """Take over a connection whose first bytes are `first`; `closed` is called when it has ended."""
-        n = self._next_number()
+        n, reason = self._next_number(), why_not_wait(self._places, peer.user)
         one = self._all[n] = _Newcomer(sock, peer, first, closed)
-        self._wait(n, one)
+        self._places.take(peer.user)
+        self._loop.add_reader(sock, self._stirs, n, one)
+        late = f"the farm's daemon did not come back within {self._wait_s:g} s"
+        one.timer = self._loop.call_later(self._wait_s, self._end, n, late)
         if self._link is not None:
             self._offer(n, one)
-        elif self.waiting > MOST_WAITING:
-            self._end(n, f"the farm's daemon is away, and {MOST_WAITING} wait for it already")
+        elif reason:
+            self._end(n, reason)
 
     def daemon_ready(self, link: Link) -> None:
         """A daemon is there: it gets everybody who waits."""
@@ -71,13 +80,14 @@ class Newcomers:
         for n, one in tuple(self._all.items()):
             if one.stage is _Stage.TAKEN:
                 self._end(n)
-            elif one.stage is _Stage.OFFERED:
-                self._wait(n, one)
+            else:
+                one.stage = _Stage.WAITING
 
     def taken(self, n: int) -> None:
         """The daemon serves it now."""
         one = self._all.get(n)
         if one is not None and one.stage is _Stage.OFFERED:
+            self._stop_waiting(one)
             one.stage = _Stage.TAKEN
             one.sock.close()
 
@@ -91,23 +101,15 @@ class Newcomers:
         for n in tuple(self._all):
             self._end(n)
 
-    def _wait(self, n: int, one: _Newcomer) -> None:
-        one.stage = _Stage.WAITING
-        self.waiting += 1
-        self._loop.add_reader(one.sock, self._stirs, n, one)
-        late = f"the farm's daemon did not come back within {self._wait_s:g} s"
-        one.timer = self._loop.call_later(self._wait_s, self._end, n, late)
-
     def _stop_waiting(self, one: _Newcomer) -> None:
-        if one.stage is _Stage.WAITING:
-            self.waiting -= 1
+        if one.stage is not _Stage.TAKEN:
+            self._places.leave(one.peer.user)
             self._loop.remove_reader(one.sock)
             if one.timer is not None:
                 one.timer.cancel()
 
     def _offer(self, n: int, one: _Newcomer) -> None:
         assert self._link is not None
-        self._stop_waiting(one)
         one.stage = _Stage.OFFERED
         peer = one.peer
         try:

@@ -16,6 +16,7 @@ from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.sessions import Leg, MatchKeyBusyError, Peer, PhoneStream, SessionEnd, UnknownMatchKeyError
 from farm.tracker import gate_messages as m
 from farm.tracker.gate_link import Link
+from farm.tracker.places import Places, why_not_wait
 
 ANSWER_S = 10.0  # beyond what the daemon itself may take for an answer: it hangs
 MOST_WAITING = 1024  # who wants a session while no daemon is there
@@ -65,8 +66,13 @@ class RemoteRoute:
         self._count = 0
         self.all_noted = asyncio.Event()  # no granted session is left whose end a daemon should note
         self.all_noted.set()
-        self.waiting = 0  # who wants a session and finds no daemon
+        self._places = Places(MOST_WAITING)  # of those who want a session and find no daemon
         self.bytes_of: Callable[[], Mapping[str, tuple[int, int]]] = dict  # by session: up, down
+
+    @property
+    def waiting(self) -> int:
+        """How many want a session and find no daemon."""
+        return len(self._places)
 
     @property
     def open_sessions(self) -> int:
@@ -93,7 +99,7 @@ class RemoteRoute:
         """
         deadline = self._loop.time() + self._wait_s
         while True:
-            link = await self._daemon(deadline)
+            link = await self._daemon(peer.user, deadline)
             n = self.next_number()
             asked = self._asked[n] = _Asked(cut, self._loop.create_future())
             link.send(m.Open(n, match_key, peer.address, peer.port, peer.user, timeout_s))
@@ -126,20 +132,20 @@ class RemoteRoute:
             granted.fence,
         )
 
-    async def _daemon(self, deadline: float) -> Link:
+    async def _daemon(self, user: str, deadline: float) -> Link:
         if not self._ready.is_set():
-            if self.waiting >= MOST_WAITING:
-                raise DaemonAwayError(f"the farm's daemon is away, and {MOST_WAITING} wait for it already")
-            self.waiting += 1
+            if reason := why_not_wait(self._places, user):
+                raise DaemonAwayError(reason)
+            self._places.take(user)
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._ready.wait()
             except TimeoutError as error:
                 raise DaemonAwayError(f"the farm's daemon did not come back within {self._wait_s:g} s") from error
             finally:
-                self.waiting -= 1
+                self._places.leave(user)
         if self._link is None:  # gone again since
-            return await self._daemon(deadline)
+            return await self._daemon(user, deadline)
         return self._link
 
     async def _dial(self, kept: _Kept, limit_s: float) -> PhoneStream:

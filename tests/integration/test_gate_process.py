@@ -1,6 +1,7 @@
 """The gate as a process of its own: its two sides over real sockets, and what it does with whoever is no daemon."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -15,13 +16,16 @@ import pytest
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
+from farm.core.sessions import Peer
 from farm.leasing import Leasing
-from farm.tracker import gate_door, gate_messages, gate_process, newcomers, wire
+from farm.tracker import entrance, gate_door, gate_messages, gate_process, newcomers, remote_route, wire
+from farm.tracker.connection import Limits
 from farm.tracker.door import DoorPolicy
 from farm.tracker.gate import GateLimits
 from farm.tracker.gate_door import GateDoor, GateRefusedError, GateUnreachableError
 from farm.tracker.gate_process import GateProcess, GateSocketError, sockets_of
 from farm.tracker.handshake import SessionCode
+from farm.tracker.places import FEWEST
 from farm.tracker.relay import GOODBYE
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawPhone, RawTracker, open_session
@@ -77,6 +81,7 @@ class Lab:
         self.closing = []
 
     async def __aenter__(self):
+        self.loop = asyncio.get_running_loop()
         self.folder = tempfile.TemporaryDirectory(prefix="gate-")
         self.path = Path(self.folder.name) / "gate.sock"
         await self.phone.__aenter__()
@@ -116,17 +121,21 @@ class Lab:
         assert (hello.code, hello.server_key) == (SessionCode.SUCCESS, "server:android")
         return sock
 
+    async def connected(self):
+        """A connection to the daemon's socket."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        await self.loop.sock_connect(sock, str(self.path))
+        return sock
+
     async def raw(self, *messages):
         """A connection to the daemon's socket that says this; returns what the gate answered until it closed."""
-        loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, str(self.path))
+        with await self.connected() as sock:
             for message in messages:
-                await loop.sock_sendall(sock, message)
+                await self.loop.sock_sendall(sock, message)
             said = []
             async with asyncio.timeout(PATIENCE_S):
-                while data := await loop.sock_recv(sock, 1 << 16):
+                while data := await self.loop.sock_recv(sock, 1 << 16):
                     said.append(json.loads(data))
             return said
 
@@ -250,18 +259,123 @@ async def test_no_more_newcomers_wait_than_there_is_room_for(monkeypatch, caplog
 
 async def test_a_newcomer_that_its_daemon_never_took_is_served_by_the_next():
     async with Lab() as lab:
-        loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as fake:
-            fake.setblocking(False)
-            await loop.sock_connect(fake, str(lab.path))
-            await loop.sock_sendall(fake, hello())
-            await loop.sock_sendall(fake, gate_messages.encode(gate_messages.Ready()))
+        with await lab.connected() as fake:
+            await lab.loop.sock_sendall(fake, hello())
+            await lab.loop.sock_sendall(fake, gate_messages.encode(gate_messages.Ready()))
             await until(lambda: lab.gate._newcomers._link is not None)
             asking = asyncio.create_task(lab.key())
             await until(lambda: lab.gate._newcomers._all)
         daemon = await lab.daemon()
         assert await asking
         await daemon.stop()
+
+
+async def test_a_daemon_that_dies_while_it_is_handed_newcomers_leaves_them_for_the_next(caplog):
+    async with Lab() as lab:
+        asking = [asyncio.create_task(lab.key()) for _ in range(2)]
+        await until(lambda: lab.gate._newcomers.waiting == 2)
+        with await lab.connected() as fake:
+            await lab.loop.sock_sendall(fake, hello())
+            await until(lambda: lab.gate._daemon is not None)
+            fake.send(gate_messages.encode(gate_messages.Ready()))
+        await until(lambda: lab.gate._daemon is None)
+        daemon = await lab.daemon()
+        assert all(await asyncio.gather(*asking))
+        await daemon.stop()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_newcomers_that_leave_a_hanging_daemon_are_not_kept():
+    async with Lab() as lab:
+        with await lab.connected() as hanging:
+            await lab.loop.sock_sendall(hanging, hello())
+            await lab.loop.sock_sendall(hanging, gate_messages.encode(gate_messages.Ready()))
+            await until(lambda: lab.gate._newcomers._link is not None)
+            client = await RawTracker.connect(lab.gate.port, greet=False)
+            await client.send(wire.encode_magic())
+            await until(lambda: lab.gate._newcomers._all)
+            client.close()
+            await until(lambda: not lab.gate._newcomers._all)
+            assert lab.gate._newcomers.waiting == lab.gate._entrance.open == 0
+
+
+async def test_of_one_user_no_more_wait_than_its_share(monkeypatch, caplog):
+    for module in (newcomers, remote_route):
+        monkeypatch.setattr(module, "MOST_WAITING", 4 * FEWEST)
+    monkeypatch.setattr(entrance, "identify_peer", lambda _: Peer("10.0.0.1", 1, user))
+    async with Lab() as lab:
+        user = "ann"
+        waiting = [asyncio.create_task(lab.key()) for _ in range(FEWEST)]
+        opening = [asyncio.create_task(lab.dial("android:0123")) for _ in range(FEWEST)]
+        await until(lambda: lab.gate._newcomers.waiting == lab.gate._route.waiting == FEWEST)
+        with pytest.raises(EOFError):
+            await lab.key()
+        assert (await lab.dial("android:0123"))[1].code is SessionCode.MISMATCH
+        assert caplog.text.count(f"{FEWEST} of ann wait for it already") == 2
+        user = "bob"
+        waiting.append(asyncio.create_task(lab.key()))
+        await until(lambda: lab.gate._newcomers.waiting == FEWEST + 1)
+        for one in (*waiting, *opening):
+            one.cancel()
+        await asyncio.gather(*waiting, *opening, return_exceptions=True)
+
+
+async def test_who_takes_too_many_connections_is_a_problem_of_the_daemon(monkeypatch):
+    monkeypatch.setattr(gate_process, "Limits", lambda: Limits(connections=4 * FEWEST))
+    async with Lab() as lab:
+        clients = [await RawTracker.connect(lab.gate.port, greet=False) for _ in range(FEWEST)]
+        await until(lambda: lab.gate._entrance.open == FEWEST)
+        with pytest.raises(EOFError):
+            await lab.key()
+        daemon = await lab.daemon()
+        await until(lambda: "connections at once" in daemon.door.problem)
+        clients.pop().close()
+        await until(lambda: not daemon.door.problem)
+        for client in clients:
+            client.close()
+        await daemon.stop()
+
+
+async def test_a_phones_descriptor_that_cannot_be_passed_ends_its_session_in_words(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        match_key = await lab.key()
+        send = daemon.door._link.send
+
+        def without_descriptors(message, carried=None):
+            if carried is not None:
+                raise OSError(errno.EMFILE, "Too many open files")
+            send(message)
+
+        monkeypatch.setattr(daemon.door._link, "send", without_descriptors)
+        _, refused = await lab.dial(match_key)
+        assert refused.code is SessionCode.MISMATCH
+        [ended] = daemon.ended()
+        assert "Too many open files" in ended["detail"]
+        await daemon.stop()
+
+
+async def test_a_daemon_told_to_stop_while_it_looks_for_the_gate_leaves_no_socket(monkeypatch):
+    made = []
+
+    class Kept(socket.socket):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    async with Lab() as lab:
+        monkeypatch.setattr(gate_door.socket, "socket", Kept)
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", never)
+        looking = asyncio.create_task(lab.daemon())
+        await until(lambda: made)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert [each.fileno() for each in made] == [-1]
 
 
 @pytest.mark.parametrize(
@@ -302,8 +416,25 @@ async def test_another_users_daemon_is_refused(monkeypatch):
     monkeypatch.setattr(gate_process, "trusted", lambda _: False)
     monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
+        [answer] = await lab.raw()  # who says nothing has no place either
+        assert "it runs as uid" in answer["reason"]
+        assert lab.gate._links == set()
         with pytest.raises(GateRefusedError, match="runs as uid"):
             await lab.daemon()
+
+
+async def test_more_silent_daemons_than_the_gate_looks_at_wait_outside(monkeypatch):
+    monkeypatch.setattr(gate_process, "MOST_LINKS", 2)
+    async with Lab() as lab:
+        silent = [await lab.connected() for _ in range(3)]
+        coming = asyncio.create_task(lab.daemon())
+        await until(lambda: len(lab.gate._links) == 2)
+        assert lab.gate._control._held
+        for each in silent:
+            each.close()
+        daemon = await coming
+        assert lab.gate._links == {lab.gate._daemon}
+        await daemon.stop()
 
 
 async def test_garbage_at_the_daemons_socket_leaves_the_gate_serving():
@@ -348,6 +479,27 @@ async def test_two_gates_do_not_share_a_socket():
     async with Lab() as lab:
         with pytest.raises(GateSocketError, match="another gate listens"):
             sockets_of("127.0.0.1", 0, lab.path)
+
+
+def test_another_programs_socket_stays_and_a_dead_gates_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for a short path
+    path = Path("g.sock")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(GateSocketError, match="another program"):
+            sockets_of("127.0.0.1", 0, path)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    for one in sockets_of("127.0.0.1", 0, path):
+        one.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_folder_is_made_for_the_socket(tmp_path):
+    with pytest.raises(GateSocketError, match="No such file or directory"):
+        sockets_of("127.0.0.1", 0, tmp_path / "none" / "g.sock")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_passed_sockets_are_taken_and_a_stop_is_an_orderly_end(tmp_path):

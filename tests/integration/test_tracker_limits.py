@@ -1,13 +1,18 @@
 """What the stock tracker dies of: a rush of clients, no descriptors, keys that nobody has."""
 
 import asyncio
+import itertools
 import socket
 import time
 
-from farm.tracker import wire
+from farm.core.sessions import Peer
+from farm.tracker import entrance, wire
+from farm.tracker.connection import Limits
 from farm.tracker.listener import SHED_AFTER_S
+from farm.tracker.places import FEWEST
 from tests.support.raw import RawTracker
 from tests.support.tvm import farm_door
+from tests.support.waiting import until
 
 CLIENTS = 200
 FEW_FILES = 400  # descriptors of the starved door
@@ -18,6 +23,14 @@ ALLOWED_GROWTH_BYTES = 3 << 20  # of a process that Python's allocator has alrea
 def greet(sock: socket.socket) -> bytes:
     sock.sendall(wire.encode_magic())
     return sock.recv(4, socket.MSG_WAITALL)
+
+
+def refused(sock: socket.socket) -> bool:
+    """Whether the other end closes it without a word."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 def ask(sock: socket.socket) -> bytes:
@@ -56,17 +69,80 @@ def test_a_door_without_descriptors_rests_and_comes_back():
                 client.close()
 
 
-def test_more_clients_than_descriptors_are_served_in_turn():
+def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others_are_told():
     with farm_door(files=FEW_FILES) as door:
         clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEW_FILES)]
         try:
             assert greet(clients[0]) == wire.encode_magic()
-            for client in clients[:-1]:
-                client.close()
-            assert greet(clients[-1]) == wire.encode_magic()
+            assert refused(clients[-1])
         finally:
             for client in clients:
                 client.close()
+        while door.state()["open"]:
+            pass
+        with socket.create_connection(("127.0.0.1", door.port), timeout=20) as client:
+            assert greet(client) == wire.encode_magic()
+
+
+async def test_all_users_together_are_served_in_turn(monkeypatch):
+    users = itertools.cycle("abcd")
+    monkeypatch.setattr(entrance, "identify_peer", lambda _: Peer("10.0.0.1", 1, next(users)))
+    served, problems = [], []
+
+    def serve(sock, peer, first, closed):
+        served.append((sock, closed))
+
+    door = entrance.Entrance(Limits(connections=2 * FEWEST), tracker=serve, session=serve, told=problems.append)
+    door.start("127.0.0.1", 0)
+    clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEWEST + 1)]
+    for client in clients:
+        client.sendall(wire.encode_magic())
+    await until(lambda: len(served) == 2 * FEWEST)
+    assert door.open == 2 * FEWEST
+    sock, closed = served[0]
+    sock.close()
+    closed()
+    await until(lambda: len(served) == 2 * FEWEST + 1)
+    assert problems == []
+    door.stop()
+    for each in (*clients, *(sock for sock, _ in served)):
+        each.close()
+
+
+async def test_who_has_a_users_share_is_sent_away_and_told_once_until_one_ends(monkeypatch):
+    user = "ann"
+    monkeypatch.setattr(entrance, "identify_peer", lambda _: Peer("10.0.0.1", 1, user))
+    served, problems = [], []
+
+    def serve(sock, peer, first, closed):
+        served.append((sock, closed))
+
+    def come():
+        client = socket.create_connection(("127.0.0.1", door.port), timeout=20)
+        client.sendall(wire.encode_magic())
+        clients.append(client)
+        return client
+
+    door = entrance.Entrance(Limits(connections=4 * FEWEST), tracker=serve, session=serve, told=problems.append)
+    door.start("127.0.0.1", 0)
+    clients = []
+    for _ in range(FEWEST):
+        come()
+    await until(lambda: len(served) == FEWEST)
+    for _ in range(2):
+        assert await asyncio.to_thread(refused, come())
+    assert problems == [door.problem]
+    assert door.problem.startswith(f"ann: more than {FEWEST} connections")
+    user = "bob"
+    come()
+    await until(lambda: len(served) == FEWEST + 1)
+    sock, closed = served[0]
+    sock.close()
+    closed()
+    assert problems[1:] == [door.problem] == [""]
+    door.stop()
+    for each in (*clients, *(sock for sock, _ in served)):
+        each.close()
 
 
 def test_clients_that_a_starved_door_cannot_serve_are_told_after_a_while():
