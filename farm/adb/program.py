@@ -156,6 +156,17 @@ def port_holder(port: int) -> ServerProcess | None:
     return None
 
 
+def port_addresses(port: int) -> tuple[str, ...]:
+    """The addresses of this host at which somebody listens on a TCP port."""
+    return tuple(
+        dict.fromkeys(
+            connection.laddr.ip
+            for connection in psutil.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        )
+    )
+
+
 def _server_processes() -> Iterable[ServerProcess]:
     for process in psutil.process_iter(["pid", "name", "cmdline", "username", "status"]):
         info = process.info

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from farm.adb.program import AdbBinary
     from farm.bundle.abi import Abi
     from farm.config import FarmConfig
+    from farm.control.address import Remote
 
 # What a toolchain says of itself: the pair must match (docs/decisions.md, "Pin TVM and its FFI together").
 _VERSIONS = (
@@ -164,25 +165,47 @@ def _folders(config: FarmConfig) -> Iterator[Finding]:
 
 
 def _daemon(config: FarmConfig) -> Iterator[Finding]:
+    """The daemon that is meant. One elsewhere is its own host's business: only what it says of itself is told."""
+    from farm.control.address import Remote, find
+
+    if isinstance(where := find(), Remote):
+        yield from (replace(finding, check=f"lab: {finding.check}") for finding in _daemon_elsewhere(where))
+    else:
+        yield from _daemon_here(config)
+
+
+def _daemon_elsewhere(where: Remote) -> Iterator[Finding]:
+    try:
+        status = call("status")
+    except DaemonUnreachableError as error:
+        yield Finding("daemon", Verdict.WARN, error.message, error.hint)
+        return
+    yield Finding("host", Verdict.OK, f"{where}: lines without `lab:` are about this host")
+    yield from _told_by_daemon(status)
+
+
+def _told_by_daemon(status: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _bundles_of_daemon()
+    yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
+    for problem in status["problems"]:
+        yield Finding("daemon", Verdict.WARN, problem)
+    yield from (Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"])
+
+
+def _daemon_here(config: FarmConfig) -> Iterator[Finding]:
     socket = config.adb_socket
     try:
         status = call("status")
     except DaemonUnreachableError as error:
         yield Finding("daemon", Verdict.WARN, error.message, error.hint)
-        yield from doctor_host.sockets(config, serving=False)
+        yield from doctor_host.sockets(config, None)
         yield from doctor_host.database(config)
         yield from doctor_host.bundles(config)
     else:
         socket = status["adb"]["socket"]
-        yield from doctor_host.sockets(config, serving=True)
+        yield from doctor_host.sockets(config, doctor_host.tvm_door(status))
         yield from doctor_host.listening(status["pid"])
-        yield from _bundles_of_daemon()
-        yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
-        for problem in status["problems"]:
-            yield Finding("daemon", Verdict.WARN, problem)
-        yield from (
-            Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"]
-        )
+        yield from _told_by_daemon(status)
     yield from doctor_host.adb_server(config, socket, _binary(config))
     yield from _other_adb(socket)
 
@@ -198,20 +221,22 @@ def _bundles_of_daemon() -> Iterator[Finding]:
 
 
 def _cut(phone: str) -> Finding:
-    """Cut a phone's USB port and see it come back.
-
-    Raises:
-        FarmError: somebody has it, nothing can switch its port, no daemon serves.
-    """
-    since = call("status")["seq"]
-    call("device.power_cycle", device=phone, force=False)
-    say(f"the power of {phone}'s port is being cut; it takes a minute or two ...")
-    with connect() as client:
-        for event in client.stream("events", CUT_TIMEOUT_S, since=since):
-            data = event["data"]
-            if (event["kind"], event["subject"]) == ("recovery.ended", phone) and data["rung"] == "power-cycle":
-                return _judge_cut(phone, data["outcome"], data["detail"])
-    raise AssertionError("a stream of events does not end by itself")
+    """Cut a phone's USB port and see it come back. What keeps it from that is a finding: the others are told too."""
+    try:
+        since = call("status")["seq"]
+        name = call("device.power_cycle", device=phone, force=False)["name"]
+        say(f"the power of {name}'s port is being cut; it takes a minute or two ...")
+        with connect() as client:
+            for event in client.stream("events", CUT_TIMEOUT_S, since=since):
+                about, data = (event.get("kind"), event.get("subject")), event.get("data", {})
+                if about == ("recovery.ended", name) and data["rung"] == "power-cycle":
+                    return _judge_cut(name, data["outcome"], data["detail"])
+        said, fix = "the daemon ended meanwhile", "farm status; then once more"
+    except TimeoutError:
+        said, fix = f"nothing is known of it after {CUT_TIMEOUT_S:.0f} s", f"farm explain device {phone}"
+    except FarmError as error:
+        said, fix = error.message, error.hint
+    return Finding("power cut", Verdict.FAIL, f"{phone}: {said}", fix)
 
 
 def _judge_cut(phone: str, outcome: str, detail: str) -> Finding:

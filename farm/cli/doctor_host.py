@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import ipaddress
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -16,9 +17,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm.cli.doctor_findings import Finding, Verdict
+from farm.cli.gate import DEFAULT_SOCKET
 from farm.core.errors import FarmError
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ TIMEX_BYTES = 512  # more than struct timex has on any machine; `status` is its 
 TIMEX_STATUS_OFFSET = 5 * ctypes.sizeof(ctypes.c_long)
 ADB_INTERFACE = "ff42"  # bInterfaceClass and bInterfaceSubClass of adb
 WHOLE_CHECK_BYTES = 256 << 20  # a check of every page takes seconds up to here
+RUN_CODE = "run code on every phone"  # who reaches the TVM port
+GATE = "farm gate"  # stands for its own address, which no file of the daemon's says
+SYSTEMD_PID = 1
 OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
 
 
@@ -58,7 +63,7 @@ def judge_clock(status: int) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """An address that the configuration opens."""
+    """An address that the configuration opens, or a gate apart."""
 
     key: str  # where it stands
     host: str
@@ -66,9 +71,11 @@ class Door:
     exposes: str  # what whoever reaches it can do
 
 
-def doors_of(config: FarmConfig) -> tuple[Door, ...]:
-    """Every TCP address that the daemon listens on, as configured."""
-    found = [] if config.tvm.gate else [Door("tvm.host", config.tvm.host, config.tvm.port, "run code on every phone")]
+def doors_of(config: FarmConfig, tvm: Sequence[Door] = ()) -> tuple[Door, ...]:
+    """Every TCP address that the farm listens on: as configured, but for the TVM port, where `tvm` is what is known."""
+    found = list(tvm)
+    if not tvm and not config.tvm.gate:
+        found = [Door("tvm.host", config.tvm.host, config.tvm.port, RUN_CODE)]
     if config.web.enabled:
         found.append(Door("web.host", config.web.host, config.web.port, "read everything, act with a token"))
     if config.control.listen:
@@ -77,13 +84,43 @@ def doors_of(config: FarmConfig) -> tuple[Door, ...]:
     return tuple(found)
 
 
-def sockets(config: FarmConfig, *, serving: bool) -> Iterator[Finding]:
-    """Who holds the farm's ports, and which of them others than this host can reach."""
+def tvm_door(status: Mapping[str, Any]) -> Door:
+    """The TVM port of a daemon that serves: a gate apart may be bound elsewhere than the configuration says."""
+    tracker = status["tracker"]
+    key = "tvm.host" if tracker["pid"] == status["pid"] else GATE
+    return Door(key, tracker["bound"], tracker["port"], RUN_CODE)
+
+
+def gate_doors(port: int, socket: Path) -> tuple[Door, ...]:
+    """What a gate apart listens on at `port`, without asking it; () when nobody or somebody else has the port.
+
+    Until a client comes it is systemd who holds it, and whoever is not root is not told which process does.
+    """
+    from farm.adb.program import port_addresses, port_holder
+
+    holder = port_holder(port) if port else None
+    if holder is None:
+        return ()
+    by_systemd = holder.pid in (None, SYSTEMD_PID) and socket.is_socket()
+    if not by_systemd and not re.search(r"-m farm gate\b|/farm gate\b", holder.command):
+        return ()
+    return tuple(Door(GATE, address, port, RUN_CODE) for address in port_addresses(port))
+
+
+def sockets(config: FarmConfig, serving: Door | None, gate_socket: Path = DEFAULT_SOCKET) -> Iterator[Finding]:
+    """Who holds the farm's ports, and which of them others than this host can reach.
+
+    Args:
+        config: where the ports are configured.
+        serving: the TVM port of a daemon that answers; None: none does.
+        gate_socket: where a gate apart is, if the configuration does not say.
+    """
     from farm.adb.program import port_holder
 
-    for door in doors_of(config):
+    tvm = (serving,) if serving else gate_doors(config.tvm.port, Path(config.tvm.gate or gate_socket))
+    for door in doors_of(config, tvm):
         yield judge_door(door)
-        holder = None if serving or not door.port else port_holder(door.port)
+        holder = None if serving or not door.port or door.key == GATE else port_holder(door.port)
         if holder is not None:
             fix = (
                 f"stop it, or choose another: [{door.key.partition('.')[0]}] port; sudo ss -ltnp 'sport = :{door.port}'"
@@ -96,6 +133,9 @@ def judge_door(door: Door) -> Finding:
     where = f"{door.key} {door.host} port {door.port or 'of the kernel'}"
     if is_loopback(door.host):
         return Finding("exposure", OK, f"{where}: this host only")
+    if door.key == GATE:
+        fix = "systemctl edit farm-gate.socket, or farm gate --host; from elsewhere: ssh -L (docs/security.md)"
+        return Finding("exposure", WARN, f"{where}: whoever reaches it can {door.exposes}", fix)
     table, _, name = door.key.partition(".")
     fix = f'[{table}] {name} = "127.0.0.1"; from elsewhere: ssh -L (docs/security.md)'
     if door.key == "control.listen":

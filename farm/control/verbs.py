@@ -103,6 +103,7 @@ class DaemonFacts:
     adb_socket: str
     adb_key: Path  # farm's private key; a phone's owner accepts its public half
     problems: Callable[[], Awaitable[list[str]]]
+    door: Callable[[], tuple[str, int]] = lambda: ("", 0)  # what the TVM port is bound to, and the process that has it
     web: Callable[[], str] = str  # the page's address; "": there is none
 
 
@@ -151,12 +152,13 @@ class FleetVerbs:
         holders = self._holders()
         host, port = self._facts.tracker()
         summary = self._facts.summary()
+        bound, pid = self._facts.door()
         totals = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
         return {
             "version": self._facts.version,
             "pid": self._facts.pid,
             "seq": self._events.seq,
-            "tracker": {"host": host, "port": port},
+            "tracker": {"host": host, "port": port, "bound": bound, "pid": pid},
             "adb": {"socket": self._facts.adb_socket},
             "web": self._facts.web(),
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from farm.cli import doctor
+from farm.cli.doctor_findings import Verdict
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.client import Client
 from tests.support.whole_farm import Phone, Story, phones, until_ready, until_status
@@ -67,6 +69,13 @@ def test_a_ports_power_is_cut_and_given_back(farm: VirtualFarm) -> None:
     assert (ended["data"]["rung"], ended["data"]["outcome"]) == ("power-cycle", "mended")
     story.order("recovery.rung", "device.gone", "device.ready", device=name)
     assert "hub.lost" not in story.kinds()
+
+
+def test_the_doctor_proves_that_a_port_can_be_cut(farm: VirtualFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_SOCKET", str(farm.socket))
+    phone = by_nickname(farm)["left"]
+    found = doctor._cut(phone.row["serial"])
+    assert (found.verdict, found.detail.partition(" ")[0]) == (Verdict.OK, phone.name)
 
 
 def test_the_doctor_says_which_hubs_can_be_switched(farm: VirtualFarm) -> None:

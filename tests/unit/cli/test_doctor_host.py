@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,18 +46,60 @@ def test_every_door_of_the_configuration_is_looked_at(tmp_path: Path) -> None:
     assert [(door.key, door.host, door.port) for door in doors] == [
         ("tvm.host", "127.0.0.1", 9190), ("web.host", "10.0.0.1", 9191), ("control.listen", "127.0.0.1", 9192),
     ]  # fmt: skip
+    apart = host.Door(host.GATE, "10.0.0.1", 9190, host.RUN_CODE)
     behind_gate = config(tmp_path, '[tvm]\ngate = "/run/g.sock"\n[web]\nenabled = false')
-    assert host.doors_of(behind_gate) == ()
+    assert host.doors_of(behind_gate, [apart]) == (apart,)
+    assert host.doors_of(config(tmp_path, "[web]\nenabled = false"), [apart]) == (apart,)  # the unit says more
+
+
+@pytest.mark.parametrize("pid", [7, 8])
+def test_the_tvm_port_is_judged_by_what_it_is_bound_to(tmp_path: Path, pid: int) -> None:
+    """`[tvm] gate` may stand in farm.service alone, where the doctor does not look."""
+    bound = host.tvm_door({"pid": 7, "tracker": {"host": "127.0.0.1", "port": 9190, "bound": "0.0.0.0", "pid": pid}})
+    (found,) = host.sockets(config(tmp_path, "[web]\nenabled = false"), bound)
+    assert (found.verdict, "0.0.0.0 port 9190" in found.detail) == (WARN, True)
+    assert found.fix.startswith('[tvm] host = "127.0.0.1"' if pid == 7 else "systemctl edit farm-gate.socket")
 
 
 def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = config(tmp_path, f"[tvm]\nport = {port}\n[web]\nenabled = false")
-        found = list(host.sockets(told, serving=False))
+        found = list(host.sockets(told, None, tmp_path / "no-gate"))
         assert [(finding.check, finding.verdict) for finding in found] == [("exposure", OK), (f"port {port}", FAIL)]
         assert f"pid {os.getpid()}" in found[1].detail
-        assert [finding.check for finding in host.sockets(told, serving=True)] == ["exposure"]
+        (serving,) = host.doors_of(told)
+        assert [finding.check for finding in host.sockets(told, serving)] == ["exposure"]
+
+
+@pytest.mark.parametrize("toml", ["", 'gate = "{gate}"\n'])
+def test_a_gate_that_waits_for_its_daemon_may_have_the_port(tmp_path: Path, toml: str) -> None:
+    gate = tmp_path / "gate.sock"
+    command = [sys.executable, "-m", "farm", "gate", "--host", "127.0.0.1", "--port", "0", "--socket", str(gate)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = next(int(said[1]) for line in process.stdout if (said := re.search(r"port (\d+)", line)))
+            told = config(tmp_path, f"[tvm]\nport = {port}\n{toml.format(gate=gate)}[web]\nenabled = false")
+            (found,) = host.sockets(told, None, tmp_path / "no-gate")
+            assert (found.verdict, found.detail) == (OK, f"farm gate 127.0.0.1 port {port}: this host only")
+        finally:
+            process.terminate()
+
+
+def test_a_gate_that_systemd_holds_the_port_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from farm.adb import program
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket(socket.AF_UNIX) as way:
+        port = taken.getsockname()[1]
+        told = config(tmp_path, f"[tvm]\nport = {port}\n[web]\nenabled = false")
+        unseen = program.ServerProcess(None, "root", "")  # what whoever is not root sees of systemd
+        monkeypatch.setattr(program, "port_holder", lambda _: unseen)
+        gate = tmp_path / "gate.sock"
+        assert [finding.verdict for finding in host.sockets(told, None, gate)] == [OK, FAIL]
+        way.bind(str(gate))
+        (found,) = host.sockets(told, None, gate)
+        assert found.detail == f"farm gate 127.0.0.1 port {port}: this host only"
 
 
 def test_a_process_that_listens_for_everybody() -> None:

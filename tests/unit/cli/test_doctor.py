@@ -1,0 +1,93 @@
+"""What `farm doctor` says of a daemon: one on this host, one elsewhere, one that cuts a port's power."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.cli import doctor, doctor_host
+from farm.cli.doctor_findings import Finding, Verdict
+from farm.config import load
+from farm.control.address import ClientKey, Remote
+from farm.core.errors import DaemonUnreachableError, UserError
+
+NAME = "pixel"
+KEY = ClientKey("ann", "", "", "")
+STATUS = {"seq": 4, "pid": 1, "version": "0.1.0", "problems": ["the clock jumped"]}
+
+
+def ended(subject: str, rung: str = "power-cycle", outcome: str = "mended") -> dict[str, Any]:
+    return {"kind": "recovery.ended", "subject": subject, "data": {"rung": rung, "outcome": outcome, "detail": "d"}}
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Cuts the power of `pixel`, typed as its serial, with the daemon's events made up."""
+
+    def run(*events: dict[str, Any] | Exception, refused: Exception | None = None) -> Finding:
+        def call(kind: str, **_: Any) -> dict[str, Any]:
+            if kind == "status":
+                return STATUS
+            if refused is not None:
+                raise refused
+            return {"name": NAME, "beside": []}
+
+        class Client:
+            def stream(self, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+                for event in events:
+                    if isinstance(event, Exception):
+                        raise event
+                    yield event
+
+        monkeypatch.setattr(doctor, "call", call)
+        monkeypatch.setattr(doctor, "connect", lambda: contextlib.nullcontext(Client()))
+        return doctor._cut("SERIAL")
+
+    return run
+
+
+def test_the_phone_may_be_named_by_its_serial(cut: Any) -> None:
+    found = cut(ended("other"), ended(NAME, rung="reboot", outcome="failed"), ended(NAME))
+    assert (found.verdict, NAME in found.detail) == (Verdict.OK, True)
+    assert cut(ended(NAME, outcome="failed")).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([TimeoutError()], "nothing is known"),
+        ([DaemonUnreachableError("the daemon has gone")], "the daemon has gone"),
+        ([], "ended"),
+    ],
+)
+def test_what_keeps_it_from_being_proved_is_a_finding(cut: Any, events: list[Any], said: str) -> None:
+    found = cut(*events)
+    assert (found.check, found.verdict, said in found.detail) == ("power cut", Verdict.FAIL, True)
+
+
+def test_a_refusal_is_a_finding_with_its_way_out(cut: Any) -> None:
+    found = cut(refused=UserError("bob holds pixel", hint="farm lease kick pixel"))
+    assert (found.verdict, found.detail, found.fix) == (
+        Verdict.FAIL, "SERIAL: bob holds pixel", "farm lease kick pixel",
+    )  # fmt: skip
+
+
+def test_of_a_daemon_elsewhere_only_what_it_says_is_told_and_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: dict[str, dict[str, Any]] = {
+        "status": STATUS,
+        "bundle.list": {"bundles": []},
+        "doctor": {"findings": [{"check": "usb", "verdict": "ok", "detail": "switches", "fix": ""}]},
+    }
+    monkeypatch.setattr("farm.control.address.find", lambda: Remote("lab", 9192, KEY))
+    monkeypatch.setattr(doctor, "call", lambda kind, **_: answers[kind])
+    monkeypatch.setattr(doctor_host, "sockets", lambda *_: pytest.fail("this is another host"))
+    (tmp_path / "farm.toml").touch()
+    found = list(doctor._daemon(load(tmp_path / "farm.toml", environ={})))
+    assert [each.check for each in found] == ["lab: host", "lab: bundles", "lab: daemon", "lab: daemon", "lab: usb"]
+    assert "tcp://lab:9192" in found[0].detail
