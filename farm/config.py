@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from farm.config_file import NotReadableError, read_toml
 from farm.core.battery_care import BatteryConfig
 from farm.core.config_limits import mistakes
 from farm.core.control_policy import ControlConfig
@@ -225,6 +226,8 @@ def load(
                 hint = "" if error.hint == VALUES_HINT else error.hint
                 raise ConfigError(f"{whose}: {said}", hint=hint) from error
         raise
+    except (ValueError, OverflowError, RecursionError) as error:  # numbers that Python does not even print
+        raise ConfigError(f"{origin}: a value cannot be meant: {error}"[:500]) from error
 
 
 def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
@@ -233,12 +236,12 @@ def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str,
     if named is None and not chosen.exists():
         return {}, "defaults"
     try:
-        return tomllib.loads(chosen.read_text(encoding="utf-8")), str(chosen)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(f"cannot read {chosen}: {why}", hint="check --config or FARM_CONFIG") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{chosen} is not valid TOML: {error}", hint=VALUES_HINT) from error
+        return read_toml(chosen), str(chosen)
+    except OSError as error:
+        raise ConfigError(f"cannot read {chosen}: {error.strerror}", hint="check --config or FARM_CONFIG") from error
+    except NotReadableError as error:
+        hint = VALUES_HINT if isinstance(error.__cause__, tomllib.TOMLDecodeError) else "check --config or FARM_CONFIG"
+        raise ConfigError(f"cannot read {chosen}: {error}", hint=hint) from error
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: object, origin: str) -> None:
@@ -253,7 +256,7 @@ def _scalar(text: str) -> object:
     """Environment values are JSON where they parse as it (`9200`, `true`, `["a"]`), else plain text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from farm import __version__
 from farm.config import FarmConfig
+from farm.control.callers import Caller, Role
+from farm.control.crowd import raise_descriptor_limit
 from farm.core.errors import HostError
 from farm.daemon.doors import open_job_door
 from farm.daemon.http import WebDoor
@@ -20,7 +22,7 @@ from farm.daemon.metering import Metering
 from farm.daemon.notify import Notifier
 from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
-from farm.daemon.reload import Reloader
+from farm.daemon.reload import BY_SIGNAL, Reloader
 from farm.daemon.sharing import open_sharing
 from farm.daemon.vital import pulses, status_of
 from farm.daemon.watchdog import Watchdog
@@ -47,6 +49,7 @@ class Daemon:
         Raises:
             FarmError: the state folder is in use, a port is taken, the database is damaged, adb is missing.
         """
+        raise_descriptor_limit()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -81,7 +84,11 @@ class Daemon:
         problems = Problems(config)
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
             memory = open_memory(config, stack, problems)
-        reloader = Reloader(config, self._load, memory.events, self._notifier)
+        by_signal = Caller(BY_SIGNAL, Role.OPERATOR, "signal")
+        reloader = Reloader(
+            config, self._load, memory.events, self._notifier,
+            lambda outcome: memory.audit.tell_later(by_signal, "reload", "daemon", outcome),
+        )  # fmt: skip
         workers = await start_workers(config, stack, memory)
 
         # Leasing follows the fleet, the fleet's checker asks leasing for keys, its workers meet the gate at the door:

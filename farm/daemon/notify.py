@@ -16,6 +16,7 @@ from collections.abc import Iterator, MutableMapping
 EXTEND_EVERY_S = 5.0
 EXTEND_BY_S = 30.0  # several times the rhythm: a busy disk may delay a message
 EXTEND_LIMIT_S = 3600.0  # a migration of a database of many GB takes minutes; one that hangs must not last for ever
+MAX_USEC_DIGITS = 18  # 30,000 years
 MAX_STATUS_CHARACTERS = 200  # of the one line that `systemctl status` shows
 
 
@@ -40,7 +41,8 @@ class Notifier:
         address = environ.pop("NOTIFY_SOCKET", "")
         usec, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         meant = pid in ("", str(os.getpid()))
-        return cls(address, int(usec) / 1e6 if meant and usec.isdecimal() and int(usec) else None)
+        told = meant and usec.isdecimal() and len(usec) <= MAX_USEC_DIGITS and int(usec) > 0
+        return cls(address, int(usec) / 1e6 if told else None)
 
     @property
     def listens(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from farm.config import FarmConfig
+from farm.control.audit import OK
 from farm.control.callers import Role
 from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import Nothing, read_fields
@@ -17,18 +19,36 @@ from farm.daemon.notify import Notifier
 from farm.daemon.reload_plan import ReloadPlan, plan
 
 BY_SIGNAL = "SIGHUP"
+FAILED = "failed"  # the audit log's outcome where an error has no code
 
 log = logging.getLogger("farm")
 
 
 class Reloader:
-    """Knows what holds now. Each of `parts` takes a new configuration; they are told in order, on the event loop."""
+    """Knows what holds now. Each of `parts` takes a new configuration; they are told in order, on the event loop.
+
+    What one of them refuses holds for none: those before it get the old one back.
+    """
 
     def __init__(
-        self, config: FarmConfig, load: Callable[[], FarmConfig], events: EventLog, notifier: Notifier
+        self,
+        config: FarmConfig,
+        load: Callable[[], FarmConfig],
+        events: EventLog,
+        notifier: Notifier,
+        signal_told: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`load` reads and checks everything the way the daemon's start did; it may block."""
+        """What a reload needs.
+
+        Args:
+            config: what holds now.
+            load: reads and checks everything the way the daemon's start did; it may block.
+            events: gets config.reloaded and config.refused.
+            notifier: the way to the service manager.
+            signal_told: gets the outcome of each reload that a signal asked for (the desk tells the verb's).
+        """
         self.config = config
+        self._signal_told = signal_told
         self.parts: list[Callable[[FarmConfig], None]] = []
         self._load = load
         self._events = events
@@ -54,16 +74,22 @@ class Reloader:
 
         Raises:
             ConfigError: there is a mistake in it; the old configuration holds on.
+            Exception: a mistake of farm's; the old one holds on, too.
         """
         async with self._one:
             self._notifier.reloading()
             try:
                 told = await asyncio.to_thread(self._load)
                 decided = plan(self.config, told)
-                for part in self.parts:
-                    part(decided.effective)
+                self._put_in_force(decided.effective)
             except FarmError as error:
                 self._events.publish("config.refused", "daemon", by=who, reason=error.message, hint=error.hint)
+                raise
+            except Exception as error:
+                reason = f"a mistake in farm: {type(error).__name__}"
+                self._events.publish(
+                    "config.refused", "daemon", by=who, reason=reason, hint="the daemon's log has more"
+                )
                 raise
             finally:
                 self._notifier.ready("serving")
@@ -72,6 +98,16 @@ class Reloader:
                 "config.reloaded", "daemon", by=who, applied=list(decided.applied), restart=list(decided.restart)
             )
             return decided
+
+    def _put_in_force(self, config: FarmConfig) -> None:
+        for count, part in enumerate(self.parts, start=1):
+            try:
+                part(config)
+            except Exception:
+                for told in self.parts[:count]:
+                    with contextlib.suppress(Exception):  # the first mistake is the one to tell
+                        told(self.config)
+                raise
 
     async def _verb(self, call: ControlCall) -> Mapping[str, Any]:
         """Read the configuration again -> {applied, restart}: names of changed keys."""
@@ -82,5 +118,10 @@ class Reloader:
     async def _by_signal(self) -> None:
         try:
             await self.reload(BY_SIGNAL)
+            self._signal_told(OK)
         except FarmError as error:
+            self._signal_told(error.code)
             log.error("the configuration is refused, the old one holds on: %s", error)  # noqa: TRY400 (a mistake in a file is no traceback)
+        except Exception:
+            self._signal_told(FAILED)
+            log.exception("the configuration could not be read again, the old one holds on")

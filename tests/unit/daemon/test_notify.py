@@ -84,7 +84,14 @@ def test_the_managers_variables_are_taken_out_of_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": ""}]
+    "said",
+    [
+        {"WATCHDOG_PID": "1"},
+        {"WATCHDOG_USEC": "0"},
+        {"WATCHDOG_USEC": "soon"},
+        {"WATCHDOG_USEC": "9" * 5000},
+        {"WATCHDOG_USEC": ""},
+    ],
 )
 def test_a_watchdog_that_is_not_meant_for_us_is_none(said: dict[str, str]) -> None:
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "30000000", **said})

@@ -102,7 +102,10 @@ class Daemon:
     def __init__(self, tmp_path: Path) -> None:
         self.file = tmp_path / "farm.toml"
         self.events, self.manager, self.heard = EventLog(), Manager(), list[FarmConfig]()
-        self.reloader = Reloader(self.load(""), lambda: load(self.file, environ={}), self.events, self.manager)
+        self.outcomes: list[str] = []
+        self.reloader = Reloader(
+            self.load(""), lambda: load(self.file, environ={}), self.events, self.manager, self.outcomes.append
+        )
         self.reloader.parts.append(self.heard.append)
 
     def load(self, text: str) -> FarmConfig:
@@ -148,4 +151,34 @@ async def test_a_signal_with_a_wrong_file_is_told_and_survived(tmp_path: Path) -
     (task,) = daemon.reloader._signalled
     await task
     assert daemon.told()[0] == "config.refused"
+    daemon.file.write_text("[quota]\ndevices = 1\n")
+    daemon.reloader.signalled()
+    (task,) = daemon.reloader._signalled
+    await task
+    assert daemon.told()[0] == "config.reloaded"
+    assert daemon.outcomes == [ConfigError.code, "ok"]  # for the audit log
+
+
+async def test_what_one_part_refuses_holds_for_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    daemon = Daemon(tmp_path)
+    before = daemon.reloader.config
+
+    def refuse(config: FarmConfig) -> None:
+        if config is not before:
+            raise ZeroDivisionError
+
+    later: list[FarmConfig] = []
+    daemon.reloader.parts += [refuse, later.append]
+    daemon.file.write_text("[quota]\ndevices = 1\n")
+    daemon.reloader.signalled()
+    (task,) = daemon.reloader._signalled
+    await task
+    assert [config is before for config in daemon.heard] == [False, True]
+    assert later == []
+    assert daemon.reloader.config is before
+    kind, data = daemon.told()
+    assert (kind, data["reason"]) == ("config.refused", "a mistake in farm: ZeroDivisionError")
+    assert daemon.outcomes == ["failed"]
+    assert "ZeroDivisionError" in caplog.text  # with its trace, for whoever mends it
+    assert daemon.manager.said == ["reloading", "ready"]
     assert daemon.told()[1]["by"] == "SIGHUP"
