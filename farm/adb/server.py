@@ -7,6 +7,7 @@ loopback TCP, replaced cleanly after a crash, and closed to other users by file 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -116,6 +117,7 @@ class AdbServer:
         """Ends the server if farm started it. `even_adopted` also ends somebody else's that answered when we came."""
         if self._stays and not even_adopted:
             return
+        ended = self.pid is not None
         if self._process is not None:
             await asyncio.to_thread(_end, self._process)
             self._process = None
@@ -126,6 +128,11 @@ class AdbServer:
             await self._end_adopted()
         elif (left := await asyncio.to_thread(self._unused)) is not None:
             await asyncio.to_thread(_end_inherited, left)
+            ended = True
+        path = self.client.address.path
+        if ended and path.startswith("/"):  # adb leaves it
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
 
     def leave(self) -> None:
         """Let the server outlive this process: `stop` does nothing. The next daemon of this folder takes it over."""

@@ -60,6 +60,12 @@ async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server:
     assert own_server.pid not in (None, first)
 
 
+async def test_a_server_that_is_stopped_leaves_no_socket(own_server: AdbServer, folder: Path) -> None:
+    await own_server.stop()
+    assert not (folder / "adb.sock").exists()
+    assert await own_server.ensure() == 41
+
+
 async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) -> None:
     server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False)
     try:
