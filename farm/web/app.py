@@ -17,7 +17,17 @@ from farm.core.web_policy import WebConfig
 from farm.web import bundles, device, fleet, jobs, leases, measured, queue, sign_in
 from farm.web.assets import read_assets
 from farm.web.guard import Guard
-from farm.web.page import Desk, SignInNeededError, Web, guard_actions, make_templates, render, web_of
+from farm.web.page import (
+    Desk,
+    SignInNeededError,
+    Web,
+    address_of,
+    caller_of,
+    guard_actions,
+    make_templates,
+    render,
+    web_of,
+)
 from farm.web.stream import Hints, number_of
 
 A_YEAR = "public, max-age=31536000, immutable"
@@ -87,11 +97,12 @@ async def metrics(request: Request) -> Response:
 async def events(request: Request, since: str | None = None) -> Response:
     """Hints of what happens, after `since` (or the browser's Last-Event-ID), without end."""
     hints: Hints = request.app.state.hints
-    if hints.full:
+    account, address = caller_of(request).user, address_of(request)
+    if not hints.has_room(account, address):
         return PlainTextResponse("too many pages are open; try again later\n", 503, headers={"retry-after": "10"})
     start = number_of(request.headers.get("last-event-id")) or number_of(since)
     return StreamingResponse(
-        hints.read(start),
+        hints.read(start, account, address),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )

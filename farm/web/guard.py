@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.web.hosts import UNSAFE_METHODS, allowed_names, cross_site, host_name
@@ -63,12 +64,14 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        refused = self._refuse(scope)
-        if refused is not None:
-            await _answer(with_headers, *refused)
-            return
         try:
+            refused = self._refuse(scope)
+            if refused is not None:
+                await _answer(with_headers, *refused)
+                return
             await self._app(scope, _bounded(receive), with_headers)
+        except ClientDisconnect:  # in the middle of a form: nobody is there to be answered
+            return
         except BodyTooLarge:
             if not began:
                 await _answer(with_headers, 413, "This request is too large", "Send less in one form.")

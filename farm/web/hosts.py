@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -28,6 +29,14 @@ def allowed_names(host: str, allow_hosts: Iterable[str]) -> frozenset[str]:
     return LOOPBACK_NAMES | own | {name.lower().removesuffix(".") for name in allow_hosts}
 
 
+def is_loopback(address: str) -> bool:
+    """Whether a peer's address is this host's own."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 def cross_site(headers: Mapping[str, str]) -> bool:
     """Whether a browser says that another site's page made this request (Fetch Metadata, Origin).
 
@@ -36,5 +45,10 @@ def cross_site(headers: Mapping[str, str]) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
-    # A proxy may speak TLS for us: its scheme is not ours, its host is.
-    return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    if origin is None:
+        return False
+    try:
+        # A proxy may speak TLS for us: its scheme is not ours, its host is.
+        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:  # an address that no browser sends
+        return True

@@ -174,7 +174,10 @@ def done(request: Request, notice: str, to: str) -> RedirectResponse:
 
 def own_path(path: str) -> str:
     r"""`path` if it leads to a page of ours, else the first page: `//host` and `/\host` lead elsewhere."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return "/"
     leads_here = path.startswith("/") and not parts.netloc and not parts.scheme and not path.startswith(("//", "/\\"))
     return path if leads_here and path.isprintable() else "/"
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farm.core.errors import HostError
 
-MOST_CONNECTIONS = 256  # further ones are answered 503
+MOST_CONNECTIONS = 256  # for a further one the one that asks nothing for longest is cut, else it is answered 503
 REQUEST_PATIENCE_S = 10.0  # for a whole request, head and body, from its first byte
 READER_PATIENCE_S = 10.0  # with somebody who does not read what is sent
 KEEP_ALIVE_S = 30.0
@@ -68,7 +68,26 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.idle_since_s = self.loop.time()
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._make_room()
         self._request.begin(REQUEST_PATIENCE_S, transport.abort)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no whole request of it is under way."""
+        return self.cycle is None or self.cycle.response_complete or self.conn.their_state in _UNFINISHED
+
+    def _make_room(self) -> None:
+        idle = [each for each in self.connections if isinstance(each, _Protocol) and each is not self and each.idle]
+        if idle:
+            oldest = min(idle, key=lambda each: each.idle_since_s)
+            oldest.transport.abort()
+            self.connections.discard(oldest)  # now, not when the loop tells of its end
+
+    def on_response_complete(self) -> None:
+        self.idle_since_s = self.loop.time()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         self._request.begin(REQUEST_PATIENCE_S, self.transport.abort)
@@ -131,7 +150,7 @@ class WebServer:
             http=_Protocol,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
+            limit_concurrency=MOST_CONNECTIONS + 1,
             timeout_keep_alive=int(KEEP_ALIVE_S),
             timeout_graceful_shutdown=int(STOP_S),
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,

@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from farm.core.events import Event, EventLog
+from farm.web.hosts import is_loopback
 
 MOST_READERS = 100
+MOST_NAMELESS = 75  # the other places are kept for those who are signed in
+MOST_OF_ONE = 25  # of one account, or nameless from one address of elsewhere
 MOST_BEHIND = 512  # hints; then a reader is cut
 HEARTBEAT_S = 15.0  # proxies and browsers give a silent connection up after about a minute
 RETRY_MS = 2000
@@ -31,7 +34,9 @@ def hint_of(event: Event) -> bytes:
 class _Reader:
     """What one reader has not been sent yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, account: str, address: str) -> None:
+        self.account = account
+        self.address = address
         self.waiting: deque[Event] = deque()
         self.news = asyncio.Event()
         self.over = False
@@ -61,10 +66,18 @@ class Hints:
         self._readers: set[_Reader] = set()
         self._closed = False
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for another reader."""
-        return len(self._readers) >= MOST_READERS
+    def has_room(self, account: str, address: str) -> bool:
+        """Whether one more may read, of `account` ("": nobody is signed in) from `address`.
+
+        Everybody of this host has one address, so for loopback only the limit of all nameless readers counts.
+        """
+        if len(self._readers) >= MOST_READERS:
+            return False
+        alike = [each for each in self._readers if each.account == account]
+        if account:
+            return len(alike) < MOST_OF_ONE
+        beside = sum(each.address == address for each in alike)
+        return len(alike) < MOST_NAMELESS and (beside < MOST_OF_ONE or is_loopback(address))
 
     def close(self) -> None:
         """End every stream: the daemon stops."""
@@ -72,9 +85,11 @@ class Hints:
         for reader in self._readers:
             reader.end()
 
-    async def read(self, since: int | None, heartbeat_s: float = HEARTBEAT_S) -> AsyncIterator[bytes]:
+    async def read(
+        self, since: int | None, account: str = "", address: str = "", *, heartbeat_s: float = HEARTBEAT_S
+    ) -> AsyncIterator[bytes]:
         """Hints after `since` (None: from now on), then as they happen, until the reader is too slow or it is over."""
-        reader = _Reader()
+        reader = _Reader(account, address)
         self._readers.add(reader)
         stop = self._events.subscribe(reader.heard)
         missed = self._missed(since)  # in the same step of the loop: no hint is lost or told twice

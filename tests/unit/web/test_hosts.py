@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.web.hosts import allowed_names, cross_site, host_name
+from farm.web.hosts import allowed_names, cross_site, host_name, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,13 @@ def test_listening_everywhere_allows_no_further_name(host: str) -> None:
         ({"origin": "http://evil.example", "host": "farm.lab"}, True),
         ({"origin": "http://farm.lab:8080", "host": "farm.lab"}, True),
         ({"origin": "null", "host": "farm.lab"}, True),
+        ({"origin": "http://[", "host": "farm.lab"}, True),
     ],
 )
 def test_requests_of_other_sites(headers: dict[str, str], refused: bool) -> None:
     assert cross_site(headers) is refused
+
+
+def test_loopback_addresses() -> None:
+    assert [is_loopback(address) for address in ("127.0.0.1", "127.9.9.9", "::1")] == [True] * 3
+    assert [is_loopback(address) for address in ("10.0.0.7", "fd00::1", "nowhere", "")] == [False] * 4

@@ -256,6 +256,36 @@ async def test_sessions_of_a_device_as_its_events_tell_them() -> None:
     assert "bob 61.5 s 2.0 MB 10 bytes cut: idle" in text
 
 
+async def test_a_form_that_breaks_off_is_no_mistake_of_the_farm(caplog: pytest.LogCaptureFixture) -> None:
+    told = []
+
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/x-www-form-urlencoded")]
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": "/sign-in", "raw_path": b"/sign-in",
+        "query_string": b"", "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+        "scheme": "http", "root_path": "",
+    }  # fmt: skip
+    async with page() as farm:
+        await farm.app(scope, gone, send)
+    assert told == []
+    assert caplog.text == ""
+
+
+async def test_addresses_that_are_none_are_no_mistake_of_the_farm(caplog: pytest.LogCaptureFixture) -> None:
+    async with page() as farm:
+        answer = await farm.client.post("/sign-in", headers={"origin": "http://["}, data={"token": "x"})
+        assert answer.status_code == 403
+        assert "content-security-policy" in answer.headers
+        assert (await farm.client.get("/sign-in?to=http://[")).status_code == 200
+    assert caplog.text == ""
+
+
 # --- signing in ---------------------------------------------------------------------------------------------------
 
 
@@ -325,6 +355,7 @@ async def test_signing_in_again_is_another_session() -> None:
     [
         ("/leases?x=1", True), ("/", True), ("//evil.example", False), ("/\\evil.example", False), ("", False),
         ("https://evil.example/", False), ("javascript:alert(1)", False), ("/a\r\nset-cookie: x=1", False),
+        ("http://[", False), ("//[", False),
     ],
 )  # fmt: skip
 def test_nobody_is_led_elsewhere(path: str, own: bool) -> None:

@@ -18,6 +18,7 @@ from tests.support.waiting import until
 from tests.support.web_desk import Desk, Page, status, view
 
 CHUNK = b"x" * 65536
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @asynccontextmanager
@@ -132,9 +133,6 @@ async def test_whoever_asks_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         writer.close()
 
 
-GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
-
-
 @pytest.mark.parametrize(
     "unfinished",
     [b"G", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nx"],
@@ -199,6 +197,42 @@ async def _answer_at_the_end(scope: Scope, receive: Receive, send: Send) -> None
 async def _to_its_end(reader: asyncio.StreamReader) -> None:
     if await reader.read() == b"":
         raise ConnectionResetError
+
+
+@pytest.mark.parametrize("silent", [b"", b"G", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nx", GET])
+async def test_whoever_asks_nothing_makes_room_for_whoever_asks(monkeypatch: pytest.MonkeyPatch, silent: bytes) -> None:
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 3)
+    async with serving(_answer_at_the_end) as server:
+        opened = []
+        for _ in range(6):
+            reader, writer = await asyncio.open_connection(*server.address)
+            writer.write(silent)
+            if silent == GET:  # one that was answered and stays
+                assert b"200" in await asyncio.wait_for(reader.readuntil(b"done"), 5)
+            opened.append((reader, writer))
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(server.url)).text == "done"
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(_to_its_end(opened[0][0]), 5)
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_requests_under_way_are_not_cut_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
+    go, asked = asyncio.Event(), []
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope)
+        await go.wait()
+        await _answer_at_the_end(scope, receive, send)
+
+    async with serving(late) as server, httpx.AsyncClient() as client:
+        first = [asyncio.ensure_future(client.get(server.url)) for _ in range(2)]
+        await until(lambda: len(asked) == 2)
+        assert (await client.get(server.url)).status_code == 503
+        go.set()
+        assert [(await each).text for each in first] == ["done", "done"]
 
 
 @pytest.mark.parametrize(

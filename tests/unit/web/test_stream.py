@@ -97,15 +97,34 @@ async def test_silence_is_filled_with_heartbeats() -> None:
     assert await anext(reader) == b": still here\n\n"
 
 
-async def test_there_is_room_for_so_many_readers() -> None:
+async def opened(hints: Hints, account: str, address: str) -> list[AsyncIterator[bytes]]:
+    """As many readers as there is room for."""
+    readers: list[AsyncIterator[bytes]] = []
+    while hints.has_room(account, address):
+        assert len(readers) <= stream.MOST_READERS
+        readers.append(hints.read(None, account, address))
+        await anext(readers[-1])
+    return readers
+
+
+async def test_nameless_readers_leave_room_for_those_who_are_signed_in() -> None:
     hints = Hints(EventLog(1))
-    readers = [hints.read(None) for _ in range(stream.MOST_READERS)]
-    for reader in readers:
-        assert not hints.full
-        await anext(reader)
-    assert hints.full
-    await readers[0].aclose()
-    assert not hints.full
+    nameless = await opened(hints, "", "127.0.0.1")
+    assert len(nameless) == stream.MOST_NAMELESS
+    assert not hints.has_room("", "10.0.0.7")
+    signed_in = await opened(hints, "ann", "127.0.0.1")
+    assert len(signed_in) == stream.MOST_READERS - stream.MOST_NAMELESS
+    assert not hints.has_room("bob", "127.0.0.1")
+    await nameless[0].aclose()  # type: ignore[attr-defined]
+    assert hints.has_room("bob", "127.0.0.1")
+
+
+async def test_one_address_of_elsewhere_and_one_account_have_their_share() -> None:
+    hints = Hints(EventLog(1))
+    readers = [await opened(hints, "", "10.0.0.7"), await opened(hints, "ann", "10.0.0.7")]
+    assert [len(each) for each in readers] == [stream.MOST_OF_ONE] * 2
+    assert hints.has_room("", "10.0.0.8")
+    assert hints.has_room("bob", "10.0.0.7")
 
 
 async def test_streams_end_with_the_daemon() -> None:
