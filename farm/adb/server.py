@@ -129,8 +129,13 @@ class AdbServer:
         elif (left := await asyncio.to_thread(self._unused)) is not None:
             await asyncio.to_thread(_end_inherited, left)
             ended = True
+        if ended:
+            self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        """adb leaves it where it was."""
         path = self.client.address.path
-        if ended and path.startswith("/"):  # adb leaves it
+        if path.startswith("/"):
             with contextlib.suppress(OSError):
                 Path(path).unlink()
 
