@@ -11,7 +11,7 @@ import typer
 
 from farm.cli import complete, given, work
 from farm.cli import model_options as m
-from farm.cli.context import JsonFlag, print_json, print_table, tell
+from farm.cli.context import JsonFlag, print_json, print_table, say, tell
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     for each in results:
         for line in (*_bundles(each), *_remarks(each["comparison"]), *each["certificate"]["notes"]):
             tell(f"  {each['device']}: {line}")
+    unlike = dict.fromkeys("; ".join(each["unlike"]) for each in results if each.get("unlike"))
+    for what in unlike:
+        say(f"warning: A and B do not compute the same, which their times do not tell: {what}")
 
 
 def sentence(compared: Mapping[str, Any]) -> str:
@@ -181,12 +184,22 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool) -> N
     verdicts = [each["verdict"] for each in (first, second)]
     if json:
         print_json(
-            {"ok": True, "a": outcomes[0].job.id, "b": outcomes[1].job.id, "verdicts": verdicts, "comparison": compared}
-        )
+            {
+                "ok": True, "a": outcomes[0].job.id, "b": outcomes[1].job.id, "verdicts": verdicts,
+                "comparison": compared, "notes": two_models(first, second),
+            }
+        )  # fmt: skip
         return
     tell(sentence(compared))
-    for line in _remarks(compared):
+    for line in (*_remarks(compared), *two_models(first, second)):
         tell(f"  {line}")
+
+
+def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """What is to be known of two certificates of different model files."""
+    if a.get("model_sha256") == b.get("model_sha256"):
+        return []
+    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs nobody compared"]
 
 
 def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:

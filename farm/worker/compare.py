@@ -23,6 +23,7 @@ from farm.measure.statistics import summarise
 from farm.worker.bundle_turns import Turns, check_versions
 from farm.worker.certificate import VIRTUAL, about_build, latency_ms, moment_from, plain
 from farm.worker.daemon import Daemon
+from farm.worker.likeness import differences
 from farm.worker.model_run import FirstRun, Hears, first_run, one_more_session, prepare, session_to_phone
 from farm.worker.session import PhoneSession, on_phone
 from farm.worker.timing import Pairs, Timer, time_pairs, timer_of
@@ -56,7 +57,9 @@ def _builds(task: CompareTask, daemon: Daemon) -> dict[str, Any]:
         timer_a, timer_b = timer_of(ran_a.machine, ran_a.device), timer_of(ran_b.machine, ran_b.device)
         pairs, certificate = _timed(timer_a, timer_b, task, daemon)
     certificate["raw"] = daemon.put_artifact(json.dumps({"a_s": pairs.a_s, "b_s": pairs.b_s}).encode())
-    return _report(pairs, certificate, (about_a, about_b), (pairs.a_s, pairs.b_s))
+    inputs_a, inputs_b = (tuple(each.inputs.values()) for each in (a, b))
+    unlike = differences(inputs_a, ran_a.outputs, inputs_b, ran_b.outputs)
+    return {"unlike": unlike} | _report(pairs, certificate, (about_a, about_b), (pairs.a_s, pairs.b_s))
 
 
 def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Daemon) -> dict[str, Any]:

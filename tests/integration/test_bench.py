@@ -42,6 +42,7 @@ from farm.jobs.zygote import Toolchain
 from farm.worker.ranking import LabelsError
 from farm.zoo.small_cnn import build
 from tests.support.quiet import AS_THEY_ARE
+from tests.support.tiny_model import tiny_onnx
 from tests.support.tvm import free_port, process, wait_for_port
 
 SERVER_KEY = "a-secret"
@@ -263,12 +264,19 @@ async def test_a_model_is_compared_with_itself_and_both_are_checked(lab):
     assert compared["answer"] in ("same", "cannot tell")
     assert compared["low"] < compared["ratio"] < compared["high"]
     assert compared["pairs"] >= 2
+    assert result["unlike"] == []
     for side in ("a", "b"):
         assert result[side]["max_abs_error"] < 1e-5
         assert result[side]["model_sha256"] == lab.model
     assert (result["device"], result["target"], result["certificate"]["epoch"]) == ("a", "cpu", "x/y:14")
     raw = json.loads(lab.artifacts.path(result["certificate"]["raw"]).read_bytes())
     assert len(raw["a_s"]) == len(raw["b_s"]) == compared["pairs"]
+
+
+async def test_that_two_models_are_not_the_same_is_said(lab):
+    other = lab.artifacts.add(tiny_onnx())
+    result = await lab.run("compare", model_b=other, name_b="tiny.onnx", measure_s=0.5, min_effect=0.2)
+    assert any("input 0 is " in each and "1x4x8x8 float32 in B" in each for each in result["unlike"])
 
 
 async def test_of_two_models_the_one_that_is_wrong_is_named(lab):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.cli.compare import compare_stored
+from farm.cli.compare import compare_stored, two_models
 from farm.core.errors import UserError
 
 
@@ -61,3 +61,9 @@ def test_results_that_are_not_trusted_tell_nothing():
 def test_without_a_reference_kernel_they_are_taken_as_measured():
     found = compare_stored(certificate(reference=None), certificate(0.005, reference=None), 0.01)
     assert (found.answer, found.ratio) == ("faster", pytest.approx(0.5))
+
+
+def test_that_two_results_are_of_two_models_is_said():
+    a, b = certificate(model="a.onnx", model_sha256="1" * 64), certificate(model="b.onnx", model_sha256="2" * 64)
+    assert two_models(a, a) == []
+    assert two_models(a, b) == ["A is of a.onnx, B of b.onnx: two files, whose outputs nobody compared"]

@@ -174,6 +174,14 @@ def test_a_comparison_that_nobody_could_finish_says_that_it_is_too_noisy(capsys)
     assert lines[3] == "  pixel: too noisy here: it would take more than 100000 pairs; try a quieter host or phone"
 
 
+def test_that_two_builds_do_not_compute_the_same_is_said_once(capsys):
+    unlike = {"unlike": ["A has 1 input, B 2 inputs"]}
+    compare.print_results([compared() | unlike, compared() | {"unlike": []}, compared() | unlike])
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: A and B do not compute the same, which their times do not tell: A has 1 input, B 2 inputs"
+    ]
+
+
 def test_a_profile_has_its_operators_and_what_it_cannot_see(capsys):
     operator = {"name": "conv", "calls": 2, "each_ms": 0.5, "total_ms": 1.0, "share": 0.25, "shapes": []}
     bench.print_profile({"device": "pixel", "profile": {"operators": [operator], "notes": ["each ran alone"]}})
