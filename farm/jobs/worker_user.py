@@ -14,7 +14,9 @@ import pwd
 import shutil
 import stat
 import subprocess
+import threading
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import farm
 logger = logging.getLogger(__name__)
 
 SETUID_AND_SETGID = 1 << 6 | 1 << 7  # linux/capability.h: CAP_SETGID 6, CAP_SETUID 7
+HELPER_LIMIT_S = 60.0  # of `rm` for a large folder on a slow disk
 OPEN = ("work", "bundles")  # in the state folder: attempts and compiled libraries; golden kernels
 
 
@@ -52,21 +55,36 @@ def remove_tree(folder: Path, user: WorkerUser | None) -> None:
     """Delete a folder that the user may have worked in, as far as it goes. Blocks."""
     shutil.rmtree(folder, ignore_errors=True)
     if user is not None and user.by_group and folder.exists():
-        subprocess.run(
-            ["rm", "-rf", "--", str(folder)], user=user.uid, group=user.gid, extra_groups=[], cwd="/", check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        with suppress(OSError):
+            _see_out(_as_user(user, "rm", "-rf", "--", str(folder)))
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
-    """SIGKILL process groups of the user's, which the daemon itself may not signal. Blocks for milliseconds."""
-    if groups:
-        subprocess.run(
-            ["kill", "-KILL", "--", *(f"-{group}" for group in groups)], user=user.uid, group=user.gid,
-            extra_groups=[], check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+    """SIGKILL process groups of the user's, which the daemon itself may not signal. Begun at once; nobody waits."""
+    if not groups:
+        return
+    try:
+        killer = _as_user(user, "kill", "-KILL", "--", *(f"-{group}" for group in groups))
+    except OSError:
+        logger.exception("cannot end what workers have left: process groups %s", ", ".join(map(str, groups)))
+        return
+    threading.Thread(target=_see_out, args=(killer,), name="kill", daemon=True).start()
+
+
+def _as_user(user: WorkerUser, *command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, user=user.uid, group=user.gid, extra_groups=[], cwd="/",
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _see_out(process: subprocess.Popen[bytes]) -> None:
+    """Wait for its end, but not for ever; it is another user's, so that the daemon could not end it."""
+    try:
+        process.wait(HELPER_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        logger.error("%s (pid %d) has not ended in %g s", process.args, process.pid, HELPER_LIMIT_S)  # noqa: TRY400
 
 
 @dataclass(frozen=True, slots=True)
