@@ -133,7 +133,7 @@ class AdbServer:
             self._remove_socket()
 
     def _remove_socket(self) -> None:
-        """adb leaves it where it was."""
+        """What adb leaves where it was."""
         path = self.client.address.path
         if path.startswith("/"):
             with contextlib.suppress(OSError):
