@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import JsonFlag, call, print_json, print_table, say, shown, tell
 from farm.core.errors import UserError
 
@@ -83,7 +84,7 @@ def list_(json_: JsonFlag = False) -> None:
 
 
 @app.command()
-def revoke(name: str, json_: JsonFlag = False) -> None:
+def revoke(name: Annotated[str, typer.Argument(autocompletion=complete.accounts)], json_: JsonFlag = False) -> None:
     """Take an account's key and token; whoever is in with them is put out at once."""
     answer = call("auth.revoke", name=name)
     if json_:

@@ -83,6 +83,40 @@ def record_sets(incomplete: str) -> list[Pair]:
     return _beginning(incomplete, ((str(row["set"]), f"{row['name']} version {row['version']}") for row in rows))
 
 
+def accounts(incomplete: str) -> list[Pair]:
+    """Names of accounts that have not been revoked; only operators are told."""
+    rows = _asked("auth.list").get("accounts", ())
+    return _beginning(incomplete, ((row["name"], row["role"]) for row in rows if not row["revoked_at"]))
+
+
+def models(incomplete: str) -> list[Pair]:
+    """Names of models that were benched lately."""
+    rows = _asked("job.list", limit=MOST_JOBS).get("jobs", ())
+    return _beginning(incomplete, ((row["name"], "benched") for row in rows if row["kind"] == "bench"))
+
+
+def targets(incomplete: str) -> list[Pair]:
+    """What models are compiled for; which of them a phone has: `farm device show`."""
+    from farm.fleet.targets import GPU_TARGETS
+
+    return _beginning(incomplete, ((name, "") for name in ("cpu", *GPU_TARGETS)))
+
+
+def profiles(incomplete: str) -> list[Pair]:
+    """Profiles of virtual phones; behind a comma the next one."""
+    from farm.simulation.profiles import list_profiles
+
+    before, comma, last = incomplete.rpartition(",")
+    return [(before + comma + name, told) for name, told in _beginning(last, ((each, "") for each in list_profiles()))]
+
+
+def faults(incomplete: str) -> list[Pair]:
+    """What breaks a virtual phone."""
+    from farm.simulation.faults import FAULTS
+
+    return _beginning(incomplete, ((name, one.meaning) for name, one in FAULTS.items()))
+
+
 def explainable(ctx: typer.Context, incomplete: str) -> list[Pair]:
     """What `farm explain WHAT` can be about."""
     kinds: dict[str, Callable[[str], list[Pair]]] = {"device": devices, "job": jobs, "key": selectors}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from farm.cli import complete
 from farm.cli.context import connect, print_table, say, tell
 from farm.cli.status import print_status
 from farm.core.errors import HostError, UserError
@@ -38,7 +39,9 @@ def register(app: typer.Typer) -> None:
 def demo(
     context: typer.Context,
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
-    phones: Annotated[str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.")] = ",".join(PHONES),
+    phones: Annotated[
+        str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.", autocompletion=complete.profiles)
+    ] = ",".join(PHONES),
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
     trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
     isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
@@ -75,12 +78,15 @@ def demo(
             _typed(farm, "tune", _network(farm, TUNED), *options)
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
-            adb_socket = farm.status()["adb"]["socket"]
+            status = farm.status()
+            adb_socket = status["adb"]["socket"]
             typer.echo("\nIt stays up until Ctrl-C. In another shell:")
             typer.echo(f"  export FARM_SOCKET={farm.socket}   # farm status, farm bench, ...")
             typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
             typer.echo(f'  tvm.rpc.connect_tracker("{host}", {port})')
-            one = farm.status()["devices"][0]["name"]
+            if status["web"]:
+                typer.echo(f"  {status['web']}   # the web page; to sign in: farm auth new me --role operator --web")
+            one = status["devices"][0]["name"]
             typer.echo(
                 f"  farm demo fault {one} full_disk free_bytes=50000000   # break a phone; `farm demo fault` lists how"
             )
@@ -90,8 +96,10 @@ def demo(
 
 
 def fault(
-    phone: Annotated[str, typer.Argument(help="A virtual phone, as farm or the lab calls it.")] = "",
-    name: Annotated[str, typer.Argument(help="The fault.")] = "",
+    phone: Annotated[
+        str, typer.Argument(help="A virtual phone, as farm or the lab calls it.", autocompletion=complete.devices)
+    ] = "",
+    name: Annotated[str, typer.Argument(help="The fault.", autocompletion=complete.faults)] = "",
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG=VALUE]...", help="Its arguments.")] = None,
 ) -> None:
     """Break a phone of the `farm demo --stay` that FARM_SOCKET names, or mend it; without a name: list the faults."""

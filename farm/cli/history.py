@@ -35,7 +35,12 @@ def register(app: typer.Typer) -> None:
 
 
 def history(
-    model: Annotated[str, typer.Argument(help="A model's name, its file, or the beginning of its SHA-256.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model's name, its file, or the beginning of its SHA-256.", autocompletion=complete.models
+        ),
+    ],
     device: Annotated[str, typer.Option(help="Only this phone.", autocompletion=complete.devices)] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Of each model, the newest so many.")] = 1000,
     plot: Annotated[bool, typer.Option("--plot", help="Draw the course and each result's interval.")] = False,

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.cli import complete
+
 
 class Precision(StrEnum):
     """In which floating-point type a model computes."""
@@ -18,7 +20,9 @@ class Precision(StrEnum):
     FLOAT16_ACC32 = "float16_acc32"
 
 
-Target = Annotated[str, typer.Option(help="cpu, adreno, opencl ...: a name in `farm device show`.")]
+Target = Annotated[
+    str, typer.Option(help="cpu, adreno, opencl ...: a name in `farm device show`.", autocompletion=complete.targets)
+]
 PrecisionOption = Annotated[Precision, typer.Option("--precision", help="In which type the model computes.")]
 Shapes = Annotated[
     list[str] | None, typer.Option("--shape", help="An input's shape, NAME:[1,3,224,224]. Repeatable.", metavar="SHAPE")

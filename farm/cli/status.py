@@ -6,7 +6,8 @@ from typing import Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, print_table, tell
+from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
+from farm.control.address import Remote
 
 REASON_CHARS = 120
 
@@ -22,19 +23,22 @@ def status(json: JsonFlag = False) -> None:
     TEMP is the hottest that the phone's thermal service reads (mostly a core; without one: any zone). Gates look at
     each sensor for itself: `farm explain device NAME`.
     """
-    answer = call("status")
+    with connect() as client:
+        answer = client.call("status")
     if json:
         print_json(answer)
         return
-    print_status(answer)
+    print_status(answer, lab=client.where.host if isinstance(client.where, Remote) else "")
 
 
-def print_status(answer: dict[str, Any]) -> None:
-    """The status answer as two tables."""
+def print_status(answer: dict[str, Any], lab: str = "") -> None:
+    """The status answer as two tables; `lab`: the host of a daemon elsewhere."""
     tracker = answer["tracker"]
     tell(f"Tracker address {tracker['host']}:{tracker['port']}")
     if answer.get("web"):
         tell(f"Web page {answer['web']}")
+    if lab:
+        tell(there(answer, lab))
     tell()
     if answer["keys"]:
         print_table(
@@ -51,6 +55,16 @@ def print_status(answer: dict[str, Any]) -> None:
     for problem in answer["problems"]:
         tell()
         tell(f"warning: {problem}")
+
+
+def there(answer: dict[str, Any], lab: str) -> str:
+    """What the addresses of a daemon elsewhere are on this host."""
+    ports = [answer["tracker"]["port"]]
+    if answer.get("web"):
+        ports.append(int(answer["web"].rstrip("/").rpartition(":")[2]))
+    ways = " ".join(f"-L {port}:127.0.0.1:{port}" for port in ports)
+    host = "LAB" if lab in ("localhost", "[::1]") or lab.startswith("127.") else lab  # a tunnel's end is not its host
+    return f"  as on the lab's own host; from here: ssh {ways} {host}"
 
 
 def print_devices(devices: list[dict[str, Any]]) -> None:

@@ -64,7 +64,7 @@ def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os
     """The daemon that is meant: what is given, then the environment, then the client's file, then this host's own.
 
     Args:
-        daemon: a socket's path or `tcp://HOST[:PORT]`; empty: `$FARM_DAEMON`, `$FARM_SOCKET`, the client's file.
+        daemon: a path with a `/`, or `tcp://HOST[:PORT]`; empty: `$FARM_DAEMON`, `$FARM_SOCKET`, the client's file.
         key: a key file; empty: `$FARM_KEY`, the client's file. A key alone means the daemon that it names.
         environ: the environment.
 
@@ -81,6 +81,8 @@ def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os
             daemon = told.get("daemon", "")
         key = key or told.get("key", "")
     if daemon and not daemon.startswith("tcp:"):
+        if "/" not in daemon or "://" in daemon:
+            raise UserError(f"{daemon[:80]!r} is no daemon's address", hint=_meant(daemon))
         return Path(daemon)
     if not daemon and not key:
         return _of_this_host()
@@ -101,6 +103,14 @@ def remote(daemon: str, key: ClientKey) -> Remote:
     if found is None or not 0 < port < 65536:
         raise UserError(f"{daemon[:80]!r} is no daemon's address", hint="tcp://HOST:PORT, or a socket's path")
     return Remote(found[1], port, key)
+
+
+def _meant(daemon: str) -> str:
+    """What to write instead of HOST:PORT, or of a page's address, whose port is another."""
+    scheme, _, rest = daemon.rpartition("://")
+    host = rest.partition("/")[0]
+    meant = f"tcp://{host.rpartition(':')[0] or host if scheme.startswith('http') else host}"
+    return f"write {meant}" if _ADDRESS.fullmatch(meant) else "tcp://HOST:PORT, or a socket's path with a / in it"
 
 
 def read_key(path: Path) -> tuple[ClientKey, str]:

@@ -143,6 +143,35 @@ def test_lines_that_are_half_typed_are_understood():
     assert offered(["bench"], "--on=")[1] == "--on="
 
 
+ANSWERS = {
+    "auth.list": {
+        "accounts": [
+            {"name": "ann", "role": "user", "revoked_at": None},
+            {"name": "gone", "role": "user", "revoked_at": "2026-11-22"},
+        ]
+    },
+    "job.list": {"jobs": [{"kind": "bench", "name": "net.onnx"}, {"kind": "shell", "name": "id"}]},
+    "status": {"devices": [{"name": "pixel", "state": "ready", "soc": ""}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "wanted"),
+    [
+        (["auth", "revoke"], "", ["ann"]),
+        (["history"], "", ["net.onnx"]),
+        (["tune", "net.onnx", "--target"], "adreno-", ["adreno-texture", "adreno-clml"]),
+        (["demo", "--phones"], "oneplus-12,galaxy-a", ["oneplus-12,galaxy-a55"]),
+        (["demo", "fault"], "p", ["pixel"]),
+        (["demo", "fault", "pixel"], "full_", ["full_disk"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_every_argument_that_names_something_is_completed(words, typed, wanted, monkeypatch):
+    monkeypatch.setattr("farm.cli.complete._asked", lambda kind, **_: ANSWERS[kind])
+    assert [value for value, _ in offered(words, typed)[0].values] == wanted
+
+
 def test_a_mistake_of_farm_is_kept_out_of_the_line_but_not_from_tests(monkeypatch, capsys):
     monkeypatch.setattr("farm.cli.complete.offered", lambda *_: 1 / 0)
     answer(["bash", "farm be"])

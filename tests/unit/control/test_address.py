@@ -61,6 +61,21 @@ def test_what_is_no_address_is_refused(address):
         remote(address, CLIENT_KEY)
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("127.0.0.1:29192", "write tcp://127.0.0.1:29192"),
+        ("lab", "write tcp://lab"),
+        ("http://lab:9191/jobs", "write tcp://lab"),  # the page's port is not the daemon's
+        ("unix://x y", "tcp://HOST:PORT, or a socket's path with a / in it"),
+    ],
+)
+def test_what_is_neither_an_address_nor_a_path_says_what_to_write(key, typed, hint):
+    with pytest.raises(UserError, match="no daemon's address") as refused:
+        find(typed, key, environ={})
+    assert refused.value.hint == hint
+
+
 def test_an_address_without_a_key_is_told(tmp_path):
     with pytest.raises(UserError, match="needs a key"):
         find("tcp://lab", environ={"XDG_CONFIG_HOME": str(tmp_path)})
