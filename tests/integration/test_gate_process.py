@@ -277,6 +277,9 @@ async def test_a_daemon_that_dies_while_it_is_handed_newcomers_leaves_them_for_t
         with await lab.connected() as fake:
             await lab.loop.sock_sendall(fake, hello())
             await until(lambda: lab.gate._daemon is not None)
+            with pytest.raises(BlockingIOError):
+                while True:  # unread, it would hide what comes last
+                    fake.recv(1 << 16)
             fake.send(gate_messages.encode(gate_messages.Ready()))
         await until(lambda: lab.gate._daemon is None)
         daemon = await lab.daemon()
