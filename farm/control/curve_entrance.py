@@ -30,13 +30,12 @@ from farm.core.errors import FarmError
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 DOMAIN = b"farm"
-HANDSHAKE_MS = 5_000  # a connection that is not through by then is closed
 HEARTBEAT_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 20_000  # a caller behind a dead link counts as gone
 BACKLOG = 128
 MOST_WAITING = 256  # wrong keys that are made to wait at once; more are refused without a wait
 MOST_CONNECTIONS = 4096  # whose descriptors are remembered, to cut them
-LONGEST_WAIT_S = 4.0  # less than HANDSHAKE_MS: the answer should still find its connection
+LONGEST_WAIT_S = 4.0  # less than the router's HANDSHAKE_MS: the answer should still find its connection
 KEY_BYTES = 32
 
 logger = logging.getLogger(__name__)
@@ -91,7 +90,6 @@ class CurveEntrance:
         door.zap_domain = DOMAIN
         door.curve_server = True
         door.curve_publickey, door.curve_secretkey = self.server_key.encode(), secret_key.encode()
-        door.handshake_ivl = HANDSHAKE_MS
         door.heartbeat_ivl, door.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
         door.backlog = BACKLOG
         told = address_of(self._listen)
@@ -112,6 +110,16 @@ class CurveEntrance:
         if self._zap is not None:
             self._zap.close(linger=0)
             self._zap = None
+
+    def owner(self, connection: socket.socket) -> str | None:
+        """The address that connected.
+
+        Raises:
+            OSError: it has ended.
+        """
+        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != self.port:
+            return None
+        return str(connection.getpeername()[0])
 
     def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
         """The account of the key that this connection was opened with; None: it has been revoked."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -47,6 +48,13 @@ class Entrance(Protocol):
 
     def close(self) -> None:
         """Leave nothing behind. Called before the socket is closed."""
+
+    def owner(self, connection: socket.socket) -> str | None:
+        """Whose a connection is, for people; None: it is none of this door.
+
+        Raises:
+            OSError: it has ended.
+        """
 
     def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
         """Who sent the message that begins with this frame; None: nobody who may."""
@@ -94,6 +102,17 @@ class UnixEntrance:
     def close(self) -> None:
         """Remove the socket's name."""
         self._path.unlink(missing_ok=True)
+
+    def owner(self, connection: socket.socket) -> str | None:
+        """The uid that connected.
+
+        Raises:
+            OSError: it has ended.
+        """
+        if connection.family != socket.AF_UNIX or connection.getsockname() != str(self._path):
+            return None
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return f"uid {struct.unpack('3i', told)[1]}"
 
     def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
         """The sender from libzmq's "Peer-Address" of an ipc socket: `host:uid:gid:pid`."""

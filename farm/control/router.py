@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 
 from farm.control.callers import KeyPeer, Peer
+from farm.control.crowd import Crowd
 from farm.control.entrances import DoorError, Entrance
 from farm.control.messages import (
     MAX_FRAME_BYTES,
@@ -36,6 +37,7 @@ SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is
 PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
 ROOM_POLL_S = 0.02  # ZeroMQ does not tell when a ROUTER has room for one of its peers again
 STOPPING_HINT = "try again when it is back: farm status"
+HANDSHAKE_MS = 5_000  # a connection that is not through by then is closed
 LINGER_MS = 200  # how long the last replies may take when the door closes
 GARBAGE_TOLD = 10  # the first, the tenth, the hundredth ... message of one sender that is none gets a line in the log
 MOST_SENDERS = 1024
@@ -109,6 +111,7 @@ class Router:
         self._calls: dict[asyncio.Task[None], Peer | KeyPeer] = {}
         self._put_out: dict[asyncio.Task[None], FarmError] = {}  # why a call is ended before its time
         self._garbage: dict[str, int] = {}  # messages that are none, by sender
+        self._crowd: Crowd | None = None
         self._count = CallCount(shares)
         self._unread = UnreadAnswers()
 
@@ -116,6 +119,11 @@ class Router:
     def endpoint(self) -> str:
         """The ZeroMQ address clients connect to."""
         return self._entrance.endpoint
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with who comes; "" nothing."""
+        return "" if self._crowd is None else self._crowd.problem
 
     async def start(self) -> None:
         """Open the socket.
@@ -128,6 +136,9 @@ class Router:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a caller that went away fails instead of vanishing
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self._crowd = Crowd(self._entrance.name, self._entrance.owner)
+        self._crowd.watch(zmq.Context.shadow(self._context), zmq.Socket.shadow(self._socket))
         try:
             self._entrance.open(self._context, self._socket)
         except DoorError:
@@ -162,6 +173,8 @@ class Router:
         if self._context is not None:
             self._context.term()
             self._context = None
+        if self._crowd is not None:
+            self._crowd.ended()
 
     async def _receive(self) -> None:
         assert self._socket is not None

@@ -150,6 +150,11 @@ class ControlServer:
             await self._remote.stop()
         await self._router.stop()
 
+    def problems(self) -> list[str]:
+        """What is wrong with the doors now."""
+        doors = (self._router, self._remote)
+        return [door.problem for door in doors if door is not None and door.problem]
+
     @property
     def verbs(self) -> Mapping[str, Role]:
         """Every verb, and the least role that may call it."""

@@ -83,6 +83,7 @@ async def open_job_door(
         config.adb_socket,
         adb_key,
         problems.look,
+        door=lambda: (sharing.door.host, sharing.door.pid),
         web=lambda: web.url,
     )
     FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
@@ -143,6 +144,7 @@ async def open_job_door(
     tools = PhoneTools(config.adb_socket)
     stack.callback(tools.close)
     ToolVerbs(fleet, leasing, tools, workers.artifacts, phones.client).register(control)
+    problems.sources.append(control.problems)
     await control.start()
     stack.push_async_callback(control.stop)
     return control

@@ -1,0 +1,60 @@
+"""Connections that never speak: libzmq would abort the daemon when it is out of descriptors."""
+
+import contextlib
+import resource
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from farm.control.client import ControlClient
+from farm.control.crowd import raise_descriptor_limit
+from farm.core.errors import FarmError
+from tests.integration.control.crowded_door import DESCRIPTORS
+from tests.support.tvm import ROOT
+from tests.support.whole_farm import until
+
+
+def silent(family, where):
+    """A connection that says nothing, unless the door's queue is full."""
+    opened = socket.socket(family)
+    opened.settimeout(0.2)
+    with contextlib.suppress(OSError):
+        opened.connect(where)
+    return opened
+
+
+@pytest.mark.parametrize("door", ["unix", "tcp"])
+def test_silent_connections_end_no_door(tmp_path, door):
+    command = [sys.executable, "-m", "tests.integration.control.crowded_door", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        port = int(child.stdout.readline())
+        path = tmp_path / "control.sock"
+        where = (socket.AF_UNIX, str(path)) if door == "unix" else (socket.AF_INET, ("127.0.0.1", port))
+        crowd = [silent(*where) for _ in range(DESCRIPTORS + 500)]
+
+        def answers():
+            with contextlib.suppress(FarmError), ControlClient(path) as client:
+                return client.call("ping")["user"]
+            return None
+
+        for each in crowd:
+            each.close()
+        until(lambda: answers() or child.poll() is not None)
+        assert child.poll() is None
+        said, _ = child.communicate("")
+    assert child.returncode == 0
+    assert "too many connections to door" in said
+
+
+def test_the_daemon_takes_the_descriptors_it_may_have(monkeypatch):
+    told = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, limits: told.append(limits))
+    raise_descriptor_limit()
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, resource.RLIM_INFINITY))
+    raise_descriptor_limit()
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (65536, 65536))
+    raise_descriptor_limit()
+    assert told == [(4096, 4096), (65536, resource.RLIM_INFINITY)]
