@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from farm.cli.context import JsonFlag, print_json, say, tell
 from farm.core.errors import FarmError, HostError, NotAllowedError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from farm.cli.units import Step
 
@@ -53,9 +55,24 @@ def install_service(
     farm.service, farm-adb.service (owns the phones), farm-gate.service and .socket (the one TVM port), the users farm
     and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date.
     """
-    from farm.cli.units import Doing, files, hidden, install_steps, look, shipped, uninstall_steps, used_folders
+    from farm.cli.units import (
+        Doing,
+        files,
+        hidden,
+        install_steps,
+        look,
+        shipped,
+        uninstall_steps,
+        unwritable,
+        used_folders,
+    )
 
     folders = used_folders()
+    if strange := unwritable((sys.executable, *folders)):
+        raise UserError(
+            f"a unit cannot name {strange[0]!r}: it has a quote, a backslash, a dollar or a control character",
+            hint="make an environment elsewhere: python3 -m venv /opt/farm && /opt/farm/bin/pip install farm",
+        )
     wanted = files(shipped(), sys.executable, folders)
     if show:
         for file in wanted:
@@ -145,26 +162,57 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
             )  # fmt: skip
 
 
+@contextlib.contextmanager
+def _folder_of(prefix: Path, path: Path) -> Iterator[int]:
+    """A descriptor of the folder of `path`, made if need be; whoever owns the prefix leads root nowhere by a link.
+
+    Raises:
+        UserError: a folder below the prefix is a link.
+        OSError: it cannot be opened.
+    """
+    prefix.mkdir(parents=True, exist_ok=True)
+    at, below = os.open(prefix, os.O_DIRECTORY), prefix
+    try:
+        for part in path.parent.relative_to(prefix).parts:
+            below /= part
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=at)
+            try:
+                inner = os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            except NotADirectoryError as error:
+                raise UserError(
+                    f"{below} is a link or no folder: nothing is done behind it", hint="put a folder in its place"
+                ) from error
+            os.close(at)
+            at = inner
+        yield at
+    finally:
+        os.close(at)
+
+
 def _write(prefix: Path, step: Step) -> None:
     """Whole or not at all: systemd may read it at any moment."""
     path = prefix / step.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(step.text, encoding="utf-8")
-    part.chmod(0o644)
-    part.rename(path)
+    part = f".{path.name}.{secrets.token_hex(8)}.part"
+    with _folder_of(prefix, path) as folder:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(step.text)
+            os.fchmod(descriptor, 0o644)
+        os.rename(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _remove(prefix: Path, step: Step) -> None:
     """The file, and of another root folder also what is empty without it."""
     path = prefix / step.path
-    path.unlink()
+    with _folder_of(prefix, path) as folder:
+        os.unlink(path.name, dir_fd=folder)
     keep = {prefix, *(Path("/") / part for part in ("etc", "etc/systemd", "etc/systemd/system", "etc/sysusers.d"))}
-    for folder in path.parents:
-        if folder in keep or not folder.is_relative_to(prefix):
+    for parent in path.parents:
+        if parent in keep or not parent.is_relative_to(prefix):
             return
         try:
-            folder.rmdir()
+            parent.rmdir()
         except OSError:
             return  # somebody's files are in it
 

@@ -74,9 +74,9 @@ def files(texts: Mapping[str, str], python: str, folders: Sequence[str]) -> tupl
     """
     at_home = [folder for folder in folders if _below(folder, CLOSED_BY_PROTECT_HOME)]
     filled = {
-        "@PYTHON@": _escaped(python),
+        "@PYTHON@": _as_program(python),
         "@HOME_ACCESS@": "tmpfs" if at_home else "yes",
-        "@HOME_PATHS@": "".join(f"BindReadOnlyPaths={_escaped(folder)}\n" for folder in at_home),
+        "@HOME_PATHS@": "".join(f"BindReadOnlyPaths={_as_bound(folder)}\n" for folder in at_home),
     }
 
     def fill(text: str) -> str:
@@ -95,6 +95,11 @@ def files(texts: Mapping[str, str], python: str, folders: Sequence[str]) -> tupl
 def hidden(folders: Sequence[str]) -> tuple[str, ...]:
     """Folders that the units cannot see at all, and nobody should run a service from."""
     return tuple(folder for folder in folders if _below(folder, PRIVATE))
+
+
+def unwritable(paths: Sequence[str]) -> tuple[str, ...]:
+    """Paths that mean something else in a unit, however they are written: systemd reads some values twice."""
+    return tuple(path for path in paths if any(each in "\"'\\$" or not each.isprintable() for each in path))
 
 
 def install_steps(wanted: Sequence[File], there: Mapping[str, str]) -> Iterator[Step]:
@@ -136,6 +141,11 @@ def _below(folder: str, places: Sequence[str]) -> bool:
     return any(PurePosixPath(folder).is_relative_to(place) for place in places)
 
 
-def _escaped(path: str) -> str:
-    r"""A path as one word of a unit file: `%` begins a specifier there, blanks and quotes end a word."""
-    return path.replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\x20").replace('"', '\\"')
+def _as_program(path: str) -> str:
+    r"""As the first word of ExecStart=: `%` begins a specifier, blanks end the word, C escapes are understood."""
+    return path.replace("%", "%%").replace(" ", "\\x20")
+
+
+def _as_bound(path: str) -> str:
+    r"""As a word of BindReadOnlyPaths=: quoted for its blanks, `%` begins a specifier, `:` the destination."""
+    return '"' + path.replace("%", "%%").replace(":", "\\:") + '"'

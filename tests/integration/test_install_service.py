@@ -86,6 +86,26 @@ def test_without_root_it_says_so(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_links_below_a_prefix_lead_nowhere(tmp_path: Path) -> None:
+    """The prefix may belong to somebody whom root does not trust."""
+    outside, prefix = tmp_path / "outside", tmp_path / "prefix"
+    outside.mkdir()
+    (prefix / UNIT_FOLDER).mkdir(parents=True)
+    victim = outside / "victim"
+    victim.write_text("secret")
+    (prefix / UNIT_FOLDER / ".farm.service.part").symlink_to(victim)
+    (prefix / UNIT_FOLDER / "farm.service").symlink_to(victim)
+    assert farm("--prefix", str(prefix)).returncode == 0
+    assert victim.read_text() == "secret"
+    assert not (prefix / UNIT_FOLDER / "farm.service").is_symlink()
+    assert farm("--prefix", str(prefix), "--uninstall").returncode == 0
+    shutil.rmtree(prefix / "etc")
+    (prefix / "etc").symlink_to(outside)
+    done = farm("--prefix", str(prefix))
+    assert (done.returncode, f"{prefix}/etc is a link" in done.stderr) == (2, True)
+    assert list(outside.iterdir()) == [victim]
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(
     runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -21,6 +23,7 @@ from farm.cli.units import (
     install_steps,
     shipped,
     uninstall_steps,
+    unwritable,
 )
 from farm.config import load
 
@@ -51,11 +54,11 @@ def test_every_service_runs_this_interpreter_as_farm(unit: str) -> None:
 
 
 def test_an_interpreter_at_home_is_let_in_and_nothing_else_of_home() -> None:
-    folders = ("/home/a b/100%/venv", "/usr")
-    text = texts("/home/a b/100%/venv/bin/python", folders)["farm.service"]
+    folders = ("/home/a b/100%/x:y", "/usr")
+    text = texts("/home/a b/100%/x:y/bin/python", folders)["farm.service"]
     assert settings(text, "ProtectHome") == ["tmpfs"]
-    assert settings(text, "BindReadOnlyPaths") == ["/home/a\\x20b/100%%/venv"]
-    assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/venv/bin/python -m farm serve")
+    assert settings(text, "BindReadOnlyPaths") == ['"/home/a b/100%%/x\\:y"']
+    assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/x:y/bin/python -m farm serve")
 
 
 def test_only_the_daemon_has_capabilities_and_only_those_to_become_farm_job() -> None:
@@ -117,6 +120,28 @@ def test_what_is_done_about_files_that_are_there() -> None:
 
 def test_a_service_does_not_run_from_where_everybody_writes() -> None:
     assert hidden(("/opt/farm", "/tmp/venv", "/var/tmp/x")) == ("/tmp/venv", "/var/tmp/x")
+
+
+@pytest.mark.parametrize("path", ["/home/o'neil", '/opt/q"q', "/opt/back\\slash", "/opt/d$HOME", "/opt/a\nb"])
+def test_paths_that_a_unit_cannot_name(path: str) -> None:
+    assert unwritable(("/opt/farm", path)) == (path,)
+    assert unwritable(("/opt/semi;colon", "/home/a b/100%/x:y")) == ()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+@pytest.mark.parametrize("folder", ["/home/my user/farm env", "/home/100%/x", "/home/a:b/env", "/home/semi;colon/e"])
+def test_systemd_reads_paths_as_they_are(folder: str, tmp_path: Path) -> None:
+    """What it cannot read it names, but for the interpreter, which is not there."""
+    for name, text in texts(f"{folder}/bin/python", (folder,)).items():
+        if name in UNITS:
+            (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "farm-gate.service")],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "farm-gate" in line]
+    assert said == [f"farm-gate.service: Command {folder}/bin/python is not executable: No such file or directory"]
 
 
 def test_paths_are_where_systemd_looks() -> None:
