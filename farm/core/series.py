@@ -48,7 +48,8 @@ def columns_of(health: Health, shown_c: float | None) -> dict[Column, float]:
         row[Quantity.TEMPERATURE, "battery"] = health.battery.celsius
     for cluster in health.cpu:
         if cluster.khz is not None and cluster.cores:
-            row[Quantity.CLOCK, f"cpu {cluster.cores[0]}-{cluster.cores[-1]}"] = cluster.khz / 1e3
+            first, last = cluster.cores[0], cluster.cores[-1]
+            row[Quantity.CLOCK, f"cpu {first}" if first == last else f"cpu {first}-{last}"] = cluster.khz / 1e3
     if health.gpu.clock_hz is not None:
         row[Quantity.CLOCK, "gpu"] = health.gpu.clock_hz / 1e6
     hottest: dict[str, float] = {}
@@ -97,6 +98,7 @@ class Series:
         self._coarse = _Ring(COARSE_ROWS)
         self._line: deque[tuple[int, float]] = deque(maxlen=LINE_POINTS)  # place in time, the latest there
         self._bucket_s = -math.inf  # when the bucket under way began
+        self._first_s = -math.inf  # when its first probe was: before that nothing was read
         self._sums: dict[Column, tuple[float, int, float]] = {}  # sum, count, greatest
 
     def add(self, at_s: float, row: Mapping[Column, float]) -> None:
@@ -110,7 +112,7 @@ class Series:
         bucket_s = at_s // COARSE_EVERY_S * COARSE_EVERY_S
         if bucket_s != self._bucket_s:
             self._flush()
-            self._bucket_s = bucket_s
+            self._bucket_s, self._first_s = bucket_s, at_s
         for column, value in row.items():
             total, count, greatest = self._sums.get(column, (0.0, 0, -math.inf))
             self._sums[column] = (total + value, count + 1, max(greatest, value))
@@ -136,7 +138,7 @@ class Series:
     def _flush(self) -> None:
         if self._sums:
             self._coarse.add(
-                self._bucket_s,
+                self._first_s,
                 {
                     column: greatest if column[0] is Quantity.TEMPERATURE else total / count
                     for column, (total, count, greatest) in self._sums.items()

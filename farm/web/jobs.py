@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
@@ -16,11 +17,11 @@ from farm.core.series import SHOWN, Quantity
 from farm.jobs.specs import KINDS
 from farm.web.job_views import STATES, File, Filter, facts, files_of, may_act, told, tone, took, why
 from farm.web.page import SEE_OTHER, ask, caller_of, done, render, web_of
-from farm.web.plot_parts import Plot
+from farm.web.plot_parts import Figure
 from farm.web.results import Reading, bench_plots, compare_plots, raw_of, tune_plots
 
 router = APIRouter()
-MOST_RAW_BYTES = 8 << 20  # of raw samples that are drawn: 4,000 samples have some 200 kB
+MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
 MOST_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
 SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
@@ -93,13 +94,11 @@ async def job(request: Request, job: str) -> Response:
     shown = await ask(request, "job.show", job=job)
     if shown["job"]["id"] != job:  # the beginning of an id leads to the whole one
         return RedirectResponse(f"/jobs/{shown['job']['id']}", SEE_OTHER)
-    plots, gone = await _plots(request, shown)
     return render(
         request,
         "job.html",
         **await _job(request, shown),
-        plots=plots,
-        samples_gone=gone,
+        **await _plots(request, shown),
         log=await ask(request, "job.log_tail", job=job, limit=LOG_LINES),
         files=files_of(shown),
     )
@@ -115,8 +114,7 @@ async def now(request: Request, job: str) -> Response:
 async def plots(request: Request, job: str) -> Response:
     """The plots of a job, as far as it has come."""
     shown = await ask(request, "job.show", job=job)
-    found, gone = await _plots(request, shown)
-    return render(request, "job_plots.html", job=shown["job"], plots=found, samples_gone=gone)
+    return render(request, "job_plots.html", job=shown["job"], **await _plots(request, shown))
 
 
 @router.get("/jobs/{job}/log")
@@ -180,33 +178,51 @@ async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _plots(request: Request, shown: Mapping[str, Any]) -> tuple[list[Plot], bool]:
-    """The plots of a job, and whether its raw samples are gone."""
+async def _plots(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The plots of a job, and whether its raw samples are gone. They are made beside the daemon's loop."""
     kind, result = shown["job"]["kind"], shown["result"]
-    if kind == "tune":
-        return tune_plots(shown), False
-    if kind not in ("bench", "compare") or not result:
-        return [], False
-    raw = await _raw(request, raw_of(shown))
-    if kind == "compare":
-        return compare_plots(result, raw), raw is None
-    return bench_plots(result, raw, await _readings(request, shown)), raw is None
+    if kind != "tune" and (kind not in ("bench", "compare") or not result):
+        return {"plots": [], "samples_gone": False}
+    raw = None if kind == "tune" else await _raw(request, raw_of(shown))
+    readings = await _readings(request, shown) if kind == "bench" else []
+    async with web_of(request).drawing:
+        plots, gone = await asyncio.to_thread(_drawn, shown, raw, readings)
+    return {"plots": plots, "samples_gone": gone and kind != "tune"}
 
 
-async def _raw(request: Request, sha256: str) -> Mapping[str, Any] | None:
+def _drawn(shown: Mapping[str, Any], raw: bytes | None, readings: list[Reading]) -> tuple[list[Figure], bool]:
+    samples = _json_object(raw)
+    match shown["job"]["kind"]:
+        case "tune":
+            plots = tune_plots(shown)
+        case "compare":
+            plots = compare_plots(shown["result"], samples)
+        case _:
+            plots = bench_plots(shown["result"], samples, readings)
+    return [plot.figure() for plot in plots], samples is None
+
+
+def _json_object(text: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(text or b"null")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+async def _raw(request: Request, sha256: str) -> bytes | None:
     """Raw samples; None when they are gone or are too many to draw."""
     if not sha256:
         return None
-    whole = b""
+    whole = bytearray()
     try:
         async for part in _parts(request, sha256):
             whole += part
             if len(whole) > MOST_RAW_BYTES:
                 return None
-        raw = json.loads(whole)
-    except (FarmError, ValueError):
+    except FarmError:
         return None
-    return raw if isinstance(raw, dict) else None
+    return bytes(whole)
 
 
 async def _readings(request: Request, shown: Mapping[str, Any]) -> list[Reading]:

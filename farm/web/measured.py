@@ -44,7 +44,7 @@ async def history(request: Request, model: Text = "", device: Text = "", before:
         several=len(hashes) > 1,
         rows=rows,
         before=rows[-1]["seq"] if more else None,
-        plots=line_plots(rows),
+        plots=[plot.figure() for plot in line_plots(rows)],
         recent=[] if model else await _recent(request),
         tone_of=tone,
         words=time_words,

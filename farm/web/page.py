@@ -6,6 +6,7 @@ session's `csrf`; it asks one verb and answers with a redirect (`done`).
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class Web:
     templates: Environment
     version: str
     sessions: Sessions = field(default_factory=Sessions)
+    drawing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one plot at a time: others need threads too
 
 
 def make_templates(assets: Mapping[str, Asset]) -> Environment:
@@ -206,7 +208,7 @@ async def guard_actions(request: Request) -> None:
         return
     session = session_of(request)
     if session is None:
-        raise SignInNeededError(hint="sign in with a token: farm auth new NAME --web prints one")
+        raise SignInNeededError(hint="sign in with a token: farm auth new NAME --role user --web prints one")
     given = request.headers.get(CSRF_HEADER) or (await form_of(request)).get(CSRF_FIELD, "")
     if not secrets.compare_digest(given.encode(), session.csrf.encode()):
         raise FormExpiredError(hint="nothing was done; go back, reload the page and try again")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
+
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
 MOST_BINS = 48
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -60,6 +63,17 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A plot as the page has it."""
+
+    id: str
+    title: str
+    said: str
+    table: Table
+    data: Markup  # JSON for plots.js
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """A figure. `said`: in a sentence or two, what it shows."""
 
@@ -75,13 +89,18 @@ class Plot:
         """The same under another name."""
         return replace(self, id=id, title=title)
 
+    def figure(self) -> Figure:
+        """For the page. Of many samples this takes long: not for the daemon's loop."""
+        data = htmlsafe_json_dumps(self.data())
+        return Figure(id=self.id, title=self.title, said=self.said, table=self.table, data=data)
+
     def data(self) -> dict[str, Any]:
         """For plots.js; plain JSON without numbers that are none."""
         return {
             "title": self.title,
             "x_label": self.x_label,
             "span": list(self.span),
-            "panels": [_plain(asdict(panel)) for panel in self.panels],
+            "panels": [_plain(panel) for panel in self.panels],
         }
 
 
@@ -125,6 +144,8 @@ def counted(values: Sequence[float], edges: Sequence[float]) -> list[int]:
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Signing in with a token of `farm auth new NAME --web`, and out."""
+"""Signing in with a token of `farm auth new NAME --role ROLE --web`, and out."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from farm.core.durations import format_duration
 
@@ -15,7 +15,8 @@ SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
 _TIME = Markup('<time datetime="{}">{} UTC</time>')
 _SPARK = Markup(
-    '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true"><polyline points="{}"/></svg>'
+    '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img">'
+    '<title>{}</title><polyline points="{}"/></svg>'
 )
 # One tone for each thing that people tell apart at a glance; the word stands beside the colour.
 TONES = {
@@ -75,12 +76,21 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
+def coded(text: str) -> Markup:
+    """A sentence with what stands in `backticks` as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one without its other: no code
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
 def spark(values: Sequence[float | None]) -> Markup:
-    """A line of the last readings, oldest first. For the eye only: its last value stands beside it as text."""
+    """A line of the temperatures of the last hour, °C, oldest first; its title says their span."""
     known = [value for value in values if value is not None]
-    points = ""
+    points, said = "", "temperature of the last hour: not known yet"
     if len(known) > 1:
         low, high = min(known), max(known)
+        said = f"temperature of the last hour: {low:.1f} to {high:.1f} °C"
         span, step = max(high - low, SPARK_SPAN_C), SPARK_WIDTH / (len(values) - 1)
         bottom = (low + high - span) / 2
         points = " ".join(
@@ -88,7 +98,7 @@ def spark(values: Sequence[float | None]) -> Markup:
             for number, value in enumerate(values)
             if value is not None
         )
-    return _SPARK.format(SPARK_WIDTH, SPARK_HEIGHT, points)
+    return _SPARK.format(SPARK_WIDTH, SPARK_HEIGHT, said, points)
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -100,4 +110,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "moment": moment,
     "segment": segment,
     "spark": spark,
+    "coded": coded,
 }

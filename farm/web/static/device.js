@@ -6,6 +6,9 @@
   const tones = ["--accent", "--busy", "--warm", "--hold", "--bad", "--good", "--going", "--off"];
   const dashes = [[], [6, 3], [2, 2], [8, 3, 2, 3]]; // told apart without colour, too
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // As the rest of the page says times: 24 hours, whatever the browser's language.
+  const clock = (seconds, fine) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(fine && { second: "2-digit" }), hourCycle: "h23" });
+  const clocks = (_, splits, axis, space, step) => splits.map((at) => (at == null ? "" : clock(at, step < 60)));
   let plots = [], span = 3600, latest = null, wanted = 0;
 
   function draw() {
@@ -37,7 +40,7 @@
       plots.push(new uPlot({
         title, width: figure.clientWidth || 600, height: 190, cursor: { sync: { key: "readings" }, drag: { x: true, y: false } },
         scales: { x: { min: Math.max(latest.asked - span, Math.min(latest.at[0], latest.asked - 300)), max: latest.asked }, y: range ? { range } : {} },
-        axes: [axis, { ...axis, size: 56 }], series: [{ value: (_, v) => (v == null ? "" : new Date(v * 1000).toLocaleTimeString()) }, ...series],
+        axes: [{ ...axis, values: clocks }, { ...axis, size: 56 }], series: [{ value: (_, v) => (v == null ? "" : clock(v, true)) }, ...series],
       }, [latest.at, ...columns.map((column) => column.values)], figure));
     }
   }

@@ -26,7 +26,11 @@ def test_what_is_kept_of_a_probe() -> None:
             Temperature("cpu1", 61.0, SensorGroup.CPU, "zone1"),
             Temperature("skin", 36.0, SensorGroup.SKIN, "zone2"),
         ),
-        cpu=(ClusterReading((0, 1, 2, 3), khz=1_800_000), ClusterReading((4, 5), khz=None)),
+        cpu=(
+            ClusterReading((0, 1, 2, 3), khz=1_800_000),
+            ClusterReading((4, 5), khz=None),
+            ClusterReading((7,), khz=3_000_000),
+        ),
         gpu=GpuReading(clock_hz=680_000_000),
     )
     assert columns_of(health, 36.0) == {
@@ -34,6 +38,7 @@ def test_what_is_kept_of_a_probe() -> None:
         (Quantity.BATTERY, "battery"): 80.0,
         (Quantity.TEMPERATURE, "battery"): 31.5,
         (Quantity.CLOCK, "cpu 0-3"): 1800.0,
+        (Quantity.CLOCK, "cpu 7"): 3000.0,
         (Quantity.CLOCK, "gpu"): 680.0,
         (Quantity.TEMPERATURE, "cpu"): 61.0,
         (Quantity.TEMPERATURE, "skin"): 36.0,
@@ -62,6 +67,14 @@ def test_a_day_is_kept_at_five_minutes_and_no_more() -> None:
     assert columns[HOT][0] == 59.0  # the hottest of its five minutes
     assert columns[PERCENT][0] == 64.5  # their mean
     assert columns[HOT][-1] == 30.0 + (steps - 1) % 30
+
+
+def test_nothing_is_told_of_the_time_before_the_first_probe() -> None:
+    series = Series()
+    first_s = BEGIN_S + 0.7 * COARSE_EVERY_S
+    for step in range(FINE_ROWS + 100):  # the first is in the five-minute rows only
+        series.add(first_s + 10 * step, {HOT: 30.0})
+    assert series.read(0.0)[0][0] == first_s
 
 
 def test_a_column_that_comes_later_has_gaps_before_and_after() -> None:

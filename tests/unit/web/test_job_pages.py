@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from html import unescape
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from farm.control.callers import Role
 from farm.control.router import Answer
 from farm.core.queue_model import NoSuchJobError
+from farm.web import jobs as jobs_module
 from tests.support.web_desk import Desk, page
 
 AT = "2026-11-22T06:00:00+00:00"
@@ -152,11 +154,57 @@ async def test_raw_samples_that_are_gone_or_garbage_leave_the_rest() -> None:
         assert len(plots(answer.text)) == 2
 
 
+async def test_plots_are_made_beside_the_daemon_s_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = []
+    made = jobs_module.bench_plots
+
+    def watched(*given: Any) -> Any:
+        where.append(threading.current_thread())
+        return made(*given)
+
+    monkeypatch.setattr(jobs_module, "bench_plots", watched)
+    async with page(desk(shown(row(result=None), result=BENCH))) as farm:
+        answer = await farm.client.get("/jobs/bench-1")
+    assert len(plots(answer.text)) == 2
+    assert where
+    assert where[0] is not threading.current_thread()
+
+
+async def test_raw_samples_that_are_too_many_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_RAW_BYTES", 10)
+    async with page(desk(shown(row(), result=BENCH), b" " * 100)) as farm:
+        answer = await farm.client.get("/jobs/bench-1")
+    assert "too many to draw" in said(answer.text)
+    assert farm.kinds().count("artifact.get") == 1
+
+
 @pytest.mark.parametrize("kind", ["bench", "compare", "tune", "run", "shell", "lease"])
 @pytest.mark.parametrize("result", [None, {}, {"certificate": None, "curve": []}])
 async def test_results_of_another_release_are_shown_as_far_as_they_are_known(kind: str, result: Any) -> None:
     async with page(desk(shown(row(kind=kind), result=result))) as farm:
         assert (await farm.client.get("/jobs/bench-1")).status_code == 200
+
+
+async def test_a_tuning_that_cannot_tell_shows_no_large_number_and_no_schedule_that_is_not_used() -> None:
+    gain = {
+        "answer": "cannot tell",
+        "times": 3.75,
+        "low": 0.5,
+        "high": 9.0,
+        "confidence": 0.99,
+        "tuned_ms": 1,
+        "untuned_ms": 2,
+    }
+    task = {"name": "reshape", "weight": 1, "trials": 2, "failed": 0, "default_ms": 0.0043, "best_ms": 1.4378}
+    result = {"speedup": gain, "trials": 2, "wanted_trials": 2, "search_s": 3.0, "device": "pixel", "tasks": [task]}
+    async with page(desk(shown(row(kind="tune"), result=result))) as farm:
+        text = (await farm.client.get("/jobs/bench-1")).text
+        assert re.search(r"<p><strong>3.75 ", text)
+        assert "99 % interval 0.50 to 9.00" in said(text)
+        assert "TVM's own is kept" in said(text)
+        assert "1.4378" not in text
+        gain["answer"] = "faster"
+        assert re.search(r'<p class="figure"><strong>3.75 ', (await farm.client.get("/jobs/bench-1")).text)
 
 
 async def test_the_beginning_of_an_id_leads_to_the_job() -> None:
