@@ -69,7 +69,7 @@ class CareVerbs:
         still: list[str] = []
         if asked.service is Service.IN and kept is not None:
             still = self._still(before, kept)
-        view = await self._fleet.set_service(asked.device, asked.service)
+        view = await self._fleet.set_service(asked.device, asked.service, call.caller.user)
         return {
             "name": view.name,
             "service": view.service.value,

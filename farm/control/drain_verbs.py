@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from pydantic.dataclasses import dataclass as checked
@@ -57,7 +58,8 @@ class DrainVerbs:
         """Hold grants back or let them go on -> {draining, leases}: who still has which phone."""
         asked, by = read_fields(call, Drain), call.caller.user
         if asked.on and not self._leasing.drained:
-            self._leasing.drain(f"{by} drains this host: no phone is handed out")
+            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            self._leasing.drain(f"{by} drains this host since {since}: no phone is handed out")
             self._events.publish("host.draining", "host", by=by)
         elif not asked.on and self._leasing.drained:
             self._leasing.drain("")

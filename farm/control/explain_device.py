@@ -46,6 +46,7 @@ class DeviceFacts:
     quarantined_at: datetime | None
     story: Sequence[str]
     now_s: float  # monotonic
+    ordered: str = ""  # who took it out of service, and when; "": nobody knows any more
 
 
 def as_values(facts: DeviceFacts) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
     return {
         "life": view.life.value,
         "service": view.service.value,
+        "ordered": facts.ordered,
         "heat": view.heat.value,
         "holder": facts.holder,
         "reason": view.reason,
@@ -117,7 +119,8 @@ def _state(facts: DeviceFacts) -> Iterator[str]:
     if facts.state.hint:
         yield f"  what to do: {facts.state.hint.replace('NAME', view.name)}"
     if view.service is not Service.IN:
-        yield f"  an operator's order ({view.service}) keeps it out; undo: farm device release {view.name}"
+        order = f"{view.service}, {facts.ordered}" if facts.ordered else str(view.service)
+        yield f"  an operator's order ({order}) keeps it out; undo: farm device release {view.name}"
 
 
 def _heat(view: DeviceView) -> str:

@@ -50,6 +50,12 @@ _OTHERS = (
     EventKind("device.cool", "classes of leases are open again", "device", ("classes", "reason")),
     EventKind("device.finding", "probes find something wrong", "device", ("finding", "what", "hint", "act")),
     EventKind("device.finding_over", "probes no longer find it", "device", ("finding", "what", "hint", "act")),
+    EventKind(
+        "device.service",
+        "an operator drains it, maintains it or takes it back",
+        "device",
+        ("serial", "service", "before", "by", "reason"),
+    ),
     EventKind("device.tidied", "what a person left was removed", "device", ("killed", "removed", "left")),
     EventKind(
         "recovery.rung",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from farm.adb.push import PushProgress
 from farm.core.attribution import UsbPlace
-from farm.core.device import Closed, DeviceView, Life
+from farm.core.device import Closed, DeviceView, Life, Service
 from farm.core.events import EventLog
 from farm.core.phone_text import REASON, plain
 from farm.core.recovery import Rung
@@ -128,6 +128,13 @@ class Board:
     def tidied(self, agent: Agent, done: Tidied) -> None:
         """Say what a person left."""
         self._events.publish("device.tidied", agent.name, killed=done.killed, removed=done.removed, left=done.left)
+
+    def ordered(self, agent: Agent, service: Service, before: Service, by: str) -> None:
+        """Say that an operator takes the device out of service or back."""
+        self._events.publish(
+            "device.service", agent.name, serial=agent.serial, service=service.value, before=before.value, by=by,
+            reason=f"{by or 'an operator'}: {before} -> {service}",
+        )  # fmt: skip
 
     def _view_of(self, agent: Agent) -> DeviceView:
         state = agent.state

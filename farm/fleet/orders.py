@@ -114,16 +114,24 @@ class Orders(ABC):
             return self._board.view(agent.serial)
 
     @to_its_end
-    async def set_service(self, name: str, service: Service) -> DeviceView:
+    async def set_service(self, name: str, service: Service, by: str = "") -> DeviceView:
         """Drain, maintain or put back into service; the last also releases a quarantined device.
+
+        Args:
+            name: the device.
+            service: what it shall be in.
+            by: on whose order; the event names them.
 
         Raises:
             NoSuchDeviceError, UserError: there is none, or it is not adopted.
         """
         async with self._order(name) as agent:
             require_adopted(agent)
-            await self._keep(agent, replace(self._record_of(agent), service=service.value))
+            before = self._record_of(agent)
+            await self._keep(agent, replace(before, service=service.value))
             agent.tell(m.ServiceChanged(service))
+            if service.value != before.service:
+                self._board.ordered(agent, service, Service(before.service), by)
             if service is Service.IN:
                 self.findings.released(agent)
                 agent.tell(m.Released())

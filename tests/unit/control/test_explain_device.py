@@ -58,7 +58,9 @@ def test_a_phone_out_of_service_says_by_whose_order() -> None:
     view = replace(READY.view, service=Service.DRAINING)
     said = text(replace(READY, view=view, holder="ann"))
     assert "service draining, heat ok; ann has it" in said
-    assert "undo: farm device release pixel" in said
+    assert "an operator's order (draining) keeps it out; undo: farm device release pixel" in said
+    said = text(replace(READY, view=view, ordered="bob at 12:00"))
+    assert "an operator's order (draining, bob at 12:00) keeps it out" in said
 
 
 def test_the_ladder_tells_what_was_tried_and_what_is_left() -> None:

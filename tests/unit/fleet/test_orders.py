@@ -15,6 +15,7 @@ from farm.adb.devices import AdbDevice
 from farm.bundle.manifest import Bundle
 from farm.core.device import Service
 from farm.core.errors import FarmError, HostError, NoSuchDeviceError, UserError
+from farm.core.event_kinds import KINDS
 from farm.core.events import EventLog
 from farm.fleet.aliases import Aliases
 from farm.fleet.checker import CheckReport
@@ -53,12 +54,12 @@ class Unused:
 
 
 @asynccontextmanager
-async def fleet_on(folder: Path) -> AsyncIterator[tuple[Fleet, Store]]:
+async def fleet_on(folder: Path, events: EventLog | None = None) -> AsyncIterator[tuple[Fleet, Store]]:
     store = Store.open(folder / "farm.db")
     for record in REMEMBERED:
         await store.devices.save(record)
     unused = Unused()
-    fleet = Fleet(cast(AdbClient, None), Silence(), unused, unused, store.devices, EventLog(), FleetConfig())
+    fleet = Fleet(cast(AdbClient, None), Silence(), unused, unused, store.devices, events or EventLog(), FleetConfig())
     loaded = asyncio.Event()
     fleet.subscribe(lambda _: loaded.set())  # run() loads every record in one go
     running = asyncio.create_task(fleet.run())
@@ -130,6 +131,17 @@ async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -
         assert isinstance(results[1], NoSuchDeviceError)
         assert [record.name for record in store.devices.all()] == ["two"]
         assert [view.name for view in fleet.views()] == ["two"]
+
+
+async def test_an_order_is_told_with_who_gave_it(tmp_path: Path) -> None:
+    events = EventLog()
+    async with fleet_on(tmp_path, events) as (fleet, _):
+        for service in (Service.MAINTENANCE, Service.MAINTENANCE, Service.IN):
+            await fleet.set_service("one", service, "anna")
+    orders = [event for event in events.since() if event.kind == "device.service"]
+    assert [event.subject for event in orders] == ["one", "one"]
+    assert [event.data["reason"] for event in orders] == ["anna: in -> maintenance", "anna: maintenance -> in"]
+    assert {*orders[0].data} == {*KINDS["device.service"].data}
 
 
 @pytest.mark.parametrize("service", list(Service))
