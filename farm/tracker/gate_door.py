@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -22,6 +23,7 @@ START_WAIT_S = 20.0  # for a gate that is just being started
 REFUSED_WAIT_S = 5.0  # for one that has another daemon, or is of another release
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between two tries to reach it
 HELLO_S = 10.0  # for everything it has to tell
+SILENT_S = 10.0  # it says something every second: one that hangs is given up
 STOP_S = 2.0  # for the ends of sessions that a stopping daemon cuts
 _RESTART = "systemctl restart farm-gate ends its sessions and starts the installed release"
 
@@ -77,7 +79,7 @@ class GateDoor(Door):
         self._sessions = GateSessions(route, self._send)
         self._keeper: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
-        self._heard_at = 0.0
+        self._heard_at = self._said_at = 0.0
         self.left = 0  # sessions that go on after `stop`
 
     @property
@@ -209,7 +211,12 @@ class GateDoor(Door):
         while True:
             self._gone.clear()
             if self._linked:
-                await self._gone.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._said_at + SILENT_S):
+                        await self._gone.wait()
+                if self._link is not None and self._loop.time() >= self._said_at + SILENT_S:
+                    self._link.close()
+                    self._lost(f"it has said nothing for {SILENT_S:g} s")
             else:
                 await self._reach()
                 log.warning("the gate is back (port %d)", self.port)
@@ -271,6 +278,7 @@ class GateDoor(Door):
     # --- what the gate says ---------------------------------------------------------------------------------------
 
     def _said(self, message: m.Message, carried: socket.socket | None) -> None:
+        self._said_at = self._loop.time()
         match message:
             case m.Welcome():
                 self._welcome = message

@@ -212,6 +212,11 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """Gate: it moves. Said every second."""
+
+
+@dataclass(frozen=True, slots=True)
 class Crowded:
     """Gate: who is sent away because of too many connections, in words; "" when nobody is any more."""
 
@@ -219,12 +224,13 @@ class Crowded:
 
 
 FROM_DAEMON = (Hello, Ready, Use, Taken, Left, Granted, Refused, Stream, Noted, Cut)
-FROM_GATE = (Welcome, Unwelcome, Kept, AllKept, Newcomer, Open, Withdraw, Dial, Opened, Ended, Heard, Crowded)
+FROM_GATE = (Welcome, Unwelcome, Kept, AllKept, Newcomer, Open, Withdraw, Dial, Opened, Ended, Heard, Alive, Crowded)
 CARRIES = (Newcomer, Stream)  # come with one descriptor
 
 Message = (
     Hello | Ready | Use | Taken | Left | Granted | Refused | Stream | Noted | Cut
-    | Welcome | Unwelcome | Kept | AllKept | Newcomer | Open | Withdraw | Dial | Opened | Ended | Heard | Crowded
+    | Welcome | Unwelcome | Kept | AllKept | Newcomer | Open | Withdraw | Dial | Opened | Ended
+    | Heard | Alive | Crowded
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from farm.tracker.remote_route import RemoteRoute
 
 HELLO_S = 5.0  # from the daemon's connection to its first message
 MOST_LINKS = 16  # connections of daemons, or of who may be one; more wait in the kernel's queue
-HEARD_EVERY_S = 1.0  # how often the daemon hears that phones answer in sessions
+ALIVE_EVERY_S = 1.0  # how often the daemon hears that the gate moves, and whether phones answer in sessions
 STOP_S = 2.0  # for the daemon to note the ends of a stopping gate's sessions
 FIRST_PASSED = 3  # sd_listen_fds(3): passed descriptors begin here
 SOCKET_MODE = 0o600  # nobody but this user and root is believed
@@ -154,9 +154,12 @@ class GateProcess:
 
     async def _tell_what_is_heard(self) -> None:
         while True:
-            await asyncio.sleep(HEARD_EVERY_S)
+            await asyncio.sleep(ALIVE_EVERY_S)
+            if self._daemon is None:
+                continue
+            self._daemon.link.send(m.Alive())
             heard_at = self._gate.heard_at
-            if self._daemon is not None and heard_at > self._heard_at:
+            if heard_at > self._heard_at:
                 self._heard_at = heard_at
                 self._daemon.link.send(m.Heard(max(0.0, self._loop.time() - heard_at)))
 

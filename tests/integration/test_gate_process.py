@@ -1,6 +1,7 @@
 """The gate as a process of its own: its two sides over real sockets, and what it does with whoever is no daemon."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -277,7 +278,7 @@ async def test_a_daemon_that_dies_while_it_is_handed_newcomers_leaves_them_for_t
         with await lab.connected() as fake:
             await lab.loop.sock_sendall(fake, hello())
             await until(lambda: lab.gate._daemon is not None)
-            with pytest.raises(BlockingIOError):
+            with contextlib.suppress(BlockingIOError):
                 while True:  # unread, it would hide what comes last
                     fake.recv(1 << 16)
             fake.send(gate_messages.encode(gate_messages.Ready()))
@@ -466,6 +467,23 @@ async def test_a_gate_that_ends_tells_its_sessions_ends_and_the_daemon_finds_the
         assert daemon.door.port == lab.gate.port
         assert await echo(await lab.session())
         await daemon.leasing.revoke("pixel", "kicked")
+        await daemon.stop()
+
+
+async def test_a_gate_that_hangs_is_given_up_and_reached_again(monkeypatch, caplog):
+    monkeypatch.setattr(gate_process, "ALIVE_EVERY_S", 3600.0)
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        await lab.session()
+        monkeypatch.setattr(gate_door, "SILENT_S", 0.05)
+        lab.gate._daemon.link.send(gate_messages.Crowded(""))  # its last word
+        daemon.door._keeper.cancel()  # which waits for the time of before
+        daemon.door._keeper = asyncio.create_task(daemon.door._keep())
+        await until(daemon.ended)
+        assert [end["outcome"] for end in daemon.ended()] == ["cut"]
+        monkeypatch.setattr(gate_door, "SILENT_S", 3600.0)
+        await until(lambda: daemon.door.sessions == 0 and not daemon.door.problem)
+        assert "it has said nothing for 0.05 s" in caplog.text
         await daemon.stop()
 
 
