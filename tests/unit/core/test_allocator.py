@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from farm.core import allocator_explain
 from farm.core.allocator import Allocator
 from farm.core.allocator_events import (
     DeviceChanged,
@@ -302,6 +303,19 @@ def test_explain_names_holder_queue_and_mismatch():
     assert (mismatch.device, mismatch.matches) == ("b", False)
     assert "adreno" in mismatch.reason
     assert [each.reason for each in lab.allocator.explain(wish("mali"), lab.now_s) if each.matches] == ["free"]
+
+
+def test_explaining_phones_that_nobody_holds_looks_at_nobody_who_waits(monkeypatch):
+    lab = Lab(phone("a", "adreno"), phone("b", "mali"))
+    for number in range(3):
+        lab.want(f"r{number}", "adreno")
+    looked = []
+    ahead_of = allocator_explain._ahead_of
+    monkeypatch.setattr(allocator_explain, "_ahead_of", lambda *given: looked.append(given) or ahead_of(*given))
+    assert [each.reason for each in lab.allocator.explain(wish("mali"), lab.now_s) if each.matches] == ["free"]
+    assert looked == []
+    lab.allocator.explain(wish("adreno"), lab.now_s)
+    assert len(looked) == 1
 
 
 def tuning(lab, **more):
