@@ -1,5 +1,6 @@
 """Examples in help texts are lines that can be typed; summaries fit an 80-column terminal; the page is current."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,8 +12,9 @@ from typer.main import get_command
 from farm.cli.examples import EXAMPLES
 from farm.cli.lazy import commands_of
 from farm.cli.main import SECTIONS, app
-from farm.cli.man import as_text
+from farm.cli.man import man
 from farm.cli.manual import page
+from farm.core.errors import HostError
 
 ROOT = Path(__file__).parents[3]
 TREE = get_command(app)
@@ -58,8 +60,20 @@ def test_the_manual_page_is_current():
     assert (ROOT / "man" / "farm.1").read_text() == page(TREE, SECTIONS)
 
 
+def plain(source):
+    """Roff without its fonts and with its dashes as such."""
+    return re.sub(r"\\f[BIR]|\\&", "", source).replace("\\-", "-")
+
+
+def test_without_the_program_man_it_says_where_the_same_stands(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(HostError) as error:
+        man()
+    assert "farm COMMAND --help" in error.value.hint
+
+
 def test_the_manual_page_tells_of_every_command():
-    text = as_text(page(TREE, SECTIONS))
+    text = plain(page(TREE, SECTIONS))
     for name, command in commands_of(TREE).items():
         for path in ([name, each] for each in commands_of(command)) if commands_of(command) else [[name]]:
             assert f"farm {' '.join(path)}" in text, path
@@ -67,7 +81,7 @@ def test_the_manual_page_tells_of_every_command():
 
 
 def test_a_page_about_one_command_says_its_options_once():
-    text = as_text(page(TREE, SECTIONS, only=("bench",)))
+    text = plain(page(TREE, SECTIONS, only=("bench",)))
     assert text.count("--half-width N") == 1
     assert "farm bench mobilenet.onnx --on android" in text
     with pytest.raises(KeyError):
