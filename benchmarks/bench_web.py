@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import multiprocessing
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ ROUNDS = 150
 WARM_UP = 3  # templates are compiled when they are first used
 PROBED_EVERY_S = 10.0
 PING_EVERY_S = 0.05
+JOB_LIMIT_S = 300.0
 GOAL_MS = 100.0
 CONFIG = f"[quota]\njobs = {2 * JOBS}\n"
 
@@ -67,13 +69,15 @@ def run(context: Context) -> list[Figure]:
     with virtual_farm(phones_of(PROFILES[:LIVE]), config=CONFIG, tell=context.say) as farm:
         farm.wait_ready(LIVE)
         name = farm.status()["devices"][0]["name"]
+        context.say("a bench and a tuning are done")
+        ended = finished(farm, context.folder)
         context.say(f"{JOBS} jobs and {DEVICES - LIVE} absent phones are put into the database")
         job = fill(farm)
         farm.wait_ready(LIVE)
         wanted = {
             "device": f"/devices/{name}", "readings of a day": f"/devices/{name}/readings?seconds=86400",
             "leases": "/leases", "bundles": "/bundles", "jobs": "/jobs", "jobs, searched": "/jobs?text=small",
-            "job": f"/jobs/{job}", "queue": "/queue", "metrics": "/metrics",
+            "job": f"/jobs/{job}", "queue": "/queue", "metrics": "/metrics", **ended,
         }  # fmt: skip
         context.say(f"{ROUNDS} requests for each of {len(wanted)} pages")
         with pings(farm.socket) as waited_ms:
@@ -143,6 +147,24 @@ def pings(socket: Path) -> Iterator[list[float]]:
     finally:
         over.set()
         thread.join()
+
+
+def finished(farm: VirtualFarm, folder: Path) -> dict[str, str]:
+    """Pages of what was measured: a bench with its plots, a tuning with its curve, what they left.
+
+    Raises:
+        ValueError: a job did not end well.
+    """
+    model = folder / "small_cnn.onnx"
+    model.write_bytes(build().SerializeToString(deterministic=True))
+    pages = {"history": f"/history?model={model.name}", "records": "/records"}
+    for kind, *options in (("bench", "--measure", "6"), ("tune", "--trials", "16")):
+        done = farm.farm(kind, str(model), "--on", "android", *options, timeout_s=JOB_LIMIT_S)
+        found = re.search(rf"\b{kind}-[0-9a-f]{{12}}\b", done.stdout + done.stderr)
+        if found is None:
+            raise ValueError(f"farm {kind} names no job: {done.stderr[-300:]}")
+        pages[f"done {kind}"] = f"/jobs/{found[0]}"
+    return pages
 
 
 def fill(farm: VirtualFarm) -> str:

@@ -17,6 +17,7 @@ from tests.support.browser import NARROW, WIDE, Watched, chromium, profile
 
 PROFILES = ("oneplus-12", "galaxy-a55", "galaxy-s9", "realme-gt-neo3", "huawei-mate-20", "oneplus-5t")
 LIMIT_S = 180.0
+PICTURES = (("fleet", ""), ("device", ""), ("bench", "-dark"), ("queue", ""))
 PICTURE = {"width": 1120, "height": 620}
 
 
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
         for scheme, viewport, end in looks if everything else looks[:2]:
             with profile(browser, url, color_scheme=scheme, viewport=viewport) as web:
                 for name, path in pages.items():
-                    if everything or (name, end) in (("fleet", ""), ("bench", "-dark"), ("queue", "")):
+                    if everything or (name, end) in PICTURES:
                         _take(web, path, folder / f"web-{name}{end}.png", whole=everything)
     return 0
 
