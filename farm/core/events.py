@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, overload
 
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
@@ -145,8 +145,12 @@ class EventLog:
         return newer
 
     def newest(self, wanted: Callable[[Event], bool], limit: int) -> list[Event]:
-        """The newest events in memory that are wanted, at most `limit`, newest first."""
-        return list(islice(filter(wanted, reversed(self._events)), limit))
+        """The newest events that are wanted, at most `limit`, newest first.
+
+        With those that have happened and are told only after a draft that is still being written.
+        """
+        untold = [event for place in self._places if place.settled for event in place.events]
+        return list(islice(filter(wanted, chain(reversed(untold), reversed(self._events))), limit))
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` for each event from now on; returns the function that ends it."""

@@ -53,6 +53,19 @@ def test_what_is_published_later_is_told_later(log, heard):
     assert [event.kind for event in log.since(published.seq)] == ["c"]
 
 
+def test_the_newest_are_known_while_a_draft_before_them_is_being_written(log, heard):
+    def newest():
+        return [event.kind for event in log.newest(lambda _: True, 10)]
+
+    log.publish("a", "x")
+    with log.drafted(*draft("b")) as drafts:
+        log.publish("c", "x")
+        assert newest() == ["c", "a"]
+        assert heard == ["a"]
+        drafts.settle(committed=True)
+    assert newest() == ["c", "b", "a"]
+
+
 @pytest.mark.parametrize("how", ["raises", "dropped", "refused"])
 def test_dropped_drafts_leave_a_gap(log, heard, how):
     before = log.publish("before", "x")
