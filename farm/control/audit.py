@@ -22,6 +22,8 @@ from farm.core.errors import FarmError, NotAllowedError
 from farm.store.audit import AuditRecord
 
 OK = "ok"
+WRONG_TOKEN, WRONG_KEY = "wrong_token", "wrong_key"
+REFUSED = frozenset({NotAllowedError.code, WRONG_TOKEN, WRONG_KEY})
 SUBJECT_CHARS = 120
 SHOWN = 4  # of several
 # Fields of requests and answers that name what a call is about, the most telling first.
@@ -70,7 +72,7 @@ class AuditTrail:
 
     async def tell(self, caller: Caller, kind: str, subject: str, outcome: str = OK) -> None:
         """Write one row."""
-        self.told[outcome if outcome == OK else "refused" if outcome == NotAllowedError.code else "failed"] += 1
+        self.told[outcome if outcome == OK else "refused" if outcome in REFUSED else "failed"] += 1
         record = AuditRecord(self._now(), caller.user, caller.role.word, caller.origin, kind, subject, outcome)
         await self._write([record] if outcome == OK else self._refusal(caller, record))
 
@@ -91,7 +93,7 @@ class AuditTrail:
     def _refusal(self, caller: Caller, record: AuditRecord) -> list[AuditRecord]:
         now = self._clock()
         rows = self._ended(now)
-        who = caller.user if caller.peer is None else str(caller.peer.payer)
+        who = (caller.user or caller.origin) if caller.peer is None else str(caller.peer.payer)
         key = (who, record.kind, record.outcome)
         window = self._refusals.get(key)
         if window is None and len(self._refusals) < MOST_WINDOWS:

@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import zmq
@@ -26,6 +26,7 @@ from farm.control.callers import KeyPeer, Peer
 from farm.control.entrances import DoorError
 from farm.core.control_policy import address_of
 from farm.core.errors import FarmError
+from farm.core.tasks import tell_failure
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
@@ -61,6 +62,7 @@ class CurveEntrance:
         self._waiting: set[asyncio.Task[None]] = set()
         self._connections: OrderedDict[bytes, tuple[str, int]] = OrderedDict()  # route -> account, descriptor
         self.server_key = ""  # public half, Z85
+        self.on_wrong_key: Callable[[str], None] = lambda _: None  # told the address it came from
 
     @property
     def endpoint(self) -> str:
@@ -87,6 +89,7 @@ class CurveEntrance:
         self._zap = context.socket(zmq.ROUTER)
         self._zap.bind(ZAP_ENDPOINT)
         self._answering = asyncio.create_task(self._guard(self._zap), name="door elsewhere: guard")
+        self._answering.add_done_callback(tell_failure)
         door.zap_domain = DOMAIN
         door.curve_server = True
         door.curve_publickey, door.curve_secretkey = self.server_key.encode(), secret_key.encode()
@@ -167,20 +170,27 @@ class CurveEntrance:
         """Answer libzmq's questions about keys, each within its wait."""
         while True:
             frames = await zap.recv_multipart()
-            if len(frames) < 9:  # route, "", version, id, domain, address, identity, mechanism, key
-                continue
-            route, _, version, request_id, domain, address, _, mechanism, key, *_ = frames
-            place = address.decode(errors="replace")
-            known = None
-            if (version, domain, mechanism, len(key)) == (ZAP_VERSION, DOMAIN, b"CURVE", KEY_BYTES):
-                with contextlib.suppress(FarmError):  # a database that cannot be read lets nobody in
-                    known = self._accounts.by_curve_key(key)
-            if known is None:
-                wait_s = min(self._accounts.keys.failed(place), LONGEST_WAIT_S)
-                wait_s = wait_s if len(self._waiting) < MOST_WAITING else 0.0
-                self._later(_answer(zap, route, request_id, b"400", b"unknown key", b"", wait_s))
-            else:
-                self._later(self._let_in(zap, route, request_id, key, known))
+            try:
+                self._judge(zap, frames)
+            except Exception:  # whoever asked is not answered, and so not let in; the next one is
+                logger.exception("door elsewhere: a key is not judged")
+
+    def _judge(self, zap: zmq.asyncio.Socket, frames: Sequence[bytes]) -> None:
+        if len(frames) < 9:  # route, "", version, id, domain, address, identity, mechanism, key
+            return
+        route, _, version, request_id, domain, address, _, mechanism, key, *_ = frames
+        place = address.decode(errors="replace")
+        known = None
+        if (version, domain, mechanism, len(key)) == (ZAP_VERSION, DOMAIN, b"CURVE", KEY_BYTES):
+            with contextlib.suppress(FarmError):  # a database that cannot be read lets nobody in
+                known = self._accounts.by_curve_key(key)
+        if known is None:
+            self.on_wrong_key(place)
+            wait_s = min(self._accounts.keys.failed(place), LONGEST_WAIT_S)
+            wait_s = wait_s if len(self._waiting) < MOST_WAITING else 0.0
+            self._later(_answer(zap, route, request_id, b"400", b"unknown key", b"", wait_s))
+        else:
+            self._later(self._let_in(zap, route, request_id, key, known))
 
     async def _let_in(
         self, zap: zmq.asyncio.Socket, route: bytes, request_id: bytes, key: bytes, account: Account
@@ -191,6 +201,7 @@ class CurveEntrance:
     def _later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._waiting.add(task)
+        task.add_done_callback(tell_failure)
         task.add_done_callback(self._waiting.discard)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from farm.control.messages import (
 )
 from farm.control.shares import BusyError, CallCount, Shares, UnreadAnswers
 from farm.core.errors import FarmError, HostError, ProtocolError
+from farm.core.tasks import tell_failure
 
 FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
@@ -145,6 +146,7 @@ class Router:
             self._close()
             raise
         self._receiver = asyncio.create_task(self._receive(), name=f"door {self._entrance.name}")
+        self._receiver.add_done_callback(tell_failure)
 
     async def stop(self) -> None:
         """Take no more calls, end the running ones with an answer, and close the socket."""
@@ -181,27 +183,34 @@ class Router:
         while True:
             frames = await self._socket.recv_multipart(copy=False)
             await asyncio.sleep(0)  # a flood is there at once, without a wait: others get their turn
-            peer = self._entrance.sender(frames[0])
-            route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
-            if peer is None or not body:
-                self._tell_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
-                continue
             try:
-                request = decode_request(body)
-            except ProtocolError as error:
-                self._tell_garbage(peer.origin, error)
-                identifier = request_id(body)
-                if identifier:
-                    with contextlib.suppress(CallerGoneError):
-                        await self._send(route, peer, Reply(identifier, error=error), patience_s=0.0)
-                continue
-            try:
-                if not self._unread.fits(route, peer.payer, MAX_FRAME_BYTES):
-                    raise BusyError("your programs do not read their answers", hint="end those that hang")
-                self._begin(route, request, peer)
-            except BusyError as error:
+                await self._take(frames)
+            except Exception:  # a mistake of ours, or a broken database: one message is lost, the door stays open
+                logger.exception("door %s: a message was lost", self._entrance.name)
+
+    async def _take(self, frames: Sequence[zmq.Frame]) -> None:
+        """Begin what one message asks for, or say why not."""
+        peer = self._entrance.sender(frames[0])
+        route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
+        if peer is None or not body:
+            self._tell_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
+            return
+        try:
+            request = decode_request(body)
+        except ProtocolError as error:
+            self._tell_garbage(peer.origin, error)
+            identifier = request_id(body)
+            if identifier:
                 with contextlib.suppress(CallerGoneError):
-                    await self._send(route, peer, Reply(request.id, error=error), patience_s=0.0)
+                    await self._send(route, peer, Reply(identifier, error=error), patience_s=0.0)
+            return
+        try:
+            if not self._unread.fits(route, peer.payer, MAX_FRAME_BYTES):
+                raise BusyError("your programs do not read their answers", hint="end those that hang")
+            self._begin(route, request, peer)
+        except BusyError as error:
+            with contextlib.suppress(CallerGoneError):
+                await self._send(route, peer, Reply(request.id, error=error), patience_s=0.0)
 
     def _tell_garbage(self, sender: str, what: object) -> None:
         """Tell of messages that are none, each ten times as many as before: a flood must not fill the log."""

@@ -213,13 +213,13 @@ class ControlServer:
         kind = call.request.kind
         registered = self._handlers.get(kind)
         if registered is None:
-            await self._tell(caller, UNKNOWN, "", UnknownKindError.code)
+            await self.tell(caller, UNKNOWN, "", UnknownKindError.code)
             raise UnknownKindError(
                 f"the daemon does not know {kind!r}", hint="client and daemon must be the same farm release"
             )
         about = subject_of(call.request.fields)
         if caller.role < registered.role:
-            await self._tell(caller, kind, about, NotAllowedError.code)
+            await self.tell(caller, kind, about, NotAllowedError.code)
             raise NotAllowedError(
                 f"{kind} needs the role {registered.role.word}; {caller.user} is {caller.role.word}",
                 hint=_how_to_become(registered.role, caller),
@@ -233,11 +233,11 @@ class ControlServer:
             raise
         except Exception as error:
             if changes or isinstance(error, NotAllowedError):
-                await self._tell(caller, kind, about, error.code if isinstance(error, FarmError) else "bug")
+                await self.tell(caller, kind, about, error.code if isinstance(error, FarmError) else "bug")
             raise
         whole = answer if isinstance(answer, Answer) else Answer(answer)
         if changes and not (kind == "artifact.put" and not whole.fields.get("complete")):  # a piece changes nothing
-            await self._tell(caller, kind, about or subject_of(whole.fields), OK)
+            await self.tell(caller, kind, about or subject_of(whole.fields), OK)
         return whole
 
     @property
@@ -245,7 +245,8 @@ class ControlServer:
         """Calls that change something or were refused, by outcome: ok, refused, failed. The same mapping each time."""
         return {} if self._audit is None else self._audit.told
 
-    async def _tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+    async def tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+        """Write down what was done without a verb: somebody signed in."""
         if self._audit is not None:
             await self._audit.tell(caller, kind, about, outcome)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from farm.config import FarmConfig
 from farm.control.accounts import Accounts
-from farm.control.audit import OK
+from farm.control.audit import OK, WRONG_KEY
 from farm.control.callers import Caller, Role
 from farm.control.curve_entrance import CurveEntrance
 from farm.core.errors import NotAllowedError
@@ -32,6 +32,10 @@ def open_security(config: FarmConfig, memory: Memory, personal: LeaseExecutor) -
     elsewhere = None
     if config.control.listen:
         elsewhere = CurveEntrance(config.control.listen, accounts, config.state_dir / "keys" / "server.key")
+
+        elsewhere.on_wrong_key = lambda place: memory.audit.tell_later(
+            Caller("", Role.VIEWER, f"key of nobody from {place}"), "auth.key", "", WRONG_KEY
+        )
 
     def adb_used(lease: Lease, service: str, allowed: bool) -> None:
         caller = Caller(lease.request.user, Role.USER, f"adb of {lease.id}")

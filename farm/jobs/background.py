@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
-log = logging.getLogger(__name__)
+from farm.core.tasks import tell_failure
 
 
 class Background:
@@ -34,5 +33,4 @@ class Background:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed inside farm", task.get_name(), exc_info=error)
+        tell_failure(task)

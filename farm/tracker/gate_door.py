@@ -217,11 +217,14 @@ class GateDoor(Door):
                 if self._link is not None and self._loop.time() >= self._said_at + SILENT_S:
                     self._link.close()
                     self._lost(f"it has said nothing for {SILENT_S:g} s")
-            else:
+                continue
+            try:
                 await self._reach()
                 log.warning("the gate is back (port %d)", self.port)
                 self._tell("")
                 self._let_in()
+            except Exception:  # a mistake of ours must not leave the farm without its gate
+                log.exception("the gate is not reached")
 
     async def _reach(self) -> None:
         pause_s, refused = FIRST_PAUSE_S, ""

@@ -43,6 +43,9 @@ class Desk(Protocol):
     async def ask(self, caller: Caller, kind: str, fields: Mapping[str, Any]) -> Answer:
         """Call a verb as anybody would by the job door."""
 
+    async def tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+        """Write down what was done without a verb."""
+
 
 class SignInNeededError(NotAllowedError):
     """This needs somebody who is signed in."""

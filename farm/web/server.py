@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farm.core.errors import HostError
+from farm.core.tasks import tell_failure
 
 MOST_CONNECTIONS = 256  # for a further one the one that asks nothing for longest is cut, else it is answered 503
 REQUEST_PATIENCE_S = 10.0  # for a whole request, head and body, from its first byte
@@ -158,6 +159,7 @@ class WebServer:
         )
         self._server = _Quiet(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
+        self._serving.add_done_callback(tell_failure)
 
     async def stop(self) -> None:
         """Take no more requests; running ones have a second."""

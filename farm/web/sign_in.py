@@ -8,7 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from farm.web.page import COOKIE, SIGN_IN, address_of, done, form_of, own_path, render, session_of, web_of
+from farm.control.audit import OK, WRONG_TOKEN
+from farm.control.callers import Caller
+from farm.web.page import COOKIE, SIGN_IN, address_of, caller_of, done, form_of, own_path, render, session_of, web_of
 
 router = APIRouter()
 
@@ -27,6 +29,8 @@ async def sign_in(request: Request) -> Response:
     to = own_path(form.get("to", "/"))
     waited = web.accounts.tokens.wait_s(address) > 0
     account = web.accounts.by_token(form.get("token", "").strip(), address)
+    if account is None:
+        await web.desk.tell(caller_of(request), "auth.sign_in", "", WRONG_TOKEN)
     if account is None and waited:  # a good token gets in meanwhile: a neighbour's wrong ones lock nobody out
         wait_s = math.ceil(web.accounts.tokens.wait_s(address))
         wrong = f"Too many wrong tokens from here: wait {wait_s} s and try again."
@@ -39,6 +43,8 @@ async def sign_in(request: Request) -> Response:
     before = session_of(request)
     if before is not None:
         web.sessions.end(before.id)
+    caller = Caller(account.name, account.role, f"web token {account.name} from {address}")
+    await web.desk.tell(caller, "auth.sign_in", "", OK)
     session = web.sessions.begin(account.name)
     session.notice = f"You are signed in as {account.name} ({account.role.name.lower()})."
     answer = done(request, "", to)
@@ -53,6 +59,7 @@ async def sign_out(request: Request) -> Response:
     """End the session."""
     session = session_of(request)
     if session is not None:
+        await web_of(request).desk.tell(caller_of(request), "auth.sign_out", "", OK)
         web_of(request).sessions.end(session.id)
     answer = done(request, "", "/")
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")

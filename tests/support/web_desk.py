@@ -36,12 +36,17 @@ class Desk:
     def __init__(self, **answers: Any) -> None:
         self.answers: dict[str, Any] = {"fleet.trends": {"celsius": {}, "span_s": 3600.0}, **answers}
         self.asked: list[tuple[Caller, str, Mapping[str, Any]]] = []
+        self.told: list[tuple[str, str, str]] = []  # who, what, how it ended
 
     async def ask(self, caller: Caller, kind: str, fields: Mapping[str, Any]) -> Answer:
         """One verb."""
         self.asked.append((caller, kind, fields))
         answer = self.answers[kind]
         return Answer(answer(**fields) if callable(answer) else answer)
+
+    async def tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+        """What is written down without a verb."""
+        self.told.append((caller.origin, kind, outcome))
 
 
 class AccountStore:

@@ -1,6 +1,7 @@
 """People elsewhere: who gets in through the CURVE door, what they may do there, and how they are put out."""
 
 import asyncio
+import contextlib
 import logging
 import stat
 from contextlib import asynccontextmanager
@@ -267,3 +268,49 @@ async def test_a_taken_port_is_told_and_the_other_door_is_closed_again(lab, tmp_
     with pytest.raises(DoorError, match="cannot listen on"):
         await server.start()
     assert not (folder / "control.sock").exists()
+
+
+async def test_a_database_in_disorder_lets_nobody_in_and_closes_no_door(lab, monkeypatch, caplog):
+    key = await lab.new("ann")
+    by_key = lab.accounts.by_curve_key
+    asked, held = [], asyncio.Event()
+
+    def broken(key):
+        asked.append(key)
+        held.set()
+        raise RuntimeError("no such table: account")
+
+    monkeypatch.setattr(lab.accounts, "by_curve_key", broken)
+    with ControlClient(key) as client:
+        waiting = asyncio.create_task(asyncio.to_thread(client.call, "count"))
+        await asyncio.wait_for(held.wait(), 10)
+        monkeypatch.setattr(lab.accounts, "by_curve_key", by_key)
+        with contextlib.suppress(DaemonUnreachableError):  # its own handshake may be the one that was lost
+            await waiting
+    with ControlClient(key) as client:
+        assert await asyncio.to_thread(client.call, "count") == {"counted": 3}
+        monkeypatch.setattr(lab.accounts, "by_curve_key", broken)  # now of a message
+        held.clear()
+        lost = asyncio.create_task(asyncio.to_thread(client.call, "count"))
+        await asyncio.wait_for(held.wait(), 10)
+        monkeypatch.setattr(lab.accounts, "by_curve_key", by_key)
+        with contextlib.suppress(DaemonUnreachableError):
+            await lost
+    with ControlClient(key) as client:
+        assert await asyncio.to_thread(client.call, "count") == {"counted": 3}
+    assert "a key is not judged" in caplog.text
+    assert "a message was lost" in caplog.text
+
+
+async def test_wrong_keys_are_told_by_place(lab):
+    places, heard = [], asyncio.Event()
+
+    def told(place):
+        places.append(place)
+        heard.set()
+
+    lab.entrance.on_wrong_key = told
+    with ControlClient(lab.stranger()) as client, pytest.raises((NotAllowedError, DaemonUnreachableError)):
+        await asyncio.to_thread(client.call, "count")
+    await asyncio.wait_for(heard.wait(), 10)
+    assert set(places) == {"127.0.0.1"}

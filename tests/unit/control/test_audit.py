@@ -143,6 +143,17 @@ async def test_of_refusals_again_and_again_the_first_few_are_written_and_the_res
     assert rows.rows[-1].user == ""
 
 
+async def test_wrong_secrets_are_folded_by_place(rows):
+    trail = AuditTrail(rows, clock=lambda: 0.0)
+    for place in ("10.0.0.4", "10.0.0.5"):
+        for _ in range(100):
+            await trail.tell(Caller("", Role.VIEWER, f"web page from {place}"), "auth.sign_in", "", "wrong_token")
+    assert len(rows.rows) == 2 * REFUSALS_WRITTEN
+    await trail.close()
+    assert [row.origin[-1] + row.outcome[-16:] for row in rows.rows[-2:]] == ["4 (90 times more)", "5 (90 times more)"]
+    assert trail.told["refused"] == 200
+
+
 async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows, monkeypatch):
     monkeypatch.setattr(module, "MOST_WINDOWS", 3)
     trail = AuditTrail(rows, clock=lambda: 0.0)
