@@ -19,6 +19,7 @@ PROFILES = ("oneplus-12", "galaxy-a55", "galaxy-s9", "realme-gt-neo3", "huawei-m
 LIMIT_S = 180.0
 PICTURES = (("fleet", ""), ("device", ""), ("bench", "-dark"), ("queue", ""))
 PICTURE = {"width": 1120, "height": 620}
+DEVICE_HEIGHT = 500  # its facts: the rest would cost kilobytes
 
 
 def main(arguments: list[str]) -> int:
@@ -89,6 +90,8 @@ def _take(web: Watched, path: str, file: Path, *, whole: bool) -> None:
     plots = page.locator(".results")
     if not whole and plots.count():
         page.screenshot(path=file, full_page=True, clip=plots.bounding_box())  # the page's bar stays where it is
+    elif not whole and path.startswith("/devices/"):
+        page.screenshot(path=file, clip={"x": 0, "y": 0, "width": PICTURE["width"], "height": DEVICE_HEIGHT})
     else:
         page.screenshot(path=file, full_page=whole)
     sys.stdout.write(f"{file}: {file.stat().st_size // 1000} kB\n")

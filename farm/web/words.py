@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import dropwhile
 from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
 from farm.core.durations import format_duration
+from farm.core.series import LINE_EVERY_S
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
@@ -85,17 +87,18 @@ def coded(text: str) -> Markup:
 
 
 def spark(values: Sequence[float | None]) -> Markup:
-    """A line of the temperatures of the last hour, °C, oldest first; its title says their span."""
-    known = [value for value in values if value is not None]
-    points, said = "", "temperature of the last hour: not known yet"
+    """A line of the latest temperatures, °C, oldest first, as wide as there are any; its title says their span."""
+    line = list(dropwhile(lambda value: value is None, values))
+    known = [value for value in line if value is not None]
+    points, said = "", "temperature over time: not known yet"
     if len(known) > 1:
         low, high = min(known), max(known)
-        said = f"temperature of the last hour: {low:.1f} to {high:.1f} °C"
-        span, step = max(high - low, SPARK_SPAN_C), SPARK_WIDTH / (len(values) - 1)
+        said = f"temperature of the last {format_duration(len(line) * LINE_EVERY_S)}: {low:.1f} to {high:.1f} °C"
+        span, step = max(high - low, SPARK_SPAN_C), SPARK_WIDTH / (len(line) - 1)
         bottom = (low + high - span) / 2
         points = " ".join(
             f"{number * step:.1f},{(SPARK_HEIGHT - 2) * (1 - (value - bottom) / span) + 1:.1f}"
-            for number, value in enumerate(values)
+            for number, value in enumerate(line)
             if value is not None
         )
     return _SPARK.format(SPARK_WIDTH, SPARK_HEIGHT, said, points)

@@ -1,6 +1,10 @@
 """Values as people read them."""
 
-from farm.web.words import coded, spark
+import re
+
+from farm.core.durations import format_duration
+from farm.core.series import LINE_EVERY_S
+from farm.web.words import SPARK_WIDTH, coded, spark
 
 
 def test_backticks_are_code_and_the_rest_is_escaped() -> None:
@@ -9,6 +13,9 @@ def test_backticks_are_code_and_the_rest_is_escaped() -> None:
     assert coded("plain") == "plain"
 
 
-def test_a_spark_says_its_span() -> None:
-    assert "<title>temperature of the last hour: 30.0 to 34.5 °C</title>" in spark([None, 30.0, 34.5])
+def test_a_spark_is_as_wide_as_there_are_readings_and_says_its_span() -> None:
+    line = spark([None, None, 30.0, None, 34.5])
+    assert f"<title>temperature of the last {format_duration(3 * LINE_EVERY_S)}: 30.0 to 34.5 °C</title>" in line
+    assert re.findall(r"([\d.]+),", line) == ["0.0", f"{SPARK_WIDTH:.1f}"]
+    assert "not known yet" in spark([None, 30.0])
     assert "not known yet" in spark([])
