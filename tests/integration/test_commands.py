@@ -39,3 +39,10 @@ def test_it_is_told_in_text_and_as_json(farm, command):
     assert (text.returncode, document.returncode) == (0, 0), (text, document)
     assert text.stdout.strip() or text.stderr.strip()  # "no jobs" is no data
     assert json.loads(document.stdout) is not None
+
+
+def test_the_doctor_judges_what_the_port_is_bound_to(farm):
+    tracker = farm.status()["tracker"]
+    assert (tracker["bound"], tracker["pid"]) == ("127.0.0.1", farm.status()["pid"])
+    found = [row["detail"] for row in json.loads(farm.farm("doctor", "--json").stdout) if row["check"] == "exposure"]
+    assert f"tvm.host 127.0.0.1 port {tracker['port']}: this host only" in found

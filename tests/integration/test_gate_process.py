@@ -460,11 +460,12 @@ async def test_a_gate_that_ends_tells_its_sessions_ends_and_the_daemon_finds_the
         await lab.task
         assert [end["outcome"] for end in daemon.ended()] == ["cut"]
         await until(lambda: "the gate is gone" in daemon.door.problem)
+        assert daemon.door.pid == 0
         lab.stop = asyncio.Event()
         lab.gate = GateProcess(lab.wait_s)
         lab.task = asyncio.create_task(lab.gate.run(*sockets_of("127.0.0.1", 0, lab.path), lab.stop))
         await until(lambda: not daemon.door.problem)
-        assert daemon.door.port == lab.gate.port
+        assert (daemon.door.port, daemon.door.pid) == (lab.gate.port, os.getpid())
         assert await echo(await lab.session())
         await daemon.leasing.revoke("pixel", "kicked")
         await daemon.stop()
