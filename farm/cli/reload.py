@@ -24,6 +24,8 @@ def reload(json: JsonFlag = False) -> None:
         return
     applied, restart = answer["applied"], answer["restart"]
     tell(f"in force now: {', '.join(applied)}" if applied else "nothing has changed that can be in force at once")
+    for note in answer.get("notes", ()):
+        tell(f"note: {note}")
     if restart:
         tell(f"after a restart: {', '.join(restart)}")
         tell("restart it when it suits: systemctl restart farm (jobs go on afterwards, docs/service.md)")

@@ -111,6 +111,7 @@ class Daemon:
         vital = pulses(phones, sharing)
         metering = Metering(config, memory, workers, phones, sharing, desk, vital)
         web.open(stack, desk, memory.events, metrics=metering.answer)
+        reloader.notes = phones.dangling
         reloader.parts += [memory.use, workers.use, phones.use, sharing.use]
         if not sys.stderr.isatty():  # in a terminal it means that the terminal is gone, and ends the daemon
             loop = asyncio.get_running_loop()

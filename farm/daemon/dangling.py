@@ -7,20 +7,29 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from farm.config import FarmConfig
+from farm.core.adoption import rules_of
+from farm.core.selector import nearest
 
 
-def dangling(config: FarmConfig, keys: Collection[str]) -> Iterator[str]:
+def dangling(config: FarmConfig, keys: Collection[str], words: Collection[str] = ()) -> Iterator[str]:
     """One line for each. Looks at files.
 
     Args:
         config: the configuration.
         keys: every TVM key that somebody can ask for now; none while no phone has come yet.
+        words: every word that a phone answers to, adopted or not; none while no phone has come yet.
     """
     program = config.power.uhubctl
     if program and shutil.which(program) is None:
         yield f"[power] uhubctl: there is no program {program}: no power is cut by it"
     if config.usb.sysfs != "/sys" and not (Path(config.usb.sysfs) / "bus").is_dir():
         yield f"[usb] sysfs: {config.usb.sysfs} is no sysfs: nobody knows where phones are plugged in"
+    for rule in rules_of(config.adopt):
+        for word in rule.selector.aliases:
+            if words and word not in words:
+                near = nearest(word, words, 1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                yield f'[[adopt]] match = "{rule.selector}": no phone that has come answers to {word}{hint}'
     for key in config.gates.tvm_class:
         if keys and key not in keys:
             yield f"[gates.tvm_class] {key}: no phone and no alias has that key: nothing is asked for by it"

@@ -21,6 +21,7 @@ from farm.control.runtime_folder import group_to_let_in
 from farm.control.usb_doctor import usb_findings
 from farm.core.adoption import rules_of
 from farm.core.health_rules import DISTURBING
+from farm.core.labels import aliases_of
 from farm.core.power_policy import PowerConfig
 from farm.daemon.dangling import dangling
 from farm.daemon.memory import Memory
@@ -67,7 +68,13 @@ class Phones:
     def dangling(self, config: FarmConfig) -> list[str]:
         """What of the configuration points at nothing."""
         keys = {key for view in self.fleet.views() if view.adopted for key in (view.name, *view.aliases)}
-        return list(dangling(config, keys and keys | self.aliases.selectors().keys()))
+        words = {
+            word
+            for view in self.fleet.views()
+            if view.identity is not None
+            for word in (*view.aliases, *aliases_of(view.identity, view.name, view.labels))
+        }
+        return list(dangling(config, keys and keys | self.aliases.selectors().keys(), words))
 
     async def look(self, serial: str) -> dict[str, Any]:
         """A phone's condition (fields of farm.measure.conditions.Moment): its own, its hub's, what probes found wrong.

@@ -50,6 +50,7 @@ class Reloader:
         self.config = config
         self._signal_told = signal_told
         self.parts: list[Callable[[FarmConfig], None]] = []
+        self.notes: Callable[[FarmConfig], list[str]] = lambda _: []  # what of a configuration points at nothing
         self._load = load
         self._events = events
         self._notifier = notifier
@@ -110,10 +111,11 @@ class Reloader:
                 raise
 
     async def _verb(self, call: ControlCall) -> Mapping[str, Any]:
-        """Read the configuration again -> {applied, restart}: names of changed keys."""
+        """Read the configuration again -> {applied, restart, notes}: names of changed keys, what points at nothing."""
         read_fields(call, Nothing)
         decided = await self.reload(call.caller.user)
-        return {"applied": list(decided.applied), "restart": list(decided.restart)}
+        notes = self.notes(decided.effective)
+        return {"applied": list(decided.applied), "restart": list(decided.restart), "notes": notes}
 
     async def _by_signal(self) -> None:
         try:

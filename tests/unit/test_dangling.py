@@ -19,6 +19,15 @@ def test_a_key_that_nobody_answers_to_is_told_once_phones_are_there(tmp_path: Pa
     assert told(set(), tmp_path, text) == []
 
 
+def test_a_word_that_no_phone_answers_to_adopts_nobody(tmp_path: Path) -> None:
+    config = tmp_path / "farm.toml"
+    config.write_text('[[adopt]]\nmatch = "andriod"\n[[adopt]]\nmatch = "android,soc=sm9999"\n')
+    found = load(config, environ={})
+    (line,) = dangling(found, set(), {"android", "adreno-740"})
+    assert line == '[[adopt]] match = "andriod": no phone that has come answers to andriod (did you mean android?)'
+    assert list(dangling(found, set(), set())) == []  # nobody can know yet
+
+
 def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> None:
     text = "[power]\nuhubctl = '/nonexistent/uhubctl'\n[usb]\nsysfs = '/nonexistent/sys'"
     program, folder = told(set(), tmp_path, text)
