@@ -6,7 +6,7 @@ import os
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -35,11 +35,20 @@ def new(
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Make a key for clients elsewhere, or a token; it is shown this once."""
-    answer = call("auth.new", name=name, role=role.value, web=web)
-    text = answer["token"] + "\n" if web else key_file(answer)
+    """Make a key for clients elsewhere, or a token."""
+    kept = None if out is None else _file_for_secret(out)  # before there is one: an account is made once
+    try:
+        answer = call("auth.new", name=name, role=role.value, web=web)
+        text = answer["token"] + "\n" if web else key_file(answer)
+        if kept is not None:
+            kept.write(text)
+            kept.close()
+    except BaseException:
+        if kept is not None and out is not None:
+            kept.close()
+            out.unlink(missing_ok=True)
+        raise
     if out is not None:
-        _write_secret(out, text)
         answer = {"name": answer["name"], "role": answer["role"], "file": str(out)}
     if json_:
         print_json(answer)
@@ -125,16 +134,13 @@ def audit(
         say(f"earlier ones: --before {rows[-1]['seq']}")
 
 
-def _write_secret(path: Path, text: str) -> None:
+def _file_for_secret(path: Path) -> TextIO:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w")
     except OSError as error:
         raise UserError(
-            f"the secret was made, but {path} cannot be written: {error.strerror}",
-            hint="farm auth revoke NAME, then again with a file that is not there yet",
+            f"{path} cannot be made: {error.strerror}; no account was made", hint="name a file that is not there yet"
         ) from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
 
 
 def _moment(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import os
 import pwd
@@ -75,8 +76,16 @@ class Caller:
     peer: Peer | KeyPeer | None = None
 
 
-class Roles:
-    """Role by uid: root and the service user operate, the group `farm` uses, everybody else looks."""
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Whose uid it is."""
+
+    user: str
+    role: Role
+
+
+class People:
+    """Name and role by uid: root and the service user operate, the group `farm` uses, everybody else looks."""
 
     def __init__(
         self, service_uid: int | None = None, *, group: str = FARM_GROUP, clock: Callable[[], float] = time.monotonic
@@ -84,17 +93,24 @@ class Roles:
         self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
         self._group = group
         self._clock = clock
-        self._known: dict[int, tuple[float, Role]] = {}
+        self._known: dict[int, tuple[float, asyncio.Future[Person]]] = {}
 
-    def __call__(self, uid: int) -> Role:
-        """The role of `uid`, at most a minute old."""
+    async def __call__(self, uid: int) -> Person:
+        """Who `uid` is, at most a minute old. Name services are asked in a thread, once for all who wait."""
         now = self._clock()
         known = self._known.get(uid)
         if known is None or now - known[0] > ROLE_CACHE_S:
-            known = self._known[uid] = (now, self._read(uid))
-        return known[1]
+            known = self._known[uid] = (now, asyncio.ensure_future(asyncio.to_thread(self._read, uid)))
+        try:
+            return await asyncio.shield(known[1])
+        except Exception:
+            self._known.pop(uid, None)
+            raise
 
-    def _read(self, uid: int) -> Role:
+    def _read(self, uid: int) -> Person:
+        return Person(user_name(uid), self._role(uid))
+
+    def _role(self, uid: int) -> Role:
         if uid in self._operators:
             return Role.OPERATOR
         try:

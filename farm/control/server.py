@@ -13,7 +13,7 @@ from typing import Any
 from farm.control.accounts import Accounts
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import OK, AuditTrail, subject_of
-from farm.control.callers import Caller, KeyPeer, Peer, Role, Roles, user_name
+from farm.control.callers import Caller, KeyPeer, Peer, People, Person, Role
 from farm.control.curve_entrance import CurveEntrance
 from farm.control.entrances import UnixEntrance
 from farm.control.messages import Reply, Request, decode_request, encode_request
@@ -86,7 +86,7 @@ class ControlServer:
         path: Path,
         *,
         artifacts: ArtifactFolder,
-        role_of: Callable[[int], Role] | None = None,
+        who_is: Callable[[int], Awaitable[Person]] | None = None,
         gid: int | None = None,
         audit: AuditTrail | None = None,
         accounts: Accounts | None = None,
@@ -97,7 +97,7 @@ class ControlServer:
         Args:
             path: of the job door's socket.
             artifacts: what clients put and get.
-            role_of: role by uid.
+            who_is: name and role by uid.
             gid: the group that may connect besides the daemon's own user.
             audit: None: nothing is written.
             accounts: people elsewhere; needed with `elsewhere`.
@@ -111,7 +111,7 @@ class ControlServer:
         self._remote = None if elsewhere is None else Router(elsewhere, self._answer, shares=shares)
         if accounts is not None:
             accounts.on_revoked(self._put_out)
-        self._role_of = role_of or Roles()
+        self._who_is = who_is or People()
         self._handlers: dict[str, Registered] = {}
         self._artifacts = artifacts
         self.register("ping", self._ping, Role.VIEWER)
@@ -253,7 +253,8 @@ class ControlServer:
     async def _answer(self, call: Call) -> Answer:
         peer = call.peer
         if isinstance(peer, Peer):
-            return await self.serve(call, Caller(user_name(peer.uid), self._role_of(peer.uid), peer.origin, peer))
+            person = await self._who_is(peer.uid)
+            return await self.serve(call, Caller(person.user, person.role, peer.origin, peer))
         assert isinstance(peer, KeyPeer)
         account = None if self.accounts is None else self.accounts.named(peer.account)
         if account is None:

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from farm.control.artifacts import ArtifactFolder
-from farm.control.callers import Role
+from farm.control.callers import Person, Role, user_name
 from farm.control.client import ControlClient
 from farm.control.router import Answer
 from farm.control.server import ControlServer
@@ -22,7 +22,7 @@ class Door:
         self.role = Role.OPERATOR
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.server = ControlServer(self.path, artifacts=self.artifacts, role_of=lambda uid: self.role, gid=gid)
+        self.server = ControlServer(self.path, artifacts=self.artifacts, who_is=self.who_is, gid=gid)
         for kind, handler, role in (
             ("echo", self.echo, Role.VIEWER),
             ("count", self.count, Role.USER),
@@ -35,6 +35,9 @@ class Door:
             ("change", self.echo, Role.OPERATOR),
         ):
             self.server.register(kind, handler, role)
+
+    async def who_is(self, uid):
+        return Person(user_name(uid), self.role)
 
     async def echo(self, call):
         return Answer({"fields": dict(call.fields), "user": call.caller.user}, call.request.frames)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from farm.control import router, shares
-from farm.control.callers import Role, Roles
+from farm.control import callers, router, shares
+from farm.control.callers import People, Role
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.control.server import UnknownKindError
@@ -134,10 +134,32 @@ async def test_each_role_may_do_its_part(door, role, allowed):
                 await door.call(kind)
 
 
-def test_root_and_the_service_operate_and_strangers_look():
-    now = [0.0]
-    roles = Roles(service_uid=4242, group="no-such-group-here", clock=lambda: now[0])
-    assert [roles(0), roles(4242), roles(4243)] == [Role.OPERATOR, Role.OPERATOR, Role.VIEWER]
+async def test_root_and_the_service_operate_and_strangers_look():
+    people = People(service_uid=4242, group="no-such-group-here")
+    roles = [(await people(uid)).role for uid in (0, 4242, 4243)]
+    assert roles == [Role.OPERATOR, Role.OPERATOR, Role.VIEWER]
+
+
+async def test_a_slow_name_service_is_asked_once_a_minute_and_never_on_the_loop(monkeypatch):
+    now, asked, answer = [0.0], [], threading.Event()
+
+    def slow(uid):
+        asked.append(threading.current_thread())
+        answer.wait(10)
+        return f"user-{uid}"
+
+    monkeypatch.setattr(callers, "user_name", slow)
+    people = People(service_uid=4242, clock=lambda: now[0])
+    waiting = [asyncio.create_task(people(4242)) for _ in range(3)]
+    await until(lambda: asked)  # the loop goes on meanwhile
+    answer.set()
+    assert {person.user for person in await asyncio.gather(*waiting)} == {"user-4242"}
+    await people(4242)
+    assert len(asked) == 1
+    now[0] = callers.ROLE_CACHE_S + 1
+    await people(4242)
+    assert len(asked) == 2
+    assert threading.main_thread() not in asked
 
 
 async def test_a_caller_that_goes_away_ends_its_call(door):

@@ -1,0 +1,34 @@
+"""`farm auth new -o FILE`: no account without its file, no file without its account."""
+
+import pytest
+
+from farm.cli import auth
+from farm.core.errors import HostError, UserError
+
+ANSWER = {"name": "ann", "role": "user", "token": "farm_x"}
+
+
+def test_what_cannot_be_written_is_known_before_the_account_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(auth, "call", lambda *_, **__: pytest.fail("an account was made"))
+    taken = tmp_path / "ann.key"
+    taken.write_text("mine")
+    with pytest.raises(UserError, match="no account was made"):
+        auth.new("ann", auth.RoleName.USER, web=True, out=taken)
+    assert taken.read_text() == "mine"
+
+
+def test_a_refused_account_leaves_no_file(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise HostError("no")
+
+    monkeypatch.setattr(auth, "call", refused)
+    with pytest.raises(HostError):
+        auth.new("ann", auth.RoleName.USER, web=True, out=tmp_path / "ann.key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_for_nobody_elses_eyes(tmp_path, monkeypatch):
+    monkeypatch.setattr(auth, "call", lambda *_, **__: ANSWER)
+    out = tmp_path / "ann.token"
+    auth.new("ann", auth.RoleName.USER, web=True, out=out)
+    assert (out.read_text(), out.stat().st_mode & 0o777) == ("farm_x\n", 0o600)
