@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import multiprocessing
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -160,10 +159,10 @@ def finished(farm: VirtualFarm, folder: Path) -> dict[str, str]:
     pages = {"history": f"/history?model={model.name}", "records": "/records"}
     for kind, *options in (("bench", "--measure", "6"), ("tune", "--trials", "16")):
         done = farm.farm(kind, str(model), "--on", "android", *options, timeout_s=JOB_LIMIT_S)
-        found = re.search(rf"\b{kind}-[0-9a-f]{{12}}\b", done.stdout + done.stderr)
-        if found is None:
-            raise ValueError(f"farm {kind} names no job: {done.stderr[-300:]}")
-        pages[f"done {kind}"] = f"/jobs/{found[0]}"
+        jobs = farm.client.call("job.list", of_kind=kind, state=["done"], limit=1)["jobs"]
+        if not jobs:
+            raise ValueError(f"farm {kind} is not done: {done.stderr[-300:]}")
+        pages[f"done {kind}"] = f"/jobs/{jobs[0]['id']}"
     return pages
 
 
