@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.gate_process import running_gate
-from tests.support.stock_client import Clients
 from tests.support.tvm import environment, free_port
 from tests.support.whole_farm import Story, answer, phones, running_farm, until, until_ready, until_status
 
@@ -37,17 +36,6 @@ def gate():
 def whole(gate):
     with running_farm("oneplus-12", "galaxy-a55", gate=gate.socket) as farm:
         yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def clients(farm, kernel):
-    return Clients(farm, kernel)
 
 
 def servers(phone):

@@ -21,11 +21,11 @@ from farm.cli.virtual_farm import DaemonProcess
 from farm.control.client import ControlClient
 from farm.core.errors import ExitCode
 from farm.jobs.worker_user import SETUID_AND_SETGID
-from farm.zoo.small_cnn import build
 from tests.support import seccomp
+from tests.support.long_bench import bench_under_way
 from tests.support.stock_client import Clients
 from tests.support.users import needs_another_user
-from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until
+from tests.support.whole_farm import Story, answer, refused, running_farm, until
 
 WATCHDOG_S = 6.0
 UNIT = Path(__file__).parents[2] / "systemd" / "farm.service"
@@ -186,35 +186,16 @@ def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeyp
         (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
         assert found["detail"] == f"run as {WORKER}"
 
-        (phone,) = phones(farm)
-        model = farm.client.put_artifact(build().SerializeToString(deterministic=True))
-        spec = {"kind": "bench", "model": model, "name": "m", "on": phone.name, "repeat": 20_000, "number": 1_000_000}
-        (job,) = farm.client.call("job.submit", spec=spec)["jobs"]
-        for event in farm.client.stream("job.watch", 60.0, jobs=[job["id"]]):
-            if event.get("data", {}).get("step") == "timing":
-                break
-        zygotes = [child for child in daemon.children() if "farm.worker.zygote" in child.cmdline()]
-        (worker,) = (worker for zygote in zygotes for worker in zygote.children())
-        assert worker.username() == WORKER
-        assert effective_capabilities(worker.pid) == 0
-        assert os.getgrouplist(WORKER, worker.gids().real)[0] == worker.gids().real
-        folder = worker.cwd()
-        # What a worker leaves behind in a folder that is closed to the daemon is removed all the same.
-        subprocess.run(
-            ["sh", "-c", f"mkdir -p {folder}/deep/er && touch {folder}/deep/er/file && chmod 700 {folder}/deep"],
-            user=WORKER, group=worker.gids().real, extra_groups=[], check=True,
-        )  # fmt: skip
-        farm.client.call("job.cancel", job=job["id"])
-        until(lambda: not worker.is_running())
-        until(lambda: not Path(folder).exists())
-        done = farm.farm("bench", _written(tmp_path), "--on", phone.name, "--repeat", "3")
-        assert done.returncode == 0, done
-
-
-def _written(folder):
-    path = folder / "small.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return str(path)
+        with bench_under_way(farm) as worker:
+            assert worker.username() == WORKER
+            assert effective_capabilities(worker.pid) == 0
+            assert os.getgrouplist(WORKER, worker.gids().real)[0] == worker.gids().real
+            folder = worker.cwd()
+            # What a worker leaves behind in a folder that is closed to the daemon is removed all the same.
+            subprocess.run(
+                ["sh", "-c", f"mkdir -p {folder}/deep/er && touch {folder}/deep/er/file && chmod 700 {folder}/deep"],
+                user=WORKER, group=worker.gids().real, extra_groups=[], check=True,
+            )  # fmt: skip
 
 
 def test_a_drained_host_hands_nothing_out_until_it_is_told_or_restarted(kernel):

@@ -6,26 +6,14 @@ from subprocess import DEVNULL
 
 import pytest
 
-from tests.support.stock_client import Clients
 from tests.support.tvm import free_port, process
-from tests.support.whole_farm import Story, phones, running_farm, until, until_ready
+from tests.support.whole_farm import Story, phones, running_farm, until
 
 
 @pytest.fixture(scope="module")
 def whole():
     with running_farm("oneplus-12", "realme-gt-neo3") as farm:
         yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def clients(farm, kernel):
-    return Clients(farm, kernel)
 
 
 def queue(farm):

@@ -2,15 +2,13 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from farm.zoo.small_cnn import build
+from tests.support.long_bench import bench_under_way
 from tests.support.users import needs_another_user
-from tests.support.whole_farm import phones, running_farm
+from tests.support.whole_farm import running_farm
 
 NOBODY = 65534
 LIMIT_S = 60.0
@@ -28,13 +26,6 @@ for path in sys.argv[1:]:
 def finding(farm):
     (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
     return found
-
-
-def workers(farm):
-    """Living workers of the farm's daemon."""
-    daemon = psutil.Process(farm.daemon.process.pid)
-    zygotes = [child for child in daemon.children() if "farm.worker.zygote" in child.cmdline()]
-    return [worker for zygote in zygotes for worker in zygote.children()]
 
 
 @pytest.fixture(scope="module")
@@ -55,30 +46,10 @@ def test_doctor_says_whom_workers_are(farm):
     assert finding(farm) == {"check": "workers", "verdict": "ok", "detail": "run as nobody", "fix": ""}
 
 
-def test_a_model_is_compiled_and_run_by_nobody(farm, tmp_path):
-    model = farm.client.put_artifact(build().SerializeToString(deterministic=True))
-    (phone,) = phones(farm)
-    spec = {"kind": "bench", "model": model, "name": "small", "on": phone.name, "repeat": 20_000, "number": 1_000_000}
-    (job,) = farm.client.call("job.submit", spec=spec)["jobs"]
-    for event in farm.client.stream("job.watch", LIMIT_S, jobs=[job["id"]]):
-        if event.get("data", {}).get("step") == "timing":
-            break
-    (worker,) = workers(farm)
-    assert set(worker.uids()) == set(worker.gids()) == {NOBODY}
-    assert Path(worker.cwd()).stat().st_mode & 0o777 == 0o700
-    farm.client.call("job.cancel", job=job["id"])
-    deadline_s = time.monotonic() + LIMIT_S
-    while workers(farm):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    done = farm.farm("bench", _written(tmp_path), "--on", phone.name, "--repeat", "3")
-    assert done.returncode == 0, done
-
-
-def _written(folder):
-    path = folder / "small.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return str(path)
+def test_a_model_is_compiled_and_run_by_nobody(farm):
+    with bench_under_way(farm) as worker:
+        assert set(worker.uids()) == set(worker.gids()) == {NOBODY}
+        assert Path(worker.cwd()).stat().st_mode & 0o777 == 0o700
 
 
 def test_nobody_reaches_nothing_of_the_farms_own(farm):
