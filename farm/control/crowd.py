@@ -109,7 +109,7 @@ class Crowd:
             self._counts[owner] += 1
             if self._counts[owner] > self.most // SHARE or len(self._owners) > self.most:
                 self._tell(owner)
-                connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RD)  # both would be EPOLLHUP, on which libzmq may abort in a handshake
         except OSError:
             return
         finally:

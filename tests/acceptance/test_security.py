@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import zmq
@@ -41,9 +42,34 @@ AT_ONCE = 20  # connections
 HTTP = (
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/plain\r\n\r\n",
-    b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 11\r\n\r\ntoken=farm_",
-    b"GET /../../etc/passwd HTTP/1.1\r\nHost: evil.example\r\nCookie: farm=x\r\n\r\n",
+    (
+        b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        b"Content-Length: 16\r\n\r\ntoken=farm_&to=/"
+    ),
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: evil.example\r\nCookie: farm_session=x\r\n\r\n",
 )
+
+
+def signed_in(url, token):
+    """A session of the page: its cookie and its csrf."""
+    with httpx.Client(base_url=url) as browser:
+        answer = browser.post("/sign-in", data={"token": token, "to": "/"})
+        assert answer.status_code == 303, answer.text
+        csrf = re.search(r'name="csrf" value="([^"]+)"', browser.get("/").text)
+        assert csrf
+        return browser.cookies["farm_session"], csrf[1]
+
+
+def requests_of(cookie, csrf):
+    """What a browser that is signed in sends, as a seed of garbage."""
+    body = f"csrf={csrf}".encode()
+    head = b"Host: 127.0.0.1\r\nCookie: farm_session=" + cookie.encode() + b"\r\n"
+    form = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return (
+        *HTTP,
+        b"GET / HTTP/1.1\r\n" + head + b"\r\n",
+        b"POST /devices/x/service HTTP/1.1\r\n" + head + form + body,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +204,10 @@ def test_no_secret_is_written_anywhere(farm, tmp_path):
     path.chmod(0o600)
     assert remote(path, "device", "set", farm.status()["devices"][0]["name"], "--label", "rack=3").returncode == 0
     assert remote(path, "auth", "audit").returncode == 0
-    url = farm.status()["web"]
-    with suppress(OSError), urllib.request.urlopen(f"{url}login?token={token}", timeout=10):
-        pass
+    session = signed_in(farm.status()["web"], token)
     held = farm.farm("lease", "acquire", "--on", "android", "--for", "1m", "--json")
     assert held.returncode == 0, held
-    secrets = [made["secret_key"], token]
+    secrets = [made["secret_key"], token, *session]
     secret_of_daemon = (farm.folder / "state" / "keys" / "server.key").read_text().strip()
     farm.client.call("lease.kick", device=farm.status()["devices"][0]["name"])
     checked = 0
@@ -244,12 +268,13 @@ def test_a_leased_adb_is_in_the_audit_log(farm):
 class Noise:
     """Garbage for every port, the same for the same seed."""
 
-    def __init__(self, farm, key, part):
+    def __init__(self, farm, key, part, http=HTTP):
         self.random = random.Random(SEED + part)
         self.farm = farm
         self.key = read_key(key)[0]
         self.status = farm.status()
         self.remote = find(key=key, environ={})
+        self.http = http
 
     def words(self, *names):
         seeds = tuple(seed for name in names for seed in TARGETS[name].seeds)
@@ -262,7 +287,7 @@ class Noise:
             ),
             "web": lambda count: self.streams(
                 int(self.status["web"].rstrip("/").rpartition(":")[2]), count,
-                lambda: mutated(self.random.choice(HTTP), self.random, HTTP),
+                lambda: mutated(self.random.choice(self.http), self.random, self.http),
             ),
             "control": lambda count: self.messages(f"ipc://{self.farm.socket}", count),
             "worker": lambda count: self.messages(f"ipc://{self.worker_socket()}", count),
@@ -351,10 +376,12 @@ def serves(farm):
 
 def test_garbage_on_every_port_moves_nothing(farm, tmp_path):
     key = key_of(farm, "mallory", "viewer", tmp_path)
-    asyncio.run(Noise(farm, key, 1).send({name: count // WARM for name, count in MESSAGES.items()}))
+    token = farm.client.call("auth.new", name="mallory", role="viewer", web=True)["token"]
+    http = requests_of(*signed_in(farm.status()["web"], token))
+    asyncio.run(Noise(farm, key, 1, http).send({name: count // WARM for name, count in MESSAGES.items()}))
     serves(farm)
     memory, descriptors = size_of(farm)
-    asyncio.run(Noise(farm, key, 2).send({name: count - count // WARM for name, count in MESSAGES.items()}))
+    asyncio.run(Noise(farm, key, 2, http).send({name: count - count // WARM for name, count in MESSAGES.items()}))
     serves(farm)
     until_few(farm, descriptors + 8)
     grown = size_of(farm)[0] - memory
@@ -362,6 +389,8 @@ def test_garbage_on_every_port_moves_nothing(farm, tmp_path):
     said = farm.daemon.log.read_text(errors="replace")
     for sender in (f"uid {os.geteuid()} pid {os.getpid()}", "key mallory from 127.0.0.1"):  # it did arrive
         assert re.search(rf"{sender} sent garbage, 10000 so far", said), sender
+    rows = farm.client.call("audit.list", verb="auth.sign_in", limit=1000)["rows"]
+    assert "wrong_token" in {row["outcome"] for row in rows}  # it came as far as the tokens
     assert farm.daemon.log.stat().st_size < 4 << 20  # told, not repeated
     assert sum(MESSAGES.values()) == 100_000
 
@@ -382,7 +411,10 @@ def test_garbage_at_a_gate_apart_moves_nothing():
         running_farm("huawei-mate-20", gate=gate.socket) as farm,
     ):
         chance, seeds = random.Random(SEED), TARGETS["gate"].seeds
-        for _ in range(200):
+        process = psutil.Process(gate.process.pid)
+        serves(farm)
+        memory = gate.memory_bytes
+        for _ in range(2000):
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
                 daemon.settimeout(5)
                 daemon.connect(str(gate.socket))
@@ -393,3 +425,5 @@ def test_garbage_at_a_gate_apart_moves_nothing():
             with suppress(OSError), socket.create_connection(("127.0.0.1", tracker), timeout=5) as client:
                 client.sendall(mutated(TARGETS["session-hello"].seeds[0], chance)[1:])
         serves(farm)
+        assert process.is_running()
+        assert gate.memory_bytes - memory < GROWTH_BYTES
