@@ -19,8 +19,8 @@ from farm.core.folders import default_runtime_dir
 
 CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
 REMOTE_CONNECT_S = 5.0
-HEARTBEAT_MS = 5_000  # a lab behind a dead link is noticed in
-HEARTBEAT_TIMEOUT_MS = 20_000
+DEAD_LINK_S = 20  # so long the other end may be silent where the kernel asks, or leave what was sent unacknowledged
+ASKED_EVERY_S = 5
 MAX_FILE_BYTES = 65_536
 PORT = 9192
 SOCKET_NAME = "control.sock"
@@ -142,8 +142,20 @@ def connect(opened: Any, where: Where) -> None:
     opened.curve_serverkey, opened.curve_publickey = key.server_key.encode(), key.public_key.encode()
     opened.curve_secretkey = key.secret_key.encode()
     opened.reconnect_ivl = -1
-    opened.heartbeat_ivl, opened.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+    notice_dead_links(opened)
     opened.connect(str(where))
+
+
+def notice_dead_links(opened: Any) -> None:
+    """Have the kernel end TCP connections of this ZeroMQ socket (Any: of either kind) whose other end is gone.
+
+    Not ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process (`!_io_error`, stream_engine_base.cpp) when one is due
+    on a connection that was closed while its reading was held back by a full queue.
+    """
+    opened.tcp_keepalive = 1
+    opened.tcp_keepalive_idle = opened.tcp_keepalive_intvl = ASKED_EVERY_S
+    opened.tcp_keepalive_cnt = DEAD_LINK_S // ASKED_EVERY_S - 1
+    opened.tcp_maxrt = 1000 * DEAD_LINK_S
 
 
 def probe(where: Where) -> None:

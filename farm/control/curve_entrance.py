@@ -22,6 +22,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from farm.control.accounts import Account, Accounts
+from farm.control.address import notice_dead_links
 from farm.control.callers import KeyPeer, Peer
 from farm.control.entrances import DoorError
 from farm.core.control_policy import address_of
@@ -31,8 +32,6 @@ from farm.core.tasks import tell_failure
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 DOMAIN = b"farm"
-HEARTBEAT_MS = 5_000
-HEARTBEAT_TIMEOUT_MS = 20_000  # a caller behind a dead link counts as gone
 BACKLOG = 128
 MOST_WAITING = 256  # wrong keys that are made to wait at once; more are refused without a wait
 MOST_CONNECTIONS = 4096  # whose descriptors are remembered, to cut them
@@ -93,7 +92,7 @@ class CurveEntrance:
         door.zap_domain = DOMAIN
         door.curve_server = True
         door.curve_publickey, door.curve_secretkey = self.server_key.encode(), secret_key.encode()
-        door.heartbeat_ivl, door.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+        notice_dead_links(door)
         door.backlog = BACKLOG
         told = address_of(self._listen)
         door.ipv6 = told is not None and ":" in told[0]
