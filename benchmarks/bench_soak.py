@@ -40,8 +40,11 @@ REST_LIMIT_S = 200.0  # a client may wait for a phone as long as phones take to 
 READY_LIMIT_S = 180.0  # a phone that failed many times in a row is tried once a minute
 WELL_S = 45.0  # a quarantine that ends by itself has ended by then: four probes
 SETTLE_LIMIT_S = 20.0  # for processes of sessions that just ended
-# 20,000 events of the log are kept, 10 MB, and fill up in the first minutes; the allocator keeps as much again.
-GOAL_GROWTH_MB = 20.0
+# 20,000 events of the log are kept, 10 MB, and fill up in the first minutes; the allocator keeps as much again, and
+# readings of the last hour some. Whether it is flat then is what the second half of a long soak tells.
+GOAL_GROWTH_MB = 30.0
+GOAL_SLOPE_MB_PER_H = 5.0
+LONG_S = 1800.0
 GOAL_DESCRIPTORS = 3  # adb connections that happen to be open when we look
 TELL_EVERY_S = 300.0
 SAMPLES, SAMPLE_S = 40, 0.05
@@ -177,12 +180,16 @@ def _figures(looks: Sequence[Look], tally: Tally, tracebacks: int, pending: int)
     def none(name: str, count: int) -> Figure:
         return Figure(name, count, "", None, "none", count == 0)
 
+    slope, long = _slope([(each.at, each.rss_mb) for each in looks]), last.at - start.at >= LONG_S
     return [
         Figure("moments of calm", len(looks) - 1, "", None, "every phone ready in each"),
         Figure("until every phone was ready, the worst", max(each.ready_s for each in looks[1:]), "s"),
         Figure("memory of the daemon at the start", start.rss_mb, "MB"),
         Figure("memory of the daemon", last.rss_mb, "MB"),
-        Figure("memory, slope of the second half", _slope([(each.at, each.rss_mb) for each in looks]), "MB/h"),
+        Figure(
+            "memory, slope of the second half", slope, "MB/h", None,
+            f"under {GOAL_SLOPE_MB_PER_H:g}" if long else "", slope < GOAL_SLOPE_MB_PER_H or not long,
+        ),
         Figure("descriptors at the start", start.descriptors, ""),
         Figure("descriptors, slope of the second half", _slope([(each.at, each.descriptors) for each in looks]), "/h"),
         Figure(
