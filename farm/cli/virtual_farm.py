@@ -35,10 +35,10 @@ pool = "virtual"
 [tvm]
 port = 0
 gate = "{gate}"
-[adb]
-usb = false
 [web]
 port = 0
+[adb]
+usb = false
 """
 
 Tell = Callable[[str], None]

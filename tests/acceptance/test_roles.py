@@ -68,7 +68,7 @@ def test_a_stranger_who_can_ask_may_look(farm, stranger):
         ("alias", "set", "mine", "android"),
         ("bundle", "remove", "virtual"),
         ("uninstall", "--yes"),
-        ("bench", "/etc/hostname", "--on", "android"),
+        ("shell", "--on", "android", "--", "true"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
