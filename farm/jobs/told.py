@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -72,13 +73,14 @@ class TimingFacts:
 
 @checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
 class Facts:
-    """All that there is to tell."""
+    """What others read. A worker may tell more, which is passed on unread."""
 
     tuning: TuningFacts | None = None
     timing: TimingFacts | None = None
 
 
 _FACTS = TypeAdapter(Facts)
+_READ = tuple(each.name for each in fields(Facts))
 
 
 def check_facts(facts: Mapping[str, Any]) -> None:
@@ -91,7 +93,7 @@ def check_facts(facts: Mapping[str, Any]) -> None:
         size = len(json.dumps(facts))
         if size > MAX_FACTS_BYTES:
             raise ProtocolError(f"the worker's progress has {size:,} bytes as JSON; at most {MAX_FACTS_BYTES:,}")
-        _FACTS.validate_python(dict(facts))
+        _FACTS.validate_python({name: facts[name] for name in _READ if name in facts})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:200]
