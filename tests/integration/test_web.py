@@ -73,7 +73,7 @@ def test_a_token_from_its_making_to_its_revoking(farm: VirtualFarm, browser: htt
 
     audited = answer(farm.farm("auth", "audit", "--json"))["rows"]
     rows = [row for row in audited if row["user"] == "ann"]
-    assert {row["kind"] for row in rows} == {"device.service", "device.quarantine"}
+    assert {row["kind"] for row in rows} == {"auth.sign_in", "device.service", "device.quarantine"}
     assert all(row["origin"] == "web token ann from 127.0.0.1" for row in rows)
 
     answer(farm.farm("auth", "revoke", "ann", "--json"))
