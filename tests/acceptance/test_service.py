@@ -133,7 +133,11 @@ def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):
             assert "mine" in [row["key"] for row in farm.status()["keys"]]  # the old one holds on
 
             farm.daemon.config.write_text(configured + "[lease]\nidle_s = 100.0\n")
-            assert answer(farm.farm("reload", "--json")) == {"applied": ["aliases.mine", "lease.idle_s"], "restart": []}
+            assert answer(farm.farm("reload", "--json")) == {
+                "applied": ["aliases.mine", "lease.idle_s"],
+                "restart": [],
+                "notes": [],
+            }
             assert "mine" not in [row["key"] for row in farm.status()["keys"]]
             assert not {"session.cut", "lease.revoked"} & set(story.kinds())
             client.go()
