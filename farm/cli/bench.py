@@ -39,11 +39,6 @@ PLOT_COLUMNS = 72
 SMALL_CORRECTION = 0.01  # to nominal speed; the median by the clock is shown only beside a larger one
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench")(bench)
-
-
 def bench(
     model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     on: work.Selector,

@@ -26,11 +26,6 @@ MOST_NEEDED = 100_000  # pairs that somebody might take: some hours
 WIDE = 10.0  # an interval whose ends are that many times apart says nothing but that
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compare")(compare)
-
-
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench.")],
     b: Annotated[str | None, typer.Argument(metavar="[B]", help="Likewise; left out: A, built another way.")] = None,

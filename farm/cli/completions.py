@@ -76,11 +76,6 @@ class Shell(StrEnum):
 SCRIPTS = {Shell.BASH: BASH, Shell.ZSH: ZSH, Shell.FISH: FISH}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("completions")(completions)
-
-
 def completions(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
     """Print the script that completes commands, options and names in a shell.
 

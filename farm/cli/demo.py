@@ -27,15 +27,10 @@ NETWORK = "small_cnn"
 TUNED = "one_conv"  # one operator: a few trials show what tuning is for
 TRIALS = 16
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    group = typer.Typer(help="Run the farm's main job on virtual phones; `fault` breaks one of them.")
-    group.callback(invoke_without_command=True)(demo)
-    group.command("fault")(fault)
-    app.add_typer(group, name="demo")
+app = typer.Typer(help="Run the farm's main job on virtual phones; `fault` breaks one of them.")
 
 
+@app.callback(invoke_without_command=True)
 def demo(
     context: typer.Context,
     stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
@@ -95,6 +90,7 @@ def demo(
                     time.sleep(3600)
 
 
+@app.command()
 def fault(
     phone: Annotated[
         str, typer.Argument(help="A virtual phone, as farm or the lab calls it.", autocompletion=complete.devices)

@@ -13,11 +13,6 @@ from farm.core.errors import ExitCode
 LOOK_EVERY_S = 0.5
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("drain")(drain)
-
-
 def drain(
     wait_s: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for leases.")] = 0.0,
     end: Annotated[bool, typer.Option("--end", help="Hand phones out again.")] = False,

@@ -20,11 +20,6 @@ class What(StrEnum):
     JOB = "job"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("explain")(explain)
-
-
 def explain(
     what: Annotated[What, typer.Argument(help="device, key or job.")],
     name: Annotated[

@@ -29,11 +29,6 @@ PLOT_COLUMNS = 40
 SAME = ("model", "device", "epoch", "target", "precision", "tuned", "kernel")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("history")(history)
-
-
 def history(
     model: Annotated[
         str,

@@ -36,11 +36,6 @@ what people made stays: /var/lib/farm, and the users farm and farm-job. To remov
   rm -r /var/lib/farm && userdel farm && userdel farm-job"""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("install-service")(install_service)
-
-
 def install_service(
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Stop the units and remove what was installed.")

@@ -26,7 +26,7 @@ Sections = Mapping[str, Mapping[str, tuple[str, str]]]  # heading -> command -> 
 class Commands(MutableMapping[str, Any]):
     """Click commands by name; a module is imported when its command is looked up.
 
-    A module has either `app`, a group, or `register(app)`, which adds the command (and perhaps others).
+    A module has either `app`, a group, or a function of its own name, the command.
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
@@ -64,9 +64,9 @@ def _load(name: str, module_name: str) -> Any:
     parent = typer.Typer(add_completion=False, rich_markup_mode=None)
     parent.callback()(_nothing)  # a command that is alone would take its parent's place
     if hasattr(module, "app"):
-        parent.add_typer(module.app, name=name, no_args_is_help=True)
+        parent.add_typer(module.app, name=name, no_args_is_help=module.app.registered_callback is None)
     else:
-        module.register(parent)
+        parent.command(name)(getattr(module, module_name))
     commands: dict[str, Any] = getattr(get_command(parent), "commands")  # noqa: B009 (typer's name for its type varies)
     command = commands[name]
     for path, each in ((name, command), *((f"{name} {verb}", it) for verb, it in commands_of(command).items())):

@@ -12,11 +12,6 @@ from farm.cli import complete, work
 from farm.cli.context import JsonFlag, print_json_line, tell
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("logs")(logs)
-
-
 def logs(
     job: Annotated[str, typer.Argument(help="A job's id or its beginning.", autocompletion=complete.jobs)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,

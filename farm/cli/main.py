@@ -15,15 +15,15 @@ from farm.core.errors import FarmError
 
 COMPLETE = "__complete"  # what the scripts of `farm completions` call at each TAB
 
-# Heading in `farm --help` -> command -> its module in farm.cli (with `app`, a group, or `register(app)`), and what it
-# is for: below 60 characters, so that a terminal of 80 columns shows it.
+# Heading in `farm --help` -> command -> its module in farm.cli (farm.cli.lazy.Commands), and what it is for: below 60
+# characters, so that a terminal of 80 columns shows it.
 SECTIONS = {
     "Models": {
         "bench": ("bench", "Time a model on phones, and say whether to trust it"),
         "compare": ("compare", "Say which of two builds of a model is faster"),
         "tune": ("tune", "Search for fast schedules of a model's operators"),
         "run": ("run", "Run a model once, on a phone or here; keep its outputs"),
-        "compile": ("compile", "Compile a model into a package"),
+        "compile": ("compile_model", "Compile a model into a package"),
         "history": ("history", "What a model measured over time, with regressions"),
         "records": ("records", "What tunings found out: list, merge, export"),
         "model": ("model", "Model files: what is in one; import and make some"),

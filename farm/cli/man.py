@@ -12,11 +12,6 @@ import typer
 from farm.core.errors import HostError, UserError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("man")(man)
-
-
 def man(
     command: Annotated[list[str] | None, typer.Argument(help="Only about this command: job list.")] = None,
     roff: Annotated[bool, typer.Option("--roff", help="Print the page's source, as in man/farm.1.")] = False,

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
 from farm.cli.context import JsonFlag, call, print_json, tell
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("reload")(reload)
 
 
 def reload(json: JsonFlag = False) -> None:

@@ -31,11 +31,6 @@ class Fill(StrEnum):
     ONES = "ones"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run")(run)
-
-
 def run(
     model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     on: Annotated[

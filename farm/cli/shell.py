@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 OUTPUTS = {"stdout": sys.stdout, "stderr": sys.stderr}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("shell")(shell)
-
-
 def shell(
     line: Annotated[list[str], typer.Argument(help="The line, after --; the phone's shell reads it.")],
     on: work.Selector,

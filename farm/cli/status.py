@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
 from farm.control.address import Remote
 
 REASON_CHARS = 120
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("status")(status)
 
 
 def status(json: JsonFlag = False) -> None:

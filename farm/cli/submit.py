@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from farm.client.specfile import Planned
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("submit")(submit)
-
-
 def submit(
     file: Annotated[Path, typer.Argument(help="A TOML file with one job, several, or a matrix.")],
     wait: Annotated[bool, typer.Option("--wait", help="Until all have ended; Ctrl-C cancels them.")] = False,

@@ -37,11 +37,6 @@ LEAVE_S = 1.0  # for the thread that asks
 HINT = "keys and panes in farm top: pip install 'farm[tui]'"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("top")(top)
-
-
 def top(
     interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = INTERVAL_S,
     once: Annotated[bool, typer.Option("--once", help="One picture, and stop.")] = False,

@@ -37,11 +37,6 @@ class CostModel(StrEnum):
     RANDOM = "random"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("tune")(tune)
-
-
 def tune(
     model: Annotated[Path, typer.Argument(help="A model file.")],
     on: Annotated[

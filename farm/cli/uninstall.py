@@ -10,11 +10,6 @@ from farm.cli.context import JsonFlag, call, print_json, tell
 from farm.core.errors import ExitCode, UserError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("uninstall")(uninstall)
-
-
 def uninstall(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this nothing happens.")] = False,
     json: JsonFlag = False,

@@ -20,11 +20,6 @@ class By(StrEnum):
     DOOR = "door"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("usage")(usage)
-
-
 def usage(
     since: Annotated[str, typer.Option(help="How long ago (7d, 12h) or a time (2026-05-01, 14:00).")] = "7d",
     until: Annotated[str, typer.Option(help="Likewise; now if not given.", show_default=False)] = "",

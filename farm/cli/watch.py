@@ -28,11 +28,6 @@ LOOK_S = 2.0  # between two questions for temperatures and for why a job waits
 FRAMES_PER_S = 4.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("watch")(watch)
-
-
 def watch(
     jobs: Annotated[
         list[str], typer.Argument(help="Ids of jobs or arrays, or beginnings of them.", autocompletion=complete.jobs)

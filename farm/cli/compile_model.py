@@ -15,12 +15,7 @@ from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.core.errors import NoPhoneError, UserError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compile")(compile_)
-
-
-def compile_(
+def compile_model(
     model: Annotated[Path, typer.Argument(help="A model file.")],
     target: Annotated[
         str | None,
