@@ -29,13 +29,16 @@ def gate(
     """
     import asyncio
     import ctypes
+    import faulthandler
     import logging
     import signal
 
     from farm.cli.serve import PR_SET_PDEATHSIG
     from farm.core.log_format import PlainFormatter
+    from farm.notify import Notifier
     from farm.tracker.gate_process import GateProcess, sockets_of
 
+    faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where it stood goes into the journal
     if die_with_parent:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     handler = logging.StreamHandler()
@@ -48,6 +51,6 @@ def gate(
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-        await GateProcess(wait_s).run(tvm, control, stop)
+        await GateProcess(wait_s, Notifier.from_environment()).run(tvm, control, stop)
 
     asyncio.run(serve())

@@ -39,7 +39,7 @@ def serve(
     from farm.config import load
     from farm.core.log_format import PlainFormatter
     from farm.daemon import Daemon
-    from farm.daemon.notify import Notifier
+    from farm.notify import Notifier
 
     faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where every thread stood goes into the journal
     if die_with_parent:  # `farm demo` must leave nothing behind, however it ends

@@ -12,12 +12,12 @@ from farm.control.server import ControlServer
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.sharing import Sharing
-from farm.daemon.watchdog import Pulse
 from farm.daemon.workers import Workers
 from farm.metrics.collector import FarmCollector
 from farm.metrics.exposition import exposition
 from farm.metrics.loop_delay import LoopDelay
 from farm.metrics.sources import Sources
+from farm.watchdog import Pulse
 
 
 class Metering:

@@ -15,8 +15,8 @@ from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import Nothing, read_fields
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
-from farm.daemon.notify import Notifier
 from farm.daemon.reload_plan import ReloadPlan, plan
+from farm.notify import Notifier
 
 BY_SIGNAL = "SIGHUP"
 FAILED = "failed"  # the audit log's outcome where an error has no code

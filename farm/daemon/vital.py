@@ -1,4 +1,9 @@
-"""What systemd is told of the daemon: its one line, and which parts must move."""
+"""What systemd is told of the daemon: its one line, and which parts must move beside the event loop.
+
+The scheduler and the allocator move when no look at the clock that they asked for is long overdue. The adb watcher
+moves when it has come round lately: each of its calls to an adb server is bounded and a call that timed out is a round
+too, so a wedged adb server does not end the daemon.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from collections.abc import Sequence
 from farm.core.device import DeviceView
 from farm.daemon.phones import Phones
 from farm.daemon.sharing import Sharing
-from farm.daemon.watchdog import Pulse
+from farm.watchdog import Pulse
 
 # The watcher's longest way round is a new adb key (30 s) and a start of the server (15 s); every call is bounded.
 WATCHER_LIMIT_S = 90.0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from farm import __version__
 from farm.core.errors import HostError
+from farm.notify import Notifier
 from farm.tracker import gate_messages as m
 from farm.tracker.connection import Limits
 from farm.tracker.entrance import Entrance
@@ -20,6 +21,7 @@ from farm.tracker.gate_link import Link, owner_of_peer, trusted
 from farm.tracker.listener import Listener, bind
 from farm.tracker.newcomers import Newcomers
 from farm.tracker.remote_route import RemoteRoute
+from farm.watchdog import Watchdog
 
 HELLO_S = 5.0  # from the daemon's connection to its first message
 MOST_LINKS = 16  # connections of daemons, or of who may be one; more wait in the kernel's queue
@@ -40,8 +42,9 @@ class GateSocketError(HostError):
 class GateProcess:
     """Everything of one `farm gate`. Build it on the event loop."""
 
-    def __init__(self, wait_s: float) -> None:
-        """`wait_s`: how long newcomers wait for a daemon that is away."""
+    def __init__(self, wait_s: float, notifier: Notifier | None = None) -> None:
+        """`wait_s`: how long newcomers wait for a daemon that is away. `notifier`: the way to the service manager."""
+        self._notifier = notifier or Notifier()
         self._loop = asyncio.get_running_loop()
         self._route = RemoteRoute(wait_s)
         self._gate = Gate(self._route, GateLimits())
@@ -62,6 +65,13 @@ class GateProcess:
         """The TVM port."""
         return self._entrance.port
 
+    @property
+    def status(self) -> str:
+        """What `systemctl status farm-gate` shows."""
+        there = "the daemon is away" if self._daemon is None else f"daemon: pid {self._daemon.pid}"
+        waiting = self._newcomers.waiting + self._route.waiting
+        return f"{self._route.open_sessions} sessions, {waiting} newcomers wait; {there}"
+
     async def run(self, tvm: socket.socket, control: socket.socket, stop: asyncio.Event) -> None:
         """Serve until `stop`, then end every session and tell so."""
         address = tvm.getsockname()
@@ -71,9 +81,13 @@ class GateProcess:
         log.info(
             "TVM clients are served on %s port %d; farm gate %s (pid %d)", *self._address, __version__, os.getpid()
         )
-        hearing = asyncio.create_task(self._tell_what_is_heard())
-        await stop.wait()
-        hearing.cancel()
+        self._notifier.ready(self.status)
+        watchdog = Watchdog(self._notifier, (), lambda: self.status)
+        parts = [asyncio.create_task(each) for each in (stop.wait(), self._tell_what_is_heard(), watchdog.run())]
+        done, others = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        self._notifier.stopping()
+        for task in others:
+            task.cancel()
         self._entrance.stop()
         self._newcomers.close()
         await self._gate.close()
@@ -84,6 +98,8 @@ class GateProcess:
         self._control.stop()
         for daemon in tuple(self._links):
             daemon.close()
+        for task in done:
+            task.result()  # a part that failed: the service manager starts a gate that moves
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The daemon as systemd runs it: what it is told and when, a watchdog, reloads, and the rights of farm.service."""
+"""Daemon and gate as systemd runs them: what it is told and when, watchdogs, reloads, the rights of farm.service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from contextlib import contextmanager
 from itertools import pairwise
@@ -21,43 +21,17 @@ from farm.cli.virtual_farm import DaemonProcess
 from farm.control.client import ControlClient
 from farm.core.errors import ExitCode
 from farm.jobs.worker_user import SETUID_AND_SETGID
+from farm.tracker import gate_messages as m
 from tests.support import seccomp
 from tests.support.long_bench import bench_under_way
 from tests.support.stock_client import Clients
+from tests.support.systemd import Host, Manager
 from tests.support.users import needs_another_user
 from tests.support.whole_farm import Story, answer, refused, running_farm, until
 
 WATCHDOG_S = 6.0
 UNIT = Path(__file__).parents[2] / "systemd" / "farm.service"
 DAEMON, WORKER = "nobody", "daemon"  # users that every host has, in the places of farm and farm-job
-
-
-class Manager:
-    """systemd's end: hears everything, and tries the daemon at the moment it says that it is ready."""
-
-    def __init__(self, folder):
-        self.path = folder / "notify"
-        self.heard = []  # (monotonic seconds, lines)
-        self.served_when_ready = None
-        self.control = None  # to try
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(self.path))
-        self.path.chmod(0o777)
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self):
-        while True:
-            lines = self._socket.recv(4096).decode().split("\n")
-            self.heard.append((time.monotonic(), lines))
-            if "READY=1" in lines and self.served_when_ready is None:
-                with ControlClient(self.control()) as client:
-                    self.served_when_ready = client.call("ping")["role"]
-
-    def times(self, line, since=0.0):
-        return [at for at, lines in tuple(self.heard) if line in lines and at >= since]
-
-    def statuses(self):
-        return [line for _, lines in tuple(self.heard) for line in lines if line.startswith("STATUS=")]
 
 
 @contextmanager
@@ -68,12 +42,17 @@ def watched_farm(*profiles, tmp_path, monkeypatch, config=""):
     started = DaemonProcess.start
 
     def start(self):
-        manager.control = lambda: self.runtime / "control.sock"
+        manager.attempt = lambda: role_at(self.runtime / "control.sock")
         return started(self)
 
     monkeypatch.setattr(DaemonProcess, "start", start)
     with running_farm(*profiles, config=config) as farm:
         yield farm, manager
+
+
+def role_at(path):
+    with ControlClient(path) as client:
+        return client.call("ping")["role"]
 
 
 def gaps(times):
@@ -111,6 +90,47 @@ def test_a_watchdog_hears_progress_and_nothing_else(tmp_path, monkeypatch):
         until(lambda: manager.times("STOPPING=1"))
     assert len(manager.times("READY=1")) == 1
     assert manager.heard[-1][1] != ["READY=1"]
+
+
+def greeting(path):
+    """What a gate answers a daemon."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.connect(str(path))
+        daemon.send(m.encode(m.Hello(m.VERSION, "0", "a farm", os.getpid(), 600.0)))
+        return m.decode(daemon.recv(m.MAX_MESSAGE_BYTES), m.FROM_GATE)
+
+
+def test_a_gate_that_hangs_is_not_fed_and_the_next_one_has_its_port():
+    with tempfile.TemporaryDirectory(prefix="farm-s-") as folder:
+        host = Host(Path(folder))
+        first, second = (Manager(host.folder, name) for name in ("first", "second"))
+        with host.sockets("farm-gate.socket") as passed:
+            tvm, control = passed
+            first.attempt = second.attempt = lambda: greeting(control.getsockname())
+            with host.service("farm-gate.service", passed=passed, manager=first, watchdog_s=WATCHDOG_S) as gate:
+                until(lambda: first.served_when_ready)
+                assert first.served_when_ready.port == tvm.getsockname()[1]
+                until(lambda: len(first.times("WATCHDOG=1")) >= 3)
+                assert max(gaps(first.times("WATCHDOG=1"))) < WATCHDOG_S
+                assert first.statuses()[0] == "STATUS=0 sessions, 0 newcomers wait; the daemon is away"
+
+                process = psutil.Process(gate.pid)
+                process.suspend()
+                until(lambda: process.status() == psutil.STATUS_STOPPED)
+                said, stopped_at = len(first.heard), time.monotonic()
+                until(lambda: time.monotonic() - stopped_at > WATCHDOG_S)
+                assert len(first.heard) <= said + 1  # one may have been on its way
+                gate.send_signal(signal.SIGABRT)  # as WatchdogSignal= says
+                process.resume()
+                assert gate.wait() == -signal.SIGABRT
+                assert "Fatal Python error: Aborted" in host.log.read_text()
+            with host.service("farm-gate.service", passed=passed, manager=second) as gate:
+                until(lambda: second.served_when_ready)
+                assert second.served_when_ready.port == tvm.getsockname()[1]
+                gate.terminate()
+                assert gate.wait() == 0
+            until(lambda: second.times("STOPPING=1"))
+            assert not first.times("STOPPING=1")
 
 
 def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):

@@ -11,9 +11,9 @@ import pytest
 
 from farm.config import ConfigError, FarmConfig, load
 from farm.core.events import EventLog
-from farm.daemon.notify import Notifier
 from farm.daemon.reload import Reloader
 from farm.daemon.reload_plan import changes, plan
+from farm.notify import Notifier
 
 
 def config(tmp_path: Path, text: str = "") -> FarmConfig:

@@ -1,8 +1,6 @@
 """Keep-alives to systemd, only while everything that must move does (DESIGN D13).
 
-The event loop moves when this task runs. The scheduler and the allocator move when no look at the clock that they asked
-for is long overdue. The adb watcher moves when it has come round lately: each of its calls to an adb server is bounded
-and a call that timed out is a round too, so a wedged adb server does not end the daemon.
+The event loop moves when this task runs; what else must move is named by a `Pulse`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from farm.daemon.notify import Notifier
+from farm.notify import Notifier
 
 KEEP_ALIVES = 3  # per watchdog time: two may be late or lost
 LOOK_AT_MOST_S = 5.0  # the status line is as old as this

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from farm.core.device import DeviceView, Life
-from farm.daemon.notify import Notifier
 from farm.daemon.vital import status_line
-from farm.daemon.watchdog import LOOK_AT_MOST_S, Pulse, Watchdog, rhythm_s, stuck
+from farm.notify import Notifier
+from farm.watchdog import LOOK_AT_MOST_S, Pulse, Watchdog, rhythm_s, stuck
 
 
 class Recorder(Notifier):

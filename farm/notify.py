@@ -33,11 +33,11 @@ class Notifier:
             return
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.setblocking(False)  # a manager that does not read must not stop the daemon
+        self._socket.setblocking(False)  # a manager that does not read must not stop us
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> Notifier:
-        """As the manager asked for it; its variables are taken out, so that no child speaks for the daemon."""
+        """As the manager asked for it; its variables are taken out, so that no child speaks for this process."""
         address = environ.pop("NOTIFY_SOCKET", "")
         usec, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         meant = pid in ("", str(os.getpid()))
@@ -50,7 +50,7 @@ class Notifier:
         return self._socket is not None
 
     def ready(self, status: str) -> None:
-        """The daemon serves, for the first time or after `reloading`."""
+        """The process serves, for the first time or after `reloading`."""
         self._status = status
         self._send("READY=1", _status_line(status))
 
@@ -59,11 +59,11 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The daemon ends on purpose."""
+        """The process ends on purpose."""
         self._send("STOPPING=1", _status_line("stopping"))
 
     def keep_alive(self) -> None:
-        """The daemon makes progress."""
+        """The process makes progress."""
         self._send("WATCHDOG=1")
 
     def status(self, status: str) -> None:
