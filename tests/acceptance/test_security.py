@@ -27,9 +27,10 @@ from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS, frames
 from tests.support.gate_process import running_gate
 from tests.support.raw import RawTracker
+from tests.support.systemd import Host
 from tests.support.tvm import environment
 from tests.support.verbs import every_verb
-from tests.support.whole_farm import running_farm
+from tests.support.whole_farm import running_farm, until
 
 ELSEWHERE = '[control]\nlisten = "tcp://127.0.0.1:0"\n'
 LOOPBACK = re.compile(r"(127\.\d+\.\d+\.\d+|::1|::ffff:127\.\d+\.\d+\.\d+)")
@@ -149,6 +150,34 @@ def test_a_farm_at_work_listens_on_loopback_only(farm):
     found = listeners(family(farm.daemon.process.pid))
     assert len(found) >= 3  # TVM, web, control
     assert [each for each in found if not LOOPBACK.fullmatch(each[1])] == []
+
+
+def test_the_installed_units_listen_on_loopback_only():
+    with tempfile.TemporaryDirectory(prefix="farm-u-") as folder:
+        host = Host(Path(folder))
+        for where in host.unit("farm-gate.socket").values("Socket", "ListenStream"):
+            assert LOOPBACK.fullmatch(where.rpartition(":")[0].strip("[]")), where
+        # No port and no phone of this host is touched; what the units say is not replaced by it.
+        host.environ |= {"FARM_CONFIG": str(host.config), "FARM_WEB__PORT": "0", "FARM_ADB__USB": "false"}
+        with (
+            host.sockets("farm-gate.socket") as passed,
+            host.service("farm-adb.service") as adb,
+            host.service("farm-gate.service", passed=passed) as gate,
+            host.service("farm.service") as daemon,
+        ):
+            with ControlClient(host.folder / "run/farm/control.sock") as client:
+                status = client.call("status")
+            until((host.folder / "run/farm-adb/adb.sock").is_socket)
+            found = {process: listeners(family(process.pid)) for process in (adb, gate, daemon)}
+            sockets = {
+                path.name: path.stat().st_mode & 0o777 for path in host.folder.rglob("*.sock") if path.is_socket()
+            }
+        assert found[adb] == set()
+        assert {port for _, _, port in found[gate]} == {status["tracker"]["port"]}
+        assert {port for _, _, port in found[daemon]} >= {httpx.URL(status["web"]).port}
+        assert [each for those in found.values() for each in those if not LOOPBACK.fullmatch(each[1])] == []
+        assert sockets.keys() >= {"adb.sock", "gate.sock", "control.sock"}
+        assert [name for name, mode in sockets.items() if mode & 0o007] == []
 
 
 # -- accounts through the command line ---------------------------------------------------------------------------------
