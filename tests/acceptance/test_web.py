@@ -249,6 +249,19 @@ def test_everything_can_be_reached_by_keys_and_nothing_holds_them(held: list[str
     assert 5 < len(seen) < 60  # round and out again
 
 
+def test_the_keys_stay_where_they_are_while_rows_before_them_go(farm: VirtualFarm, opens: Opens) -> None:
+    spec = {"kind": "shell", "on": "android", "hold": True, "command": "echo fig"}
+    oldest, middle, newest = (farm.client.call("job.submit", spec=spec)["jobs"][0]["id"] for _ in range(3))
+    page = opens().open("/jobs?state=held&text=fig")
+    last = page.get_by_role("link", name=oldest)
+    last.focus()
+    for job in (newest, middle):
+        farm.client.call("job.cancel", job=job)
+    expect(page.locator("a.row")).to_have_count(1)
+    expect(last).to_be_focused()
+    farm.client.call("job.cancel", job=oldest)
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_have_landmarks_names_and_one_heading(path: str, held: list[str], opens: Opens) -> None:
     page = opens().open(path)

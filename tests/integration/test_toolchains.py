@@ -12,7 +12,7 @@ from farm import __version__
 from farm.bundle.manifest import Bundle
 from farm.core.errors import ExitCode
 from farm.jobs.toolchain_check import ToolchainFacts, ToolchainRefusedError, check_pair, examine
-from tests.support.whole_farm import Story, refused, running_farm
+from tests.support.whole_farm import Story, refused, running_farm, until
 
 FACTS = ToolchainFacts(__version__, "0.27.0.post1", {})
 
@@ -120,7 +120,7 @@ def test_one_is_added_used_kept_over_a_restart_and_removed(farm, tmp_path):
     farm.client.close()
     assert rows(farm)["second"]["bundle"] == "virtual"
     farm.wait_ready(1)  # golden kernels ran in it
-    assert rows(farm)["second"]["up"]
+    until(lambda: rows(farm)["second"]["up"])  # nobody waits for it: the golden kernels are kept ready
     assert not second.exists()
     assert farm.farm("bundle", "remove", "for-second").returncode == 0
     removed = farm.farm("toolchain", "remove", "second")

@@ -54,7 +54,6 @@
         if (now.hasAttribute("data-keyed") && next.hasAttribute("data-keyed")) {
           patch(now, next);
         } else if (source(now) !== next.outerHTML) {
-          const focused = now.contains(document.activeElement) ? document.activeElement.id : "";
           const text = next.outerHTML;
           if (place === now) place = next;
           now.before(next);
@@ -62,7 +61,6 @@
           now.remove();
           sources.set(next, text);
           htmx.process(next);
-          if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
           now = next;
         }
       } else {
@@ -84,7 +82,10 @@
     isInlineSwap: (style) => style === "keyed",
     handleSwap: (style, target, fragment) => {
       if (style !== "keyed") return false;
+      const focused = target.contains(document.activeElement) ? document.activeElement.id : "";
       patch(target, fragment);
+      const again = focused && document.getElementById(focused); // an element that is moved or exchanged loses it
+      if (again && again !== document.activeElement) again.focus({ preventScroll: true });
       localTimes(target);
       return [];
     },
