@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, print_json, print_table, tell
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, tell
 
 app = typer.Typer(help="Aliases: keys stock TVM clients ask for.")
 
@@ -45,8 +45,4 @@ def set_alias(
 @app.command()
 def remove(alias: Alias, json: JsonFlag = False) -> None:
     """Remove a key that was set by hand."""
-    answer = call("alias.remove", alias=alias)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"removed {answer['alias']}")
+    act("alias.remove", "removed {alias}", json=json, alias=alias)

@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, print_json, print_table, say, shown, tell
+from farm.cli.context import JsonFlag, act, call, local_time, print_json, print_table, say, shown, tell
 from farm.core.errors import UserError
 
 app = typer.Typer(help="Accounts for people elsewhere and for the web page; who did what.")
@@ -33,7 +33,7 @@ def new(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the key file or token here (mode 0600).")
     ] = None,
-    json_: JsonFlag = False,
+    json: JsonFlag = False,
 ) -> None:
     """Make a key for clients elsewhere, or a token."""
     kept = None if out is None else _file_for_secret(out)  # before there is one: an account is made once
@@ -50,7 +50,7 @@ def new(
         raise
     if out is not None:
         answer = {"name": answer["name"], "role": answer["role"], "file": str(out)}
-    if json_:
+    if json:
         print_json(answer)
     elif out is not None:
         tell(f"wrote {out}: give it to {answer['name']} over a safe way, then delete it here")
@@ -70,10 +70,10 @@ def key_file(answer: dict[str, str]) -> str:
 
 
 @app.command("list")
-def list_(json_: JsonFlag = False) -> None:
+def list_(json: JsonFlag = False) -> None:
     """Every account: role, what it has, when it was used last."""
     answer = call("auth.list")
-    if json_:
+    if json:
         print_json(answer)
         return
     print_table(
@@ -81,8 +81,8 @@ def list_(json_: JsonFlag = False) -> None:
         [
             (
                 row["name"], row["role"], " ".join(what for what in ("key", "token") if row[what]) or "-",
-                _day(row["made_at"]), row["made_by"], _day(row["used_at"]),
-                f"revoked {_day(row['revoked_at'])}" if row["revoked_at"] else "live",
+                local_time(row["made_at"], to="minutes"), row["made_by"], local_time(row["used_at"], to="minutes"),
+                f"revoked {local_time(row['revoked_at'], to='minutes')}" if row["revoked_at"] else "live",
             )
             for row in answer["accounts"]
         ],
@@ -93,13 +93,9 @@ def list_(json_: JsonFlag = False) -> None:
 
 
 @app.command()
-def revoke(name: Annotated[str, typer.Argument(autocompletion=complete.accounts)], json_: JsonFlag = False) -> None:
+def revoke(name: Annotated[str, typer.Argument(autocompletion=complete.accounts)], json: JsonFlag = False) -> None:
     """Take an account's key and token; whoever is in with them is put out at once."""
-    answer = call("auth.revoke", name=name)
-    if json_:
-        print_json(answer)
-    else:
-        tell(f"{answer['name']} has no key and no token any more")
+    act("auth.revoke", "{name} has no key and no token any more", json=json, name=name)
 
 
 @app.command()
@@ -110,13 +106,13 @@ def audit(
     until: Annotated[str, typer.Option(help="Earlier than this.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows.")] = 50,
     before: Annotated[int, typer.Option(min=0, help="Rows before this one: the last number of the page before.")] = 0,
-    json_: JsonFlag = False,
+    json: JsonFlag = False,
 ) -> None:
     """Who changed what or tried to, the latest first."""
     fields = {"user": user, "verb": verb, "limit": limit, "before": before}
     fields |= {name: _moment(text) for name, text in (("since", since), ("until", until)) if text}
     answer = call("audit.list", **fields)
-    if json_:
+    if json:
         print_json(answer)
         return
     rows = answer["rows"]
@@ -124,7 +120,7 @@ def audit(
         ("SEQ", "AT", "USER", "ROLE", "FROM", "VERB", "ABOUT", "OUTCOME"),
         [
             (
-                row["seq"], _second(row["at"]), row["user"] or "-", row["role"], row["origin"], row["kind"],
+                row["seq"], local_time(row["at"]), row["user"] or "-", row["role"], row["origin"], row["kind"],
                 shown(row["subject"]) or "-", row["outcome"],
             )
             for row in rows
@@ -148,11 +144,3 @@ def _moment(text: str) -> str:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except ValueError as error:
         raise UserError(f"{text!r} is no time", hint="2026-11-22 or 2026-11-22T08:00") from error
-
-
-def _day(text: str | None) -> str:
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M}" if text else "-"
-
-
-def _second(text: str) -> str:
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell
 from farm.core.errors import ExitCode
 
 app = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
@@ -29,13 +29,8 @@ def add(
 ) -> None:
     """Check a folder's ELF closure, compile its golden kernels and keep it."""
     path = folder.absolute()
-    with connect() as client:
-        answer: dict[str, Any] = {}
-        for message in client.stream("bundle.add", folder=str(path), name=name or path.name, toolchain=toolchain):
-            if "step" in message:
-                say(message["step"])
-            else:
-                answer = message
+    fields = {"folder": str(path), "name": name or path.name, "toolchain": toolchain}
+    answer = call("bundle.add", on_progress=lambda told: say(told["step"]), **fields)
     if json:
         print_json(answer)
         return
@@ -75,11 +70,7 @@ def show(which: Which, json: JsonFlag = False) -> None:
 @app.command()
 def remove(which: Which, json: JsonFlag = False) -> None:
     """Forget a bundle that no phone uses."""
-    answer = call("bundle.remove", bundle=which)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"removed {answer['name']}")
+    act("bundle.remove", "removed {name}", json=json, bundle=which)
 
 
 @app.command()

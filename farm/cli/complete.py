@@ -132,9 +132,7 @@ def _asked(kind: str, **fields: Any) -> dict[str, Any]:
 
     try:
         with connect() as client:
-            answer: dict[str, Any] = {}
-            for answer in client.stream(kind, LIMIT_S, **fields):  # noqa: B007 (the last one is the answer)
-                pass
+            *_, answer = client.stream(kind, LIMIT_S, **fields)
             return answer
     except (FarmError, TimeoutError, OSError):
         return {}

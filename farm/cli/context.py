@@ -44,6 +44,15 @@ def call(kind: str, **fields: Any) -> dict[str, Any]:
         return client.call(kind, **fields)
 
 
+def act(kind: str, done: str, *, json: bool, **fields: Any) -> None:
+    """One request, and its answer: as JSON, or as `done`, a format of its fields."""
+    answer = call(kind, **fields)
+    if json:
+        print_json(answer)
+    else:
+        tell(done.format(**answer))
+
+
 def write_file(path: Path, data: bytes) -> None:
     """What a command was told to write.
 
@@ -88,6 +97,11 @@ def when(at: datetime) -> str:
     moment, now = at.astimezone(), datetime.now().astimezone()
     clock = f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M}"
     return f"{clock} (in {format_duration((moment - now).total_seconds())})"
+
+
+def local_time(text: str | None, *, to: str = "seconds") -> str:
+    """A moment (ISO 8601) in this host's local time, "-" for none; `to` is isoformat's `timespec`."""
+    return datetime.fromisoformat(text).astimezone().replace(tzinfo=None).isoformat(" ", to) if text else "-"
 
 
 def tell(text: str = "") -> None:

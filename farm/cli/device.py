@@ -12,7 +12,7 @@ import typer
 from farm.cli import complete
 from farm.cli.bars import Bars, Pushes
 from farm.cli.battery import print_battery
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, step_of, tell, write_file
+from farm.cli.context import JsonFlag, act, call, connect, print_json, print_table, step_of, tell, write_file
 from farm.cli.status import print_devices, print_devices_long
 from farm.control.client import ControlClient
 from farm.core.errors import PhoneError, UserError
@@ -22,14 +22,6 @@ STUCK = frozenset({"device.quarantined", "device.unauthorized", "device.gone"}) 
 
 Name = Annotated[str, typer.Argument(help="A device's name or adb serial.", autocompletion=complete.devices)]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE; an empty value removes it. Repeatable.")]
-
-
-def _act(kind: str, done: str, json: bool, **fields: object) -> None:
-    answer = call(kind, **fields)
-    if json:
-        print_json(answer)
-    else:
-        tell(done.format(**answer))
 
 
 @app.command("list")
@@ -127,7 +119,7 @@ def add(
     address: Annotated[str, typer.Argument(help="HOST:PORT of adb over the network.")], json: JsonFlag = False
 ) -> None:
     """Add a network phone; the farm reconnects to it for ever."""
-    _act("device.add", "added {address}; it appears in `farm device list` once it answers", json, address=address)
+    act("device.add", "added {address}; it appears in `farm device list` once it answers", json=json, address=address)
 
 
 @app.command("set")
@@ -229,7 +221,7 @@ Force = Annotated[bool, typer.Option("--force", help="Even while someone holds i
 @app.command()
 def reboot(name: Name, force: Force = False, json: JsonFlag = False) -> None:
     """Reboot it; refused while someone holds it."""
-    _act("device.reboot", "{name} reboots", json, device=name, force=force)
+    act("device.reboot", "{name} reboots", json=json, device=name, force=force)
 
 
 @app.command("power-cycle")
@@ -251,7 +243,7 @@ def forget(
     json: JsonFlag = False,
 ) -> None:
     """Remove a phone from the farm; refused while someone holds it."""
-    _act("device.forget", "forgot {name}", json, device=name, clean=clean, force=force)
+    act("device.forget", "forgot {name}", json=json, device=name, clean=clean, force=force)
 
 
 @app.command()

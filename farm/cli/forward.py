@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, print_json, print_table, tell
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, tell
 
 app = typer.Typer(
     help="adb forward/reverse entries that farm keeps alive. TVM needs none: the tracker's port is the way."
@@ -26,11 +26,8 @@ def add(
     json: JsonFlag = False,
 ) -> None:
     """Keep a forward (or, with --reverse, a reverse) for as long as farm knows the phone."""
-    answer = call("forward.add", device=device, listen=listen, dial=dial, reverse=reverse)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"{answer['kind']} {answer['device']} {answer['listen']} -> {answer['dial']}")
+    done = "{kind} {device} {listen} -> {dial}"
+    act("forward.add", done, json=json, device=device, listen=listen, dial=dial, reverse=reverse)
 
 
 @app.command("list")

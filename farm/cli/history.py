@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli import complete, plots, terminal
-from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
+from farm.cli.context import JsonFlag, connect, local_time, print_json, print_table, tell
 from farm.cli.terminal import ASCII, Glyphs
 from farm.core.errors import UserError
 
@@ -171,7 +171,7 @@ def _print_line(line: Line, *, plot: bool) -> None:
         ("  WHEN", "MEDIAN ms", "95% INTERVAL", "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
         [
             (
-                f"  {datetime.fromisoformat(row['at']).astimezone():%Y-%m-%d %H:%M:%S}",
+                f"  {local_time(row['at'])}",
                 f"{row['estimate']['median_s'] * 1000:.3f}",
                 f"{row['estimate']['low_s'] * 1000:.3f} .. {row['estimate']['high_s'] * 1000:.3f}",
                 row["verdict"], row.get("tvm") or "-", row["job"],

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli import complete, job_page, work
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
-from farm.cli.job_page import local_time
+from farm.cli.context import JsonFlag, call, connect, local_time, print_json, print_table, say, tell, write_file
 from farm.cli.records import kept_by
 from farm.core.errors import UserError
 from farm.core.job import JobState

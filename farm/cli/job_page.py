@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from farm.cli import bench, compare, run, tune_summary
-from farm.cli.context import print_table, tell
+from farm.cli.context import local_time, print_table, tell
 from farm.cli.records import kept_words
 from farm.core.durations import format_duration
 
@@ -47,11 +47,6 @@ def print_standing(told: Mapping[str, Any] | None) -> None:
         tell(str(told.get("step", "")))
         for line in tune_summary.task_lines(told["tuning"]):
             tell(line)
-
-
-def local_time(text: str | None) -> str:
-    """In this host's local time."""
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "-"
 
 
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

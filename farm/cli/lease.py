@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli import complete, work
-from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell, when
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell, when
 from farm.core.durations import format_duration, parse_duration
 from farm.core.errors import UserError
 
@@ -106,11 +106,7 @@ def extend(
 @app.command()
 def release(lease: Which, json: JsonFlag = False) -> None:
     """Give a phone back: it is cleaned and checked for the next user."""
-    answer = call("lease.release", lease=lease)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"released {answer['lease']}")
+    act("lease.release", "released {lease}", json=json, lease=lease)
 
 
 @app.command("list")
@@ -144,11 +140,7 @@ def kick(
     json: JsonFlag = False,
 ) -> None:
     """End a lease now (operators): its session is cut, the phone is cleaned and checked."""
-    answer = call("lease.kick", device=device)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"ended lease {answer['id']} on {answer['device']}")
+    act("lease.kick", "ended lease {id} on {device}", json=json, device=device)
 
 
 def _facts(held: HeldPhone) -> dict[str, Any]:

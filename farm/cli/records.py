@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json as json_
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell, write_file
+from farm.cli.context import JsonFlag, call, connect, local_time, print_json, print_table, say, tell, write_file
 from farm.cli.tune_summary import used
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
+from farm.core.target_key import target_words
 
 if TYPE_CHECKING:
     from farm.compiler.records import Best, Reading, RecordSet
@@ -43,7 +43,7 @@ def list_sets(
         (
             (
                 row["set"], row["name"], row["version"], target_words(row["target"]), row["records"],
-                _clock(row["at"]), row["job"] or "-",
+                local_time(row["at"], to="minutes"), row["job"] or "-",
             )
             for row in sets
         ),
@@ -64,16 +64,13 @@ def show(
     records, estimate = found.set, replayed(found.set)
     if plot is not None:
         write_curve(plot, estimate.curve, len(records.records), f"{about.get('name', which)}: estimated latency")
-    devices: dict[str, int] = {}
-    for origin in records.origins.values():
-        if origin.device:
-            devices[origin.device] = devices.get(origin.device, 0) + 1
+    devices = Counter(origin.device for origin in records.origins.values() if origin.device)
     if json:
         print_json(
             {
                 **about,
                 "records": len(records.records),
-                "tasks": [{**_plain(each), "gflops": each.gflops} for each in best(records)],
+                "tasks": _rows(best(records)),
                 "devices": devices,
                 "curve": estimate.curve,
                 "damage": [str(each) for each in (*found.damage, *found.torn)],
@@ -124,10 +121,9 @@ def merge(
         about = _same_model([about for about, _ in sources], which)
         with connect() as client:
             artifact = client.put_artifact(packed(result))
-            rows = [{**_plain(each), "gflops": each.gflops} for each in best(result)]
             answer |= client.call(
                 "records.keep", model=about["model"], name=about["name"], target=about["target"],
-                artifact=artifact, records=len(result.records), best={"tasks": rows},
+                artifact=artifact, records=len(result.records), best={"tasks": _rows(best(result))},
             )  # fmt: skip
     if json:
         print_json(answer)
@@ -168,7 +164,7 @@ def best(
         tasks = r.best(found.set)
         say(f"wrote {len(kept.records)} records of {len(tasks)} tasks to {output}{left_out(kept, tasks)}")
     if json:
-        print_json([{**_plain(each), "gflops": each.gflops} for each in r.best(found.set)])
+        print_json(_rows(r.best(found.set)))
     else:
         print_best(found.set)
 
@@ -262,14 +258,6 @@ def left_out(kept: RecordSet, tasks: Sequence[Best]) -> str:
     return "".join(f"; {each}" for each in why if each)
 
 
-def target_words(target: object) -> str:
-    """A target in a word or two."""
-    if not isinstance(target, dict):
-        return str(target)
-    words = [str(target[key]) for key in ("tag", "kind", "mtriple", "mcpu") if key in target]
-    return " ".join(words) or json_.dumps(target)
-
-
 def write_curve(path: Path, curve: Any, trials: int, title: str) -> None:
     """Draw a tuning curve into a file.
 
@@ -297,11 +285,7 @@ def _same_model(abouts: list[dict[str, Any]], which: list[str]) -> dict[str, Any
     return abouts[0]
 
 
-def _plain(row: Any) -> dict[str, Any]:
+def _rows(tasks: Iterable[Best]) -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    return asdict(row)
-
-
-def _clock(at: str) -> str:
-    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M}"
+    return [{**asdict(each), "gflops": each.gflops} for each in tasks]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, print_json, print_table, say, tell
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell
 from farm.core.durations import parse_duration, parse_when
 
 app = typer.Typer(help="Reservations: phones that are kept for somebody for a time.")
@@ -68,11 +68,7 @@ def remove(
     reservation: Annotated[str, typer.Argument(help="Its id, from `farm reservation list`.")], json: JsonFlag = False
 ) -> None:
     """Take a reservation back."""
-    answer = call("reservation.remove", reservation=reservation)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"removed {answer['reservation']['id']}")
+    act("reservation.remove", "removed {reservation[id]}", json=json, reservation=reservation)
 
 
 def _window(row: dict[str, Any]) -> str:

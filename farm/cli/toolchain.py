@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell
 
 app = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
 
@@ -25,13 +25,9 @@ def add(
     """Let an interpreter import its TVM, compare it with the bundle's, and use it from now on (operators)."""
     # Not resolved: what makes a virtual environment's python one is where its link lies.
     path = python.absolute()
-    answer: dict[str, Any] = {}
-    with connect() as client:
-        for message in client.stream("toolchain.add", name=name, python=str(path), bundle=bundle):
-            if "step" in message:
-                say(message["step"])
-            else:
-                answer = message
+    answer = call(
+        "toolchain.add", on_progress=lambda told: say(told["step"]), name=name, python=str(path), bundle=bundle
+    )
     if json:
         print_json(answer)
         return
@@ -59,8 +55,4 @@ def list_toolchains(json: JsonFlag = False) -> None:
 @app.command()
 def remove(which: Which, json: JsonFlag = False) -> None:
     """Forget a toolchain that was added by command and that nothing needs (operators)."""
-    answer = call("toolchain.remove", name=which)
-    if json:
-        print_json(answer)
-    else:
-        tell(f"removed {answer['name']}")
+    act("toolchain.remove", "removed {name}", json=json, name=which)

@@ -15,6 +15,7 @@ from farm.control.server import ControlCall, ControlServer
 from farm.control.verbs import STRICT, read_fields
 from farm.core.errors import NotAllowedError, UserError
 from farm.core.field_errors import SHA256_FORM
+from farm.core.target_key import target_words
 from farm.store.record_sets import KeptSet, RecordSets, check_set
 
 SHOWN_SETS = 200
@@ -142,7 +143,7 @@ class RecordsVerbs:
         if not newest:
             raise NoSuchSetError(f"there are no records of a model {which!r}", hint="farm records list")
         if len({(each.model, each.target_key) for each in newest}) > 1:
-            numbers = ", ".join(f"{each.id} ({described(each.target)})" for each in newest[:8])
+            numbers = ", ".join(f"{each.id} ({target_words(each.target)})" for each in newest[:8])
             raise NoSuchSetError(f"{which} has records for several models or targets", hint=f"say which: {numbers}")
         return newest[0]
 
@@ -161,10 +162,3 @@ def row(kept: KeptSet, *, whole: bool = False) -> dict[str, Any]:
         "artifact": kept.artifact,
     }
     return {**fields, "best": dict(kept.best)} if whole else fields
-
-
-def described(target: object) -> str:
-    """A target in a word or two."""
-    if not isinstance(target, Mapping):
-        return str(target)
-    return " ".join(str(target[key]) for key in ("tag", "kind", "mtriple", "mcpu") if key in target)
