@@ -10,11 +10,6 @@ import typer
 DEFAULT_SOCKET = Path("/run/farm-gate/gate.sock")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("gate")(gate)
-
-
 def gate(
     host: Annotated[str, typer.Option(help="Address of the TVM port, unless a socket is passed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The TVM port; 0 lets the kernel choose.", min=0, max=65535)] = 9190,
@@ -28,23 +23,13 @@ def gate(
     Takes the listening sockets that a service manager passes (LISTEN_FDS); what is not passed is bound here.
     """
     import asyncio
-    import ctypes
-    import faulthandler
-    import logging
     import signal
 
-    from farm.cli.serve import PR_SET_PDEATHSIG
-    from farm.core.log_format import PlainFormatter
+    from farm.cli.serve import begin
     from farm.notify import Notifier
     from farm.tracker.gate_process import GateProcess, sockets_of
 
-    faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where it stood goes into the journal
-    if die_with_parent:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    begin(die_with_parent=die_with_parent, verbose=verbose)
     tvm, control = sockets_of(host, port, socket)
 
     async def serve() -> None:

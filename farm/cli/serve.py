@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("serve")(serve)
-
-
 def serve(
     config: Annotated[Path | None, typer.Option(help="TOML file; /etc/farm/farm.toml by default.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="What must survive a restart.")] = None,
@@ -31,23 +26,12 @@ def serve(
 ) -> None:
     """Run the daemon in the foreground until SIGTERM or Ctrl-C."""
     import asyncio
-    import ctypes
-    import faulthandler
-    import logging
-    import signal
 
     from farm.config import load
-    from farm.core.log_format import PlainFormatter
     from farm.daemon import Daemon
     from farm.notify import Notifier
 
-    faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where every thread stood goes into the journal
-    if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    begin(die_with_parent=die_with_parent, verbose=verbose)
     flags = {
         "state_dir": state_dir and str(state_dir),
         "runtime_dir": runtime_dir and str(runtime_dir),
@@ -61,3 +45,21 @@ def serve(
         return load(config, environ=environ, flags=flags)
 
     asyncio.run(Daemon(read(), read, Notifier.from_environment()).run())
+
+
+def begin(*, die_with_parent: bool, verbose: bool) -> None:
+    """What a process that serves does first: where it logs to, and with whom it ends."""
+    import ctypes
+    import faulthandler
+    import logging
+    import signal
+
+    from farm.core.log_format import PlainFormatter
+
+    faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where every thread stood goes into the journal
+    if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
