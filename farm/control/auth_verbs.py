@@ -8,21 +8,19 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.accounts import Accounts
 from farm.control.callers import Role
 from farm.control.curve_entrance import CurveEntrance
-from farm.control.forms import Count
+from farm.control.forms import Count, Nothing, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
 from farm.store.audit import PAGE, AuditTable
 
 Name = Annotated[str, Field(max_length=64)]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class NewAccount:
     """`auth.new`: a key for clients elsewhere, or with `web` a token for the web page."""
 
@@ -31,14 +29,14 @@ class NewAccount:
     web: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneAccount:
     """`auth.revoke`."""
 
     name: Name
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class ListAudit:
     """`audit.list`: the latest first. `verb` may end with a dot: all that begin so. `before`: the `seq` of a row."""
 

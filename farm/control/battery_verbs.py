@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from farm.control.callers import Role
+from farm.control.forms import OneDevice, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import OneDevice, read_fields
 from farm.fleet.fleet import Fleet
 
 

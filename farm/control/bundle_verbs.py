@@ -7,18 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass as checked
-
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
 from farm.bundle.manifest import Bundle
 from farm.control.callers import Role
+from farm.control.forms import Nothing, form, read_fields
 from farm.control.render import bundle_row
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, Nothing, read_fields
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class AddBundle:
     """`bundle.add`: a folder on the daemon's host."""
 
@@ -27,7 +25,7 @@ class AddBundle:
     toolchain: str = "default"
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneBundle:
     """A bundle by name or by the start of its hash."""
 

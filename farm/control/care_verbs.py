@@ -7,12 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic.dataclasses import dataclass as checked
-
 from farm.control.callers import Role
 from farm.control.explain_device import DeviceFacts
+from farm.control.forms import form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, read_fields
 from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
@@ -23,7 +21,7 @@ from farm.fleet.gates import beside
 MOST_REASON = 500  # characters of a reason somebody types
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class SetService:
     """`device.service`."""
 
@@ -31,7 +29,7 @@ class SetService:
     service: Service
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Forced:
     """`device.reboot` and `device.power_cycle`. `force`: even while somebody has it, or a neighbour."""
 
@@ -39,7 +37,7 @@ class Forced:
     force: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class DistrustDevice:
     """`device.quarantine`."""
 

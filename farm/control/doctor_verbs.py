@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from farm.control.artifact_budget import GB
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
+from farm.control.forms import Nothing, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import Nothing, read_fields
 
 NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
 OK, WARN, FAIL = "ok", "warn", "fail"

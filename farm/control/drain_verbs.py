@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from pydantic.dataclasses import dataclass as checked
-
 from farm.control.callers import Role
+from farm.control.forms import form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, read_fields
 from farm.core.events import EventLog
 from farm.leasing.model import Holder
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Drain:
     """`host.drain`: begin, or end with `on` false."""
 

@@ -7,17 +7,15 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
-from farm.control.forms import Count
+from farm.control.forms import Count, form, read_fields
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, read_fields
 from farm.store.history import EventHistory
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Since:
     """`events`: those after `since`; then, if `follow`, each as it happens until the caller leaves."""
 
@@ -26,7 +24,7 @@ class Since:
     subject: str = ""  # only about this device, job, lease ...
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Newest:
     """`events.newest`: about a device, job, lease ...; `rooms` are first words of kinds, none: all."""
 

@@ -1,14 +1,19 @@
-"""Kinds of fields that several verbs' forms have: what the host and the database behind them can take."""
+"""Forms: a verb's fields, stated once and checked before anything happens; kinds of fields that several have."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
+from farm.control.server import ControlCall
 from farm.core.errors import UserError
+from farm.core.field_errors import SHA256_FORM, field_error
 
+T = TypeVar("T")
 MAX_COUNT = 2**63 - 1  # a database's integer, a file's offset
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL (limits.h)
 MAX_NAME_BYTES = 255  # NAME_MAX
@@ -34,3 +39,47 @@ def _possible(path: str) -> str:
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 HostPath = Annotated[str, AfterValidator(_possible)]  # on the daemon's host; "" passes
+Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
+
+
+@dataclass_transform(frozen_default=True)
+def form(fields: type[T]) -> type[T]:
+    """A class of a verb's fields: frozen, checked, and without any but these."""
+    # Of what class it is, pydantic's own annotation forgets.
+    return dataclass(fields, frozen=True, slots=True, config=ConfigDict(extra="forbid"))  # type: ignore[return-value]
+
+
+@form
+class Nothing:
+    """A verb without fields."""
+
+
+@form
+class OneDevice:
+    """A device by name or serial."""
+
+    device: str
+
+
+def read_fields(call: ControlCall, fields: type[T]) -> T:
+    """The request's fields, as a form.
+
+    Raises:
+        UserError: one is missing, unknown or of the wrong type; the message names it.
+    """
+    try:
+        return TypeAdapter(fields).validate_python(dict(call.fields))
+    except ValidationError as error:
+        where, said, hint = field_error(error.errors())
+        raise UserError(f"{call.request.kind}: {where} {said}", hint=hint) from error
+
+
+def handler(
+    fields: type[Any], verb: Callable[[Any], Awaitable[Mapping[str, Any]]]
+) -> Callable[[ControlCall], Awaitable[Mapping[str, Any]]]:
+    """`verb` as the door calls it: with the checked fields instead of the call."""
+
+    async def handle(call: ControlCall) -> Mapping[str, Any]:
+        return await verb(read_fields(call, fields))
+
+    return handle

@@ -7,31 +7,28 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
-from farm.control.forms import MAX_COUNT
+from farm.control.forms import MAX_COUNT, Sha256, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, read_fields
-from farm.core.field_errors import SHA256_FORM
 from farm.store.measurements import Measurement, MeasurementTable
 
 MAX_PAGE = 500  # rows of about 1 kB
 MAX_MODELS = 100
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Models:
     """`history.models`: those of a name, or whose hash begins so (8 characters or more)."""
 
     model: Annotated[str, Field(min_length=1, max_length=255)]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Page:
     """`history.list`: newest first. `model`: the whole hash."""
 
-    model: Annotated[str, Field(pattern=SHA256_FORM)]
+    model: Sha256
     device: Annotated[str, Field(max_length=255)] = ""
     before: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100

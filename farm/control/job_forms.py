@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
-from farm.control.forms import MAX_COUNT, Count
-from farm.control.verbs import STRICT
+from farm.control.forms import MAX_COUNT, Count, form
 from farm.core.job import JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.jobs.logs import PAGE_LINES
@@ -21,7 +19,7 @@ Key = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]*$")]
 Searched = Annotated[str, Field(max_length=200)]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Submit:
     """`job.submit`. `key`: the same again adds nothing. `must_match`: refuse what no phone could run now."""
 
@@ -30,7 +28,7 @@ class Submit:
     must_match: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Check:
     """`job.check`: whether all of these could be submitted, together with `besides` jobs that were checked before."""
 
@@ -38,7 +36,7 @@ class Check:
     besides: Annotated[int, Field(ge=0)] = 0
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class ListJobs:
     """`job.list`: newest first. `of_kind` is not called `kind` because that is the request's own.
 
@@ -57,14 +55,14 @@ class ListJobs:
     device: Searched = ""
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneJob:
     """A job's id or the beginning of it, or an array."""
 
     job: Annotated[str, Field(min_length=1, max_length=200)]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Cancel:
     """`job.cancel`: a job or an array; or whatever of a user's (one's own) has not ended and meets the other fields.
 
@@ -79,7 +77,7 @@ class Cancel:
     before: str = ""
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Watch:
     """`job.watch`: events of these jobs and arrays after `since`.
 
@@ -91,7 +89,7 @@ class Watch:
     attended: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Logs:
     """`job.logs`. `number`: which attempt (that name is the request's own); None: the latest."""
 
@@ -101,7 +99,7 @@ class Logs:
     follow: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class LogTail:
     """`job.log_tail`: the last lines before the position `before` (None: the end) of attempt `number` or the latest.
 

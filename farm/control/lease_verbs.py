@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import AwareDatetime
-from pydantic.dataclasses import dataclass as checked
 
 from farm.adb.server import authorization_steps
 from farm.control.callers import Role
 from farm.control.care_verbs import device_facts
 from farm.control.explain_device import as_lines, as_values
+from farm.control.forms import Nothing, OneDevice, form, handler
 from farm.control.server import ControlServer
-from farm.control.verbs import STRICT, Nothing, OneDevice, handler
 from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
@@ -36,7 +35,7 @@ WAITING_LISTED = 200  # of `lease.list`; a team's queue may have 100,000
 DEFAULT_USAGE = "farm usage --since 7d"
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Explain:
     """`explain`. `what` is device, key or job."""
 
@@ -44,7 +43,7 @@ class Explain:
     name: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Usage:
     """`usage`, from `since` up to `until` (None: now), summed by user, device or door."""
 
@@ -53,7 +52,7 @@ class Usage:
     by: By = By.USER
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class AddReservation:
     """`reservation.add`."""
 
@@ -64,7 +63,7 @@ class AddReservation:
     note: str = ""
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneReservation:
     """`reservation.remove`."""
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass as checked
+from pydantic import Field
 
 from farm.control.callers import Caller, Role
+from farm.control.forms import form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import read_fields
 from farm.core.errors import NotAllowedError
 from farm.jobs.lease import LeaseExecutor
 
-STRICT = ConfigDict(extra="forbid")
 
-
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneLease:
     """`lease.show` and `lease.release`: a lease's id, its job's, or its device."""
 
     lease: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Extend:
     """`lease.extend`: so many seconds more."""
 

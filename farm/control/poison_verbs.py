@@ -10,36 +10,32 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
+from farm.control.forms import Nothing, Sha256, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import NotAllowedError
-from farm.core.field_errors import SHA256_FORM
 from farm.jobs.poison import REFUSED_AFTER, PoisonLedger
 from farm.leasing import Holder
 
 MAX_ARTIFACTS = 10_000  # asked about at once
 
-Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 
-
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneArtifact:
     """`poison.forget`: an artifact by its whole hash."""
 
     artifact: Sha256
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Look:
     """`poison.look`: artifacts by their whole hashes."""
 
     artifacts: Annotated[tuple[Sha256, ...], Field(max_length=MAX_ARTIFACTS)]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Tell:
     """`poison.tell`: an artifact killed what ran it on a phone that the caller holds, so many times."""
 

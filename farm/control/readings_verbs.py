@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
+from farm.control.forms import Nothing, form, handler
 from farm.control.server import ControlServer
-from farm.control.verbs import STRICT, Nothing, handler
 from farm.core.series import COARSE_S, FINE_S, UNITS
 from farm.fleet.fleet import Fleet
 from farm.fleet.series import FleetSeries
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Readings:
     """`device.readings`: those of the last `seconds`, at most a day."""
 

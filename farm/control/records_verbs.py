@@ -7,24 +7,20 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
-from farm.control.forms import Count
+from farm.control.forms import Count, Sha256, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, read_fields
 from farm.core.errors import NotAllowedError, UserError
-from farm.core.field_errors import SHA256_FORM
 from farm.core.target_key import target_words
 from farm.store.record_sets import KeptSet, RecordSets, check_set
 
 SHOWN_SETS = 200
 
-Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class ListSets:
     """`records.list`."""
 
@@ -33,14 +29,14 @@ class ListSets:
     limit: Annotated[int, Field(ge=1, le=1000)] = SHOWN_SETS
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneSet:
     """A set: its number, or a model's name for its newest one."""
 
     set: Name
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class KeepSet:
     """`records.keep`: as a tune job keeps its own."""
 
@@ -52,7 +48,7 @@ class KeepSet:
     best: dict[str, Any]
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class RemoveSet:
     """`records.remove`: a set by its number; a model's name would mean another one tomorrow."""
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from farm.control.callers import Role
-from farm.control.forms import HostPath
+from farm.control.forms import HostPath, Nothing, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
 from farm.store.check import check
 from farm.store.offline import back_up
@@ -23,14 +21,14 @@ from farm.store.store import Store
 MAX_KEEP_DAYS = 36_500
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Backup:
     """`store.backup`: an absolute path on the daemon's host; empty: beside the database."""
 
     path: HostPath = ""
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Prune:
     """`store.prune`. Without days: as configured."""
 

@@ -12,13 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass as checked
-
 from farm.adb.tools import PhoneTools
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
 from farm.control.callers import Role
+from farm.control.forms import OneDevice, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, OneDevice, read_fields
 from farm.core.errors import NotAllowedError, UserError
 from farm.fleet.fleet import Fleet
 from farm.fleet.getprop import decode
@@ -27,7 +25,7 @@ from farm.fleet.probe.read import Shells, raw_probe
 from farm.leasing import Leasing
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Install:
     """`device.install`: an uploaded .apk and its file name."""
 
@@ -36,7 +34,7 @@ class Install:
     name: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Pull:
     """`device.pull`: a path on the phone."""
 

@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic.dataclasses import dataclass as checked
-
 from farm.bundle.library import BundleLibrary
 from farm.control.callers import Role
-from farm.control.forms import HostPath
+from farm.control.forms import HostPath, Nothing, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
 from farm.jobs.toolchain_check import check_pair, examine
 from farm.jobs.toolchains import Toolchains
@@ -21,7 +18,7 @@ from farm.jobs.zygote import Toolchain
 from farm.store.changes import to_its_end
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class AddToolchain:
     """`toolchain.add`: an interpreter on the daemon's host, and a bundle by name or hash; "": none in particular."""
 
@@ -30,7 +27,7 @@ class AddToolchain:
     bundle: str = ""
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneToolchain:
     """A toolchain by name."""
 

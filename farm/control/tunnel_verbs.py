@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic.dataclasses import dataclass as checked
-
 from farm.adb.tunnels import Tunnel, TunnelKind
 from farm.control.callers import Role
+from farm.control.forms import Nothing, form, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import STRICT, Nothing, read_fields
 from farm.core.errors import UserError
 from farm.fleet.fleet import Fleet
 from farm.fleet.tunnels import TunnelKeeper
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class AddTunnel:
     """`forward.add`: adb's socket specs, `tcp:9000`."""
 
@@ -26,7 +24,7 @@ class AddTunnel:
     reverse: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class RemoveTunnel:
     """`forward.remove`."""
 

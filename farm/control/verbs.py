@@ -1,7 +1,4 @@
-"""What people may ask of the daemon, verb by verb: check the fields, call the part that does it, render the answer.
-
-Each verb's fields are a frozen dataclass, so the request's form is stated once and checked before anything happens.
-"""
+"""What people may ask of the daemon, verb by verb: check the fields, call the part that does it, render the answer."""
 
 from __future__ import annotations
 
@@ -9,40 +6,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked
+from typing import Any
 
 from farm.control.callers import Role
+from farm.control.forms import Nothing, OneDevice, form, handler
 from farm.control.render import device_details, device_row
-from farm.control.server import ControlCall, ControlServer
+from farm.control.server import ControlServer
 from farm.core.errors import UserError
 from farm.core.events import EventLog
-from farm.core.field_errors import field_error
 from farm.core.labels import normalise
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
 from farm.fleet.uninstall import uninstall
 from farm.leasing import Leasing
 
-T = TypeVar("T")
-STRICT = ConfigDict(extra="forbid")
 
-
-@checked(frozen=True, slots=True, config=STRICT)
-class Nothing:
-    """A verb without fields."""
-
-
-@checked(frozen=True, slots=True, config=STRICT)
-class OneDevice:
-    """A device by name or serial."""
-
-    device: str
-
-
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Adopt:
     """`device.adopt`. Empty pool and rename leave the choice to the farm."""
 
@@ -51,7 +30,7 @@ class Adopt:
     rename: str = ""
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class SetDevice:
     """`device.set`. None leaves a thing as it is; a label is KEY=VALUE, an empty value removes it."""
 
@@ -61,7 +40,7 @@ class SetDevice:
     labels: tuple[str, ...] = ()
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Forget:
     """`device.forget`. `clean` also removes farm from the phone, `force` ends the lease of whoever holds it."""
 
@@ -70,14 +49,14 @@ class Forget:
     force: bool = False
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class Address:
     """`device.add`: HOST:PORT."""
 
     address: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class SetAlias:
     """`alias.set`."""
 
@@ -85,7 +64,7 @@ class SetAlias:
     selector: str
 
 
-@checked(frozen=True, slots=True, config=STRICT)
+@form
 class OneAlias:
     """`alias.remove`."""
 
@@ -105,19 +84,6 @@ class DaemonFacts:
     problems: Callable[[], Awaitable[list[str]]]
     door: Callable[[], tuple[str, int]] = lambda: ("", 0)  # what the TVM port is bound to, and the process that has it
     web: Callable[[], str] = str  # the page's address; "": there is none
-
-
-def read_fields(call: ControlCall, form: type[T]) -> T:
-    """The request's fields as `form`.
-
-    Raises:
-        UserError: one is missing, unknown or of the wrong type; the message names it.
-    """
-    try:
-        return TypeAdapter(form).validate_python(dict(call.fields))
-    except ValidationError as error:
-        where, said, hint = field_error(error.errors())
-        raise UserError(f"{call.request.kind}: {where} {said}", hint=hint) from error
 
 
 class FleetVerbs:
@@ -144,8 +110,8 @@ class FleetVerbs:
             ("alias.remove", Role.OPERATOR, OneAlias, self.remove_alias),
             ("uninstall", Role.OPERATOR, Nothing, self.uninstall),
         )
-        for kind, role, form, verb in verbs:
-            server.register(kind, handler(form, verb), role)
+        for kind, role, fields, verb in verbs:
+            server.register(kind, handler(fields, verb), role)
 
     async def status(self, _: Nothing) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
@@ -241,17 +207,6 @@ class FleetVerbs:
 
     def _holders(self) -> dict[str, str]:
         return {holder.lease.device: holder.who for holder in self._leasing.holders()}
-
-
-def handler(
-    form: type[Any], verb: Callable[[Any], Awaitable[Mapping[str, Any]]]
-) -> Callable[[ControlCall], Awaitable[Mapping[str, Any]]]:
-    """`verb` as the door calls it: with the checked fields instead of the call."""
-
-    async def handle(call: ControlCall) -> Mapping[str, Any]:
-        return await verb(read_fields(call, form))
-
-    return handle
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from typing import Any
 from farm.config import FarmConfig
 from farm.control.audit import OK
 from farm.control.callers import Role
+from farm.control.forms import Nothing, read_fields
 from farm.control.server import ControlCall, ControlServer
-from farm.control.verbs import Nothing, read_fields
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
 from farm.daemon.reload_plan import ReloadPlan, plan

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from farm.control.event_verbs import Since
-from farm.control.forms import MAX_COUNT
+from farm.control.forms import MAX_COUNT, read_fields
 from farm.control.job_forms import Logs, Watch
 from farm.control.store_verbs import Backup
 from farm.control.toolchain_verbs import AddToolchain
-from farm.control.verbs import read_fields
 from farm.core.errors import UserError
 from farm.core.limits import MAX_AFTER, MIN_TIME_S
 from farm.jobs.admission import resolve_after
