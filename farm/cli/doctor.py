@@ -14,7 +14,7 @@ import typer
 
 from farm.cli import doctor_host
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
-from farm.cli.doctor_findings import Finding, Verdict
+from farm.core.doctor_findings import FAIL, OK, WARN, Finding, Verdict
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def doctor(
         for finding in findings:
             if finding.fix:
                 tell(f"fix {finding.check}: {finding.fix}")
-    raise typer.Exit(ExitCode.FAILED if any(f.verdict is Verdict.FAIL for f in findings) else ExitCode.OK)
+    raise typer.Exit(ExitCode.FAILED if any(f.verdict is FAIL for f in findings) else ExitCode.OK)
 
 
 def current(findings: Sequence[Finding]) -> list[Finding]:
@@ -75,7 +75,7 @@ def current(findings: Sequence[Finding]) -> list[Finding]:
 
 def _python(_config: FarmConfig) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("python", Verdict.OK, f"{version} at {sys.executable}")
+    yield Finding("python", OK, f"{version} at {sys.executable}")
 
 
 def _binary(config: FarmConfig) -> AdbBinary | None:
@@ -92,9 +92,9 @@ def _adb(config: FarmConfig) -> Iterator[Finding]:
 
     try:
         binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
-        yield Finding("adb", Verdict.OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
+        yield Finding("adb", OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
     except FarmError as error:
-        yield Finding("adb", Verdict.FAIL, error.message, error.hint)
+        yield Finding("adb", FAIL, error.message, error.hint)
 
 
 def _toolchains(config: FarmConfig) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _toolchains(config: FarmConfig) -> Iterator[Finding]:
         except (OSError, subprocess.TimeoutExpired) as error:
             said, failed = str(error), True
         fix = f"{toolchain.python} -m pip install 'farm[tvm]', or correct [toolchain.{name}] python" if failed else ""
-        verdict = Verdict.FAIL if failed else Verdict.OK
+        verdict = FAIL if failed else OK
         versions, _, generators = said.partition("\n")
         yield Finding(f"toolchain {name}", verdict, said if failed else f"{versions} in {toolchain.python}", fix)
         if not failed:
@@ -117,7 +117,7 @@ def _generators(toolchain: str, there: Sequence[str]) -> Finding:
     able = ", ".join(targets for name, targets in _GENERATORS.items() if name in there)
     lacking = ", ".join(targets for name, targets in _GENERATORS.items() if name not in there)
     said = f"code for {able}" + (f"; not for {lacking}" if lacking else "")
-    return Finding(f"targets of {toolchain}", Verdict.OK if "llvm" in there else Verdict.WARN, said)
+    return Finding(f"targets of {toolchain}", OK if "llvm" in there else WARN, said)
 
 
 def _linkers(_config: FarmConfig) -> Iterator[Finding]:
@@ -134,10 +134,10 @@ def _linkers(_config: FarmConfig) -> Iterator[Finding]:
         found = linkers(abi, platform)
         if found:
             others = f" (also {', '.join(linker.name for linker in found[1:])})" if len(found) > 1 else ""
-            yield Finding(f"linker for {name}", Verdict.OK, f"{found[0].name}{others}")
+            yield Finding(f"linker for {name}", OK, f"{found[0].name}{others}")
         else:
             fix = "apt-get install lld, or pip install ziglang, or set ANDROID_NDK_HOME"
-            verdict = Verdict.FAIL if must else Verdict.WARN
+            verdict = FAIL if must else WARN
             yield Finding(f"linker for {name}", verdict, "compiled models cannot be linked for it", fix)
 
 
@@ -153,10 +153,8 @@ def _folders(config: FarmConfig) -> Iterator[Finding]:
     for name, path in ((STATE, config.state_dir), ("runtime folder", config.runtime_dir)):
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         free_gb = shutil.disk_usage(existing).free / 1e9
-        verdict = Verdict.OK if free_gb > 1 else Verdict.WARN  # a bundle and a day of artifacts are a few 100 MB
-        yield Finding(
-            name, verdict, f"{path}, {free_gb:.0f} GB free", "" if verdict is Verdict.OK else "free some space"
-        )
+        verdict = OK if free_gb > 1 else WARN  # a bundle and a day of artifacts are a few 100 MB
+        yield Finding(name, verdict, f"{path}, {free_gb:.0f} GB free", "" if verdict is OK else "free some space")
 
 
 def _daemon(config: FarmConfig) -> Iterator[Finding]:
@@ -173,17 +171,17 @@ def _daemon_elsewhere(where: Remote) -> Iterator[Finding]:
     try:
         status = call("status")
     except DaemonUnreachableError as error:
-        yield Finding("daemon", Verdict.WARN, error.message, error.hint)
+        yield Finding("daemon", WARN, error.message, error.hint)
         return
-    yield Finding("host", Verdict.OK, f"{where}: lines without `lab:` are about this host")
+    yield Finding("host", OK, f"{where}: lines without `lab:` are about this host")
     yield from _told_by_daemon(status)
 
 
 def _told_by_daemon(status: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _bundles_of_daemon()
-    yield Finding("daemon", Verdict.OK, f"pid {status['pid']}, version {status['version']}")
+    yield Finding("daemon", OK, f"pid {status['pid']}, version {status['version']}")
     for problem in status["problems"]:
-        yield Finding("daemon", Verdict.WARN, problem)
+        yield Finding("daemon", WARN, problem)
     yield from (Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"])
 
 
@@ -192,7 +190,7 @@ def _daemon_here(config: FarmConfig) -> Iterator[Finding]:
     try:
         status = call("status")
     except DaemonUnreachableError as error:
-        yield Finding("daemon", Verdict.WARN, error.message, error.hint)
+        yield Finding("daemon", WARN, error.message, error.hint)
         yield from doctor_host.sockets(config, None)
         yield from doctor_host.database(config)
         yield from doctor_host.bundles(config)
@@ -231,14 +229,14 @@ def _cut(phone: str) -> Finding:
         said, fix = f"nothing is known of it after {CUT_TIMEOUT_S:.0f} s", f"farm explain device {phone}"
     except FarmError as error:
         said, fix = error.message, error.hint
-    return Finding("power cut", Verdict.FAIL, f"{phone}: {said}", fix)
+    return Finding("power cut", FAIL, f"{phone}: {said}", fix)
 
 
 def _judge_cut(phone: str, outcome: str, detail: str) -> Finding:
     if outcome == "mended":
-        return Finding("power cut", Verdict.OK, f"{phone} went, and came back: its port can be cut")
+        return Finding("power cut", OK, f"{phone} went, and came back: its port can be cut")
     fix = f"farm explain device {phone}; uhubctl; a hub that really switches its ports (docs/recovery.md)"
-    return Finding("power cut", Verdict.FAIL, f"{phone}: {outcome}: {detail}", fix)
+    return Finding("power cut", FAIL, f"{phone}: {outcome}: {detail}", fix)
 
 
 def _other_adb(socket: str) -> Iterator[Finding]:
@@ -248,7 +246,7 @@ def _other_adb(socket: str) -> Iterator[Finding]:
     rivals = [server for server in other_servers(socket) if server.usb]
     if rivals:
         fix = f"ask whoever runs them to stop, or to use the farm's: export ADB_SERVER_SOCKET={socket}"
-        yield Finding("other adb servers", Verdict.WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
+        yield Finding("other adb servers", WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
 
 
 def _host(config: FarmConfig) -> Iterator[Finding]:

@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.cli.doctor_findings import Finding, Verdict
 from farm.cli.gate import DEFAULT_SOCKET
+from farm.core.doctor_findings import FAIL, OK, OPEN_USB, WARN, Finding
 from farm.core.errors import FarmError
 
 if TYPE_CHECKING:
     from farm.adb.program import AdbBinary
     from farm.config import FarmConfig
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 STA_UNSYNC = 0x40  # linux/timex.h: nobody keeps the clock right
 TIMEX_BYTES = 512  # more than struct timex has on any machine; `status` is its sixth word (man 2 adjtimex)
 TIMEX_STATUS_OFFSET = 5 * ctypes.sizeof(ctypes.c_long)
@@ -36,7 +35,6 @@ WHOLE_CHECK_BYTES = 256 << 20  # a check of every page takes seconds up to here
 RUN_CODE = "run code on every phone"  # who reaches the TVM port
 GATE = "farm gate"  # stands for its own address, which no file of the daemon's says
 SYSTEMD_PID = 1
-OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
 
 
 # --- clock ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,23 +12,13 @@ from typing import Any, Protocol
 
 from farm.control.artifact_budget import GB
 from farm.control.artifacts import ArtifactFolder
-from farm.control.callers import Role
+from farm.control.callers import Role, user_name
 from farm.control.forms import Nothing, read_fields
 from farm.control.server import ControlCall, ControlServer
+from farm.core.doctor_findings import FAIL, OK, WARN, Finding
 
 NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
-OK, WARN, FAIL = "ok", "warn", "fail"
 MB = 10**6
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One checked thing: `verdict` is ok, warn or fail."""
-
-    check: str
-    verdict: str
-    detail: str
-    fix: str = ""
 
 
 class Health(Protocol):
@@ -58,7 +47,7 @@ class Host:
 class DoctorVerbs:
     """The one verb."""
 
-    def __init__(self, host: Host, look_at_usb: Callable[[], Awaitable[Sequence[Finding]]] | None = None) -> None:
+    def __init__(self, host: Host, look_at_usb: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
         self._host = host
         self._look_at_usb = look_at_usb
 
@@ -69,9 +58,7 @@ class DoctorVerbs:
     async def doctor(self, call: ControlCall) -> Mapping[str, Any]:
         """Look at everything."""
         read_fields(call, Nothing)
-        findings = [*await asyncio.to_thread(look, self._host)]
-        if self._look_at_usb is not None:
-            findings += await self._look_at_usb()
+        findings = [*await asyncio.to_thread(look, self._host), *await self._look_at_usb()]
         return {"findings": [asdict(finding) for finding in findings]}
 
 
@@ -122,7 +109,7 @@ def _workers(host: Host) -> Iterator[Finding]:
     if host.worker_user:
         yield Finding("workers", OK, f"run as {host.worker_user}")
         return
-    own = _user_name(os.geteuid())
+    own = user_name(os.geteuid())
     detail = f"run as {own}, like the daemon: a model that breaks out of its compiler could read the farm's files"
     fix = "farm install-service (it makes the user farm-job), then restart the daemon"
     if host.blocked is not None:
@@ -131,10 +118,3 @@ def _workers(host: Host) -> Iterator[Finding]:
     elif os.geteuid() != 0:
         fix = "run it as a service: sudo farm install-service (docs/service.md)"
     yield Finding("workers", WARN, detail, fix)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

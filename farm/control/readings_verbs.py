@@ -1,14 +1,15 @@
-"""Verbs about what happened on devices lately: readings over time, and the newest events of one of them."""
+"""Verbs about what was read from devices: over time, and of their batteries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import Nothing, form, handler
+from farm.control.forms import Nothing, OneDevice, form, handler
 from farm.control.server import ControlServer
 from farm.core.series import COARSE_S, FINE_S, UNITS
 from farm.fleet.fleet import Fleet
@@ -34,6 +35,7 @@ class ReadingsVerbs:
         """Add the verbs to the door."""
         server.register("device.readings", handler(Readings, self.readings), Role.VIEWER)
         server.register("fleet.trends", handler(Nothing, self.trends), Role.VIEWER)
+        server.register("device.battery", handler(OneDevice, self.battery), Role.VIEWER)
 
     async def readings(self, asked: Readings) -> Mapping[str, Any]:
         """Columns over time: {at: [seconds since the epoch], columns: [{quantity, name, unit, values}]}."""
@@ -58,3 +60,9 @@ class ReadingsVerbs:
             },
             "span_s": FINE_S,
         }
+
+    async def battery(self, asked: OneDevice) -> Mapping[str, Any]:
+        """The latest reading, the last days, what farm does about its charge, and signs of swelling."""
+        look = self._fleet.battery(asked.device)
+        days = [{**asdict(day), "capacity": day.capacity} for day in look.days]
+        return {**asdict(look), "days": days}

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from farm.adb.devices import AdbDevice, DeviceState
-from farm.control.doctor_verbs import OK, WARN, Finding
 from farm.core.device import DeviceView
+from farm.core.doctor_findings import OK, OPEN_USB, WARN, Finding
 from farm.core.power_policy import PowerConfig
 from farm.fleet.power import PowerError
 from farm.fleet.switchboard import Switchboard
@@ -15,7 +15,6 @@ from farm.fleet.uhubctl import PortStatus
 from farm.fleet.usb import unplaced
 
 CHECK = "usb power"
-_OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
 
 
 async def usb_findings(
@@ -78,7 +77,7 @@ def _places(listed: Sequence[AdbDevice], views: Sequence[DeviceView]) -> Iterato
 def _permissions(listed: Sequence[AdbDevice]) -> Iterator[Finding]:
     closed = [device.serial for device in listed if device.state is DeviceState.NO_PERMISSIONS]
     if closed:
-        yield Finding("usb permission", WARN, f"the adb server may not open {', '.join(closed)}", _OPEN_USB)
+        yield Finding("usb permission", WARN, f"the adb server may not open {', '.join(closed)}", OPEN_USB)
 
 
 def _names(views: Sequence[DeviceView]) -> str:

@@ -12,7 +12,6 @@ from farm.adb.tools import PhoneTools
 from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig
 from farm.control.auth_verbs import AuthVerbs
-from farm.control.battery_verbs import BatteryVerbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.care_verbs import CareVerbs
 from farm.control.doctor_verbs import MB, DoctorVerbs, Host
@@ -137,7 +136,6 @@ async def open_job_door(
     PersonalLeaseVerbs(sharing.personal).register(control)
     RecordsVerbs(store.record_sets, workers.artifacts).register(control)
     HistoryVerbs(store.measurements).register(control)
-    BatteryVerbs(fleet).register(control)
     ReadingsVerbs(fleet, phones.series).register(control)
     StoreVerbs(store, memory.where, memory.retention).register(control)
     TunnelVerbs(fleet, phones.tunnels).register(control)

@@ -16,10 +16,10 @@ from farm.adb.server import AdbServer
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher
 from farm.config import AdbConfig, FarmConfig
-from farm.control.doctor_verbs import Finding
 from farm.control.runtime_folder import group_to_let_in
 from farm.control.usb_doctor import usb_findings
 from farm.core.adoption import rules_of
+from farm.core.doctor_findings import Finding
 from farm.core.health_rules import DISTURBING
 from farm.core.labels import aliases_of
 from farm.core.power_policy import PowerConfig

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from farm.cli import doctor
-from farm.cli.doctor_findings import Verdict
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.client import Client
+from farm.core.doctor_findings import Verdict
 from tests.support.whole_farm import Phone, Story, phones, until_ready, until_status
 
 HUB = "1-4"

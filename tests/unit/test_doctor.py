@@ -6,7 +6,8 @@ import pytest
 
 from farm.control.artifact_budget import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
-from farm.control.doctor_verbs import FAIL, OK, WARN, Host, look
+from farm.control.doctor_verbs import Host, look
+from farm.core.doctor_findings import FAIL, OK, WARN
 
 
 class Health:

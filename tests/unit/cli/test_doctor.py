@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from farm.cli import doctor, doctor_host
-from farm.cli.doctor_findings import Finding, Verdict
 from farm.config import load
 from farm.control.address import ClientKey, Remote
+from farm.core.doctor_findings import Finding, Verdict
 from farm.core.errors import DaemonUnreachableError, UserError
 
 NAME = "pixel"

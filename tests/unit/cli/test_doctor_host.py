@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from farm.cli import doctor_host as host
-from farm.cli.doctor_findings import Verdict
 from farm.config import FarmConfig, load
+from farm.core.doctor_findings import Verdict
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
+
 
 class Verdict(StrEnum):
     """How a check ended."""
@@ -12,6 +14,9 @@ class Verdict(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
+
+
+OK, WARN, FAIL = Verdict
 
 
 @dataclass(frozen=True, slots=True)
