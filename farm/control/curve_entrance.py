@@ -156,9 +156,7 @@ class CurveEntrance:
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 return False
             with socket.socket(fileno=os.dup(descriptor)) as connection:
-                if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                    return False
-                if connection.getsockname()[1] != self.port:
+                if self.owner(connection) is None:
                     return False
                 connection.shutdown(socket.SHUT_RDWR)
         except OSError:

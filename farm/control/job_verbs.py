@@ -13,7 +13,7 @@ from farm.control.callers import Caller, Role
 from farm.control.forms import read_fields
 from farm.control.job_forms import MAX_PAGE, Cancel, Check, ListJobs, Logs, LogTail, OneJob, Submit, Watch
 from farm.control.job_rows import attempt_row, job_row
-from farm.control.job_steps import JobSteps, Step
+from farm.control.job_steps import JobSteps
 from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall, ControlServer
@@ -45,9 +45,8 @@ class JobVerbs:
     """Verbs over the dispatcher, the store and their streams."""
 
     def __init__(
-        self, dispatcher: Dispatcher, store: Store, streams: JobStreams, leasing: Leasing, steps: JobSteps | None = None
+        self, dispatcher: Dispatcher, store: Store, streams: JobStreams, leasing: Leasing, steps: JobSteps
     ) -> None:
-        """`steps`: what running jobs do; without it, no row tells."""
         self._dispatcher = dispatcher
         self._store = store
         self._streams = streams
@@ -129,7 +128,7 @@ class JobVerbs:
             "after": list(job.after),
             "attempts": [attempt_row(each, with_facts=mine) for each in attempts],
             "result": await asyncio.to_thread(self._store.jobs.result, job.id),
-            "progress": None if (step := self._step(job.id)) is None else step.to_wire(),
+            "progress": None if (step := self._steps.of(job.id)) is None else step.to_wire(),
         }
 
     async def cancel(self, call: ControlCall) -> Mapping[str, Any]:
@@ -341,13 +340,10 @@ class JobVerbs:
                 job,
                 on=latest[job.id].device if job.id in latest else "",
                 waits=waits.get(job.id, ""),
-                step=self._step(job.id),
+                step=self._steps.of(job.id),
             )
             for job in jobs
         ]
-
-    def _step(self, job: str) -> Step | None:
-        return None if self._steps is None else self._steps.of(job)
 
 
 def _may_act(caller: Caller, job: Job) -> bool:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.control.callers import Role
+from farm.control.job_steps import JobSteps
 from farm.control.job_verbs import JobVerbs
 from farm.core.device import Life
 from farm.core.errors import UserError
@@ -61,7 +62,7 @@ async def farm(tmp_path):
 
 @pytest.fixture
 def verbs(farm):
-    return JobVerbs(farm.dispatcher, farm.store, None, None)
+    return JobVerbs(farm.dispatcher, farm.store, None, None, JobSteps(farm.events))
 
 
 @pytest.mark.parametrize("after", [False, True])
