@@ -34,9 +34,7 @@ class AccountTable:
 
     def all(self) -> tuple[AccountRecord, ...]:
         """Every account by name, revoked ones too."""
-        with self._database.reading() as connection:
-            rows = connection.execute(select(account).order_by(account.c.name)).mappings()
-            return tuple(AccountRecord(**row) for row in rows)
+        return tuple(AccountRecord(**row) for row in self._database.rows(select(account).order_by(account.c.name)))
 
     def get(self, name: str) -> AccountRecord | None:
         """The account of that name, revoked or not."""
@@ -61,10 +59,8 @@ class AccountTable:
 
     async def used(self, name: str, at: datetime) -> None:
         """Note when an account was last used."""
-        statement = update(account).where(account.c.name == name).values(used_at=at)
-        await self._database.write(lambda connection: connection.execute(statement) and None)
+        await self._database.execute(update(account).where(account.c.name == name).values(used_at=at))
 
     def _one(self, condition: ColumnElement[bool]) -> AccountRecord | None:
-        with self._database.reading() as connection:
-            row = connection.execute(select(account).where(condition)).mappings().one_or_none()
-        return None if row is None else AccountRecord(**row)
+        rows = self._database.rows(select(account).where(condition))
+        return AccountRecord(**rows[0]) if rows else None

@@ -78,8 +78,7 @@ class AuditTable:
             wanted = wanted.where(audit.c.at < until)
         if before:
             wanted = wanted.where(audit.c.seq < before)
-        with self._database.reading() as connection:
-            return tuple(AuditRecord(**row) for row in connection.execute(wanted).mappings())
+        return tuple(AuditRecord(**row) for row in self._database.rows(wanted))
 
     async def prune(self, before: datetime | None = None) -> int:
         """Remove what is older than `before`, and the oldest when there are too many; returns how many."""

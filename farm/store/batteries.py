@@ -11,6 +11,8 @@ from farm.store.database import Database
 from farm.store.devices import put
 from farm.store.schema import battery_day
 
+_DAY = [column for column in battery_day.c if column.name != "serial"]
+
 
 class BatteryTable:
     """Days by serial."""
@@ -18,13 +20,10 @@ class BatteryTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def days(self, serial: str, most: int = KEPT_DAYS) -> tuple[BatteryDay, ...]:
-        """A phone's latest days, the oldest of them first."""
-        columns = [column for column in battery_day.c if column.name != "serial"]
-        latest = select(*columns).where(battery_day.c.serial == serial).order_by(battery_day.c.day.desc()).limit(most)
-        with self._database.reading() as connection:
-            rows = [BatteryDay(**row) for row in connection.execute(latest).mappings()]
-        return tuple(reversed(rows))
+    def days(self, serial: str) -> tuple[BatteryDay, ...]:
+        """A phone's days that are kept, the oldest first."""
+        wanted = select(*_DAY).where(battery_day.c.serial == serial).order_by(battery_day.c.day)
+        return tuple(BatteryDay(**row) for row in self._database.rows(wanted))
 
     async def keep(self, serial: str, day: BatteryDay) -> None:
         """Insert or replace one day; days beyond `KEPT_DAYS` go."""
@@ -42,13 +41,10 @@ class BatteryTable:
         """Adb lists the phone under another serial from now on: its battery is the same."""
 
         def move(connection: Connection) -> None:
-            columns = [column for column in battery_day.c if column.name != "serial"]
-            rows = connection.execute(select(*columns).where(battery_day.c.serial == serial)).mappings().all()
+            rows = connection.execute(select(*_DAY).where(battery_day.c.serial == serial)).mappings().all()
             connection.execute(delete(battery_day).where(battery_day.c.serial == serial))
-            for row in rows:
-                connection.execute(
-                    delete(battery_day).where(battery_day.c.serial == to, battery_day.c.day == row["day"])
-                )
+            days = [row["day"] for row in rows]
+            connection.execute(delete(battery_day).where(battery_day.c.serial == to, battery_day.c.day.in_(days)))
             if rows:
                 connection.execute(insert(battery_day), [{"serial": to, **row} for row in rows])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Executable, RowMapping, Select, UpdateBase
 from sqlalchemy.exc import DatabaseError
 
 from farm.core.errors import HostError
@@ -52,6 +52,15 @@ class Database:
             said = f"the database cannot be read: {trouble.reason}"
             raise StoreReadError(said, hint=trouble.hint, evidence=trouble.evidence) from error
 
+    def rows(self, wanted: Select[Any]) -> Sequence[RowMapping]:
+        """Every row of one select.
+
+        Raises:
+            StoreReadError: as `reading`.
+        """
+        with self.reading() as connection:
+            return connection.execute(wanted).mappings().all()
+
     async def write(
         self, statement: Callable[[Connection], T], events: Sequence[Event] = (), *, last: bool = False
     ) -> T:
@@ -87,6 +96,16 @@ class Database:
         except NothingWrittenError:
             return False
         return True
+
+    async def execute(self, statement: Executable, events: Sequence[Event] = ()) -> None:
+        """`write` of one statement."""
+        await self.write(lambda connection: connection.execute(statement) and None, events)
+
+    async def change(self, statement: UpdateBase, events: Sequence[Event] = (), *, last: bool = False) -> bool:
+        """`write_if` of one statement; False when it finds no row."""
+        return await self.write_if(
+            lambda connection: must_change(connection.execute(statement).rowcount), events, last=last
+        )
 
 
 def must_change(changed_rows: int) -> None:

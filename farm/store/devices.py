@@ -21,9 +21,8 @@ class DeviceTable:
 
     def all(self) -> tuple[DeviceRecord, ...]:
         """Every remembered phone, by name."""
-        with self._database.reading() as connection:
-            rows = connection.execute(select(device).order_by(device.c.name)).mappings()
-            return tuple(DeviceRecord(**{**row, "adopted": bool(row["adopted"])}) for row in rows)
+        rows = self._database.rows(select(device).order_by(device.c.name))
+        return tuple(DeviceRecord(**{**row, "adopted": bool(row["adopted"])}) for row in rows)
 
     async def save(self, record: DeviceRecord) -> None:
         """Insert or replace a phone.
@@ -49,8 +48,7 @@ class DeviceTable:
 
     async def forget(self, serial: str) -> None:
         """Remove a phone."""
-        statement = delete(device).where(device.c.serial == serial)
-        await self._database.write(lambda connection: connection.execute(statement) and None)
+        await self._database.execute(delete(device).where(device.c.serial == serial))
 
 
 class AliasTable:
@@ -61,8 +59,7 @@ class AliasTable:
 
     def all(self) -> dict[str, str]:
         """Alias -> selector."""
-        with self._database.reading() as connection:
-            return {row.alias: row.selector for row in connection.execute(select(alias))}
+        return {row["alias"]: row["selector"] for row in self._database.rows(select(alias))}
 
     async def save(self, name: str, selector: str) -> None:
         """Set an alias."""
@@ -71,8 +68,7 @@ class AliasTable:
 
     async def forget(self, name: str) -> bool:
         """Remove an alias; whether there was one."""
-        statement = delete(alias).where(alias.c.alias == name)
-        return await self._database.write(lambda connection: connection.execute(statement).rowcount > 0)
+        return await self._database.change(delete(alias).where(alias.c.alias == name))
 
 
 def _put(connection: Connection, record: DeviceRecord) -> None:

@@ -23,8 +23,7 @@ class EventTable:
         wanted = select(event).where(event.c.seq > seq).order_by(event.c.seq).limit(limit)
         if subject:
             wanted = wanted.where(event.c.subject == subject)
-        with self._database.reading() as connection:
-            return tuple(event_of(row) for row in connection.execute(wanted).mappings())
+        return tuple(map(event_of, self._database.rows(wanted)))
 
     def about(self, subjects: Collection[str], seq: int, before: int, limit: int = 1000) -> tuple[Event, ...]:
         """Kept events about any of these subjects after `seq` and before `before`, oldest first, at most `limit`."""
@@ -37,7 +36,7 @@ class EventTable:
                     .order_by(event.c.seq)
                     .limit(limit)
                 )
-                found += (event_of(row) for row in connection.execute(wanted).mappings())
+                found += map(event_of, connection.execute(wanted).mappings())
         return tuple(sorted(found, key=lambda each: each.seq)[:limit])
 
     def newest(self, subject: str, before: int, limit: int) -> tuple[Event, ...]:
@@ -48,8 +47,7 @@ class EventTable:
             .order_by(event.c.seq.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
-            return tuple(event_of(row) for row in connection.execute(wanted).mappings())
+        return tuple(map(event_of, self._database.rows(wanted)))
 
     def latest(self, subjects: Collection[str], kinds: Collection[str]) -> dict[str, int]:
         """The number of the latest event of any of these kinds, for those of the subjects that have one."""

@@ -8,9 +8,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Sequence
 from itertools import islice
-from typing import Protocol
 
 from farm.core.events import Event, EventLog
+from farm.store.event_table import EventTable
 from farm.store.patience import Patience
 from farm.store.writer import StoreWriteError
 
@@ -23,26 +23,10 @@ PASSING = frozenset({"job.progress", "device.pushing"})
 logger = logging.getLogger(__name__)
 
 
-class EventBook(Protocol):
-    """What is needed of farm.store.event_table.EventTable."""
-
-    def since(self, seq: int, limit: int = 1000, subject: str = "") -> Sequence[Event]:
-        """Kept events after `seq`, oldest first."""
-
-    def about(self, subjects: Collection[str], seq: int, before: int, limit: int = 1000) -> Sequence[Event]:
-        """Kept events about any of these subjects after `seq` and before `before`, oldest first."""
-
-    def newest(self, subject: str, before: int, limit: int) -> Sequence[Event]:
-        """Kept events about `subject` before `before`, newest first."""
-
-    async def add(self, events: Sequence[Event]) -> None:
-        """Keep events."""
-
-
 class EventHistory:
     """All events of a farm, in order, from whichever of memory and store has them."""
 
-    def __init__(self, log: EventLog, book: EventBook) -> None:
+    def __init__(self, log: EventLog, book: EventTable) -> None:
         self._log = log
         self._book = book
         self._waiting: deque[Event] = deque(maxlen=MOST_WAITING)

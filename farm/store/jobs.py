@@ -157,11 +157,8 @@ class JobTable:
 
     def result(self, job_id: str) -> Mapping[str, Any] | None:
         """What a job came to, None when it has no result."""
-        with self._database.reading() as connection:
-            found = connection.execute(
-                select(schema.result.c.body).where(schema.result.c.job == job_id)
-            ).scalar_one_or_none()
-        return found if found is None else dict(found)
+        rows = self._database.rows(select(schema.result.c.body).where(schema.result.c.job == job_id))
+        return rows[0]["body"] if rows else None
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
@@ -246,17 +243,13 @@ class JobTable:
             .where(job.c.id == becomes.id, job.c.state.in_(sorted(each.value for each in expected)))
             .values(job_changes(becomes))
         )
-
-        def save(connection: Connection) -> None:
-            must_change(connection.execute(change).rowcount)
-
-        return await self._database.write_if(save, events, last=becomes.state in FINAL)
+        return await self._database.change(change, events, last=becomes.state in FINAL)
 
     async def move_deadlines(self, by_s: float) -> None:
         """The wall clock was set by so many seconds: jobs that have not ended keep the time they have left."""
         late = type_coerce(job.c.deadline, Double) + by_s
         change = update(job).where(job.c.ended_at.is_(None), job.c.deadline.is_not(None)).values(deadline=late)
-        await self._database.write(lambda connection: connection.execute(change) and None)
+        await self._database.execute(change)
 
     async def facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
         """What a running attempt needs to be taken up after a restart; False: it does not run under that fence."""
@@ -269,15 +262,13 @@ class JobTable:
             )
             .values(facts=dict(facts))
         )
-        return await self._database.write_if(lambda connection: must_change(connection.execute(change).rowcount))
+        return await self._database.change(change)
 
     def _jobs(self, wanted: Select[Any]) -> tuple[Job, ...]:
-        with self._database.reading() as connection:
-            return tuple(job_of(row) for row in connection.execute(wanted).mappings())
+        return tuple(map(job_of, self._database.rows(wanted)))
 
     def _attempts(self, wanted: Select[Any]) -> tuple[Attempt, ...]:
-        with self._database.reading() as connection:
-            return tuple(attempt_of(row) for row in connection.execute(wanted).mappings())
+        return tuple(map(attempt_of, self._database.rows(wanted)))
 
 
 class _SubmittedBeforeError(Exception):

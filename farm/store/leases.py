@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Double, case, func, insert, literal, or_, sel
 
 from farm.core.events import Event
 from farm.core.requests import Door, LeaseClass
-from farm.store.database import Database, must_change
+from farm.store.database import Database
 from farm.store.records import LeaseRecord, UsageRow
 from farm.store.rows import lease_of, select_leases, selector_number
 from farm.store.schema import lease
@@ -25,14 +25,12 @@ class LeaseTable:
     def open(self) -> tuple[LeaseRecord, ...]:
         """Leases that have not ended, oldest first."""
         wanted = select_leases().where(lease.c.ended_at.is_(None)).order_by(lease.c.fence)
-        with self._database.reading() as connection:
-            return tuple(lease_of(row) for row in connection.execute(wanted).mappings())
+        return tuple(map(lease_of, self._database.rows(wanted)))
 
     def get(self, lease_id: str) -> LeaseRecord | None:
         """The lease of that id."""
-        with self._database.reading() as connection:
-            row = connection.execute(select_leases().where(lease.c.id == lease_id)).mappings().one_or_none()
-        return None if row is None else lease_of(row)
+        rows = self._database.rows(select_leases().where(lease.c.id == lease_id))
+        return lease_of(rows[0]) if rows else None
 
     def usage(self, since: datetime, until: datetime) -> tuple[UsageRow, ...]:
         """Device-seconds within `since` .. `until` by user, device, door and class; running leases count up to `until`.
@@ -50,14 +48,10 @@ class LeaseTable:
             .group_by(*groups)
             .order_by(*groups)
         )
-        with self._database.reading() as connection:
-            return tuple(
-                UsageRow(
-                    row["user"], row["device"], Door(row["door"]), LeaseClass(row["lease_class"]),
-                    row["leases"], float(row["held_s"]),
-                )
-                for row in connection.execute(wanted).mappings()
-            )  # fmt: skip
+        return tuple(
+            UsageRow(**{**row, "door": Door(row["door"]), "lease_class": LeaseClass(row["lease_class"])})
+            for row in self._database.rows(wanted)
+        )
 
     def jobs(self, since: datetime, until: datetime, by: str) -> dict[str, int]:
         """How many jobs had a phone within `since` .. `until`, by `by`: user, device or door."""
@@ -94,13 +88,9 @@ class LeaseTable:
             .where(lease.c.id == lease_id, lease.c.ended_at.is_(None))
             .values(ended_at=ended_at, reason=reason, held_s=held_s)
         )
-        return await self._database.write_if(
-            lambda connection: must_change(connection.execute(end).rowcount), events, last=True
-        )
+        return await self._database.change(end, events, last=True)
 
     async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
         """Another expiry for a lease; False: it has ended, or there is none."""
         change = update(lease).where(lease.c.id == lease_id, lease.c.ended_at.is_(None)).values(expires_at=expires_at)
-        return await self._database.write_if(
-            lambda connection: must_change(connection.execute(change).rowcount), events
-        )
+        return await self._database.change(change, events)

@@ -71,14 +71,11 @@ class MeasurementTable:
         """Measurements of a model (its whole hash), newest first; older than number `before` if it is given."""
         wanted = select(measurement).where(measurement.c.model == model)
         if device:
-            wanted = wanted.where(
-                measurement.c.device.concat("") == device
-            )  # an expression: the model's index is better
+            wanted = wanted.where(measurement.c.device.concat("") == device)  # not by the index of devices
         if before is not None:
             wanted = wanted.where(measurement.c.seq < before)
         wanted = wanted.order_by(measurement.c.seq.desc()).limit(limit)
-        with self._database.reading() as connection:
-            return tuple(Measurement(**row) for row in connection.execute(wanted).mappings())
+        return tuple(Measurement(**row) for row in self._database.rows(wanted))
 
     def nominal_s(self, device: str, epoch: str) -> dict[str, float]:
         """The nominal time of each reference kernel on a phone, seconds.
@@ -112,8 +109,7 @@ class MeasurementTable:
             .order_by(latest.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
-            return [MeasuredModel(**row) for row in connection.execute(wanted).mappings()]
+        return [MeasuredModel(**row) for row in self._database.rows(wanted)]
 
 
 def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:

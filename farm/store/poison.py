@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from farm.core.events import Event
-from farm.store.database import Database, must_change
+from farm.store.database import Database
 from farm.store.records import PoisonRecord
 from farm.store.rows import in_parts
 from farm.store.schema import poison
@@ -58,6 +58,4 @@ class PoisonTable:
     async def forget(self, artifact: str, events: Sequence[Event] = ()) -> bool:
         """Whether there was something to forget."""
         statement = delete(poison).where(poison.c.artifact == artifact)
-        return await self._database.write_if(
-            lambda connection: must_change(connection.execute(statement).rowcount), events
-        )
+        return await self._database.change(statement, events)

@@ -136,12 +136,7 @@ class RecordSets:
 
     async def remove(self, number: int, events: Sequence[Event] = ()) -> bool:
         """Forget the set of that id; its artifact goes when nothing else needs it. False when there was none."""
-
-        def remove(connection: Connection) -> bool:
-            return connection.execute(delete(record_set).where(record_set.c.id == number)).rowcount > 0
-
-        return await self._database.write(remove, events)
+        return await self._database.change(delete(record_set).where(record_set.c.id == number), events)
 
     def _rows(self, wanted: Any) -> tuple[KeptSet, ...]:
-        with self._database.reading() as connection:
-            return tuple(KeptSet(**row) for row in connection.execute(wanted).mappings())
+        return tuple(KeptSet(**row) for row in self._database.rows(wanted))

@@ -26,19 +26,16 @@ class RecoveryTable:
         wanted = select(recovery).where(recovery.c.began_at > at).order_by(recovery.c.began_at, recovery.c.id)
         if serial:
             wanted = wanted.where(recovery.c.serial == serial)
-        with self._database.reading() as connection:
-            return tuple(RecoveryRecord(**row) for row in connection.execute(wanted).mappings())
+        return tuple(RecoveryRecord(**row) for row in self._database.rows(wanted))
 
     async def begin(self, record: RecoveryRecord, events: Sequence[Event] = ()) -> None:
         """Keep a rung that is taken now."""
-        await self._database.write(
-            lambda connection: connection.execute(insert(recovery), asdict(record)) and None, events
-        )
+        await self._database.execute(insert(recovery).values(asdict(record)), events)
 
     async def end(self, rung: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
         """Keep how a rung (its id) ended."""
         ended = update(recovery).where(recovery.c.id == rung).values(took_s=took_s, outcome=outcome, detail=detail)
-        await self._database.write(lambda connection: connection.execute(ended) and None, events)
+        await self._database.execute(ended, events)
 
     async def interrupted(self, outcome: str, detail: str) -> None:
         """Whatever was under way when the daemon ended is over; nobody knows how long it took."""
@@ -47,24 +44,22 @@ class RecoveryTable:
             .where(recovery.c.outcome.is_(None), recovery.c.rung != "quarantine")
             .values(took_s=0.0, outcome=outcome, detail=detail)
         )
-        await self._database.write(lambda connection: connection.execute(over) and None)
+        await self._database.execute(over)
 
     def open_quarantines(self) -> tuple[RecoveryRecord, ...]:
         """Rungs `quarantine` that have not ended, oldest first."""
         wanted = select(recovery).where(recovery.c.outcome.is_(None), recovery.c.rung == "quarantine")
-        with self._database.reading() as connection:
-            rows = connection.execute(wanted.order_by(recovery.c.began_at, recovery.c.id)).mappings()
-            return tuple(RecoveryRecord(**row) for row in rows)
+        rows = self._database.rows(wanted.order_by(recovery.c.began_at, recovery.c.id))
+        return tuple(RecoveryRecord(**row) for row in rows)
 
     async def redate(self, now: datetime) -> None:
         """Rungs that seem to be taken later than `now`, by a clock that was wrong, were taken now."""
         later = update(recovery).where(recovery.c.began_at > now, recovery.c.rung != "quarantine").values(began_at=now)
-        await self._database.write(lambda connection: connection.execute(later) and None)
+        await self._database.execute(later)
 
     def quarantined(self) -> tuple[QuarantineRecord, ...]:
         """Every phone that is kept away from users."""
-        with self._database.reading() as connection:
-            return tuple(QuarantineRecord(**row) for row in connection.execute(select(quarantine)).mappings())
+        return tuple(QuarantineRecord(**row) for row in self._database.rows(select(quarantine)))
 
     async def keep_away(self, record: QuarantineRecord) -> None:
         """Keep why a phone is in quarantine."""
@@ -74,13 +69,11 @@ class RecoveryTable:
 
     async def let_go(self, serial: str) -> None:
         """The phone is in quarantine no more."""
-        gone = delete(quarantine).where(quarantine.c.serial == serial)
-        await self._database.write(lambda connection: connection.execute(gone) and None)
+        await self._database.execute(delete(quarantine).where(quarantine.c.serial == serial))
 
     def proven(self) -> dict[str, str]:
         """Serial -> the bundle that last passed its check there."""
-        with self._database.reading() as connection:
-            return {row.serial: row.bundle for row in connection.execute(select(proven))}
+        return {row["serial"]: row["bundle"] for row in self._database.rows(select(proven))}
 
     async def prove(self, serial: str, bundle: str) -> None:
         """The bundle passed its check there."""

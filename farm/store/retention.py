@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Double, Text, delete, exists, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Double, Table, Text, delete, exists, func, or_, select, type_coerce
 
 from farm.core.errors import FarmError
 from farm.store.audit import AuditTable
@@ -131,9 +131,7 @@ class Retention:
                 jobs, leases, events = jobs + more[0], leases + more[1], events + more[2]
                 if not any(more):
                     break
-            measured = self._clock() - HISTORY
-            while await self._database.write(lambda connection: _remove_measurements(connection, measured)):
-                pass
+            await self._in_batches(partial(_remove_oldest, table=measurement, before=self._clock() - HISTORY))
             await self._audit.prune(self._clock() - self._keep_audit)
             freed = before - await asyncio.to_thread(self._size)
             await self._shrink()
@@ -144,22 +142,27 @@ class Retention:
 
     async def _remove_until(self, ended: datetime) -> tuple[int, int, int]:
         """Everything that ended before a time; counts of jobs, leases, events."""
-        jobs = leases = events = 0
+        jobs = 0
         step = _Progress()
         while not step.over:
             step = await self._database.write(partial(_remove_jobs, ended=ended, so_far=step))
             if step.gone:
                 jobs += len(step.gone)
                 await asyncio.to_thread(self._remove_logs, step.gone)
-        while count := await self._database.write(lambda connection: _remove_leases(connection, ended)):
-            leases += count
-        while count := await self._database.write(lambda connection: _remove_events(connection, ended)):
-            events += count
+        leases = await self._in_batches(partial(_remove_leases, ended=ended))
+        events = await self._in_batches(partial(_remove_oldest, table=event, before=ended))
         past = delete(reservation).where(reservation.c.ends_at < ended)  # an operator makes a few: no batches
-        await self._database.write(lambda connection: connection.execute(past) and None)
+        await self._database.execute(past)
         rungs = delete(recovery).where(recovery.c.began_at < ended, recovery.c.outcome.is_not(None))
-        await self._database.write(lambda connection: connection.execute(rungs) and None)
+        await self._database.execute(rungs)
         return jobs, leases, events
+
+    async def _in_batches(self, remove: Callable[[Connection], int]) -> int:
+        """Commit `remove`, which removes some rows, until there are none left; returns how many went."""
+        removed = 0
+        while count := await self._database.write(remove):
+            removed += count
+        return removed
 
     def _some_oldest(self) -> datetime | None:
         """A time before which about a batch of ended jobs (or, when there are none, of other things) lies."""
@@ -239,18 +242,11 @@ def _remove_leases(connection: Connection, ended: datetime) -> int:
     return _delete_some(connection, lease.c.id, connection.execute(old).scalars().all())
 
 
-def _remove_events(connection: Connection, ended: datetime) -> int:
-    """A batch of the oldest events, as far as they are old enough."""
-    oldest = select(event.c.seq, event.c.at).order_by(event.c.seq).limit(BATCH)
-    old = [row.seq for row in connection.execute(oldest) if row.at < ended]
-    return _delete_some(connection, event.c.seq, old)
-
-
-def _remove_measurements(connection: Connection, measured: datetime) -> int:
-    """A batch of the oldest measurements, as far as they are older than a time."""
-    oldest = select(measurement.c.seq, measurement.c.at).order_by(measurement.c.seq).limit(BATCH)
-    old = [row.seq for row in connection.execute(oldest) if row.at < measured]
-    return _delete_some(connection, measurement.c.seq, old)
+def _remove_oldest(connection: Connection, table: Table, before: datetime) -> int:
+    """A batch of the rows with the lowest numbers, as far as they are older than a time."""
+    oldest = select(table.c.seq, table.c.at).order_by(table.c.seq).limit(BATCH)
+    old = [row.seq for row in connection.execute(oldest) if row.at < before]
+    return _delete_some(connection, table.c.seq, old)
 
 
 def _delete_some(connection: Connection, key: Any, values: Any) -> int:

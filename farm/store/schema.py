@@ -7,6 +7,9 @@ table writes a migration (farm/store/migrations) and counts SCHEMA_VERSION up.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -30,9 +33,14 @@ SCHEMA_VERSION = 5
 metadata = MetaData()
 
 
-def _one_of(column: str, values: object, name: str) -> CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)  # type: ignore[attr-defined]
+def _one_of(column: str, values: Iterable[str], name: str) -> CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=name)
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """Of a partial index, for both engines."""
+    return {"sqlite_where": sql(condition), "postgresql_where": sql(condition)}
 
 
 # schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
@@ -119,7 +127,7 @@ job = Table(
     ),
     CheckConstraint("uncounted BETWEEN 0 AND attempts", name="job_attempts_add_up"),
 )
-Index("job_live", job.c.seq, sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"))
+Index("job_live", job.c.seq, **_where("ended_at IS NULL"))
 Index("job_of_user", job.c.user, job.c.seq)
 Index("job_of_state", job.c.state, job.c.seq)
 Index("job_of_kind", job.c.kind, job.c.seq)
@@ -156,10 +164,7 @@ lease = Table(
     _one_of("door", Door, "lease_door"),
     _one_of("lease_class", LeaseClass, "lease_class"),
 )
-Index(
-    "lease_open_device", lease.c.device, unique=True,
-    sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"),
-)  # fmt: skip
+Index("lease_open_device", lease.c.device, unique=True, **_where("ended_at IS NULL"))
 Index("lease_ended", lease.c.ended_at)
 
 attempt = Table(
@@ -184,15 +189,8 @@ attempt = Table(
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="attempt_ended_when_over"),
 )
 # A pooled attempt may have given its first phone, which its row names, to others: there the open lease is the guard.
-_HAS_ITS_PHONE = sql("ended_at IS NULL AND pooled = 0")
-Index(
-    "attempt_running_device", attempt.c.device, unique=True,
-    sqlite_where=_HAS_ITS_PHONE, postgresql_where=_HAS_ITS_PHONE,
-)  # fmt: skip
-Index(
-    "attempt_running_job", attempt.c.job, unique=True,
-    sqlite_where=sql("ended_at IS NULL"), postgresql_where=sql("ended_at IS NULL"),
-)  # fmt: skip
+Index("attempt_running_device", attempt.c.device, unique=True, **_where("ended_at IS NULL AND pooled = 0"))
+Index("attempt_running_job", attempt.c.job, unique=True, **_where("ended_at IS NULL"))
 
 event = Table(
     "event",
@@ -337,9 +335,7 @@ measurement = Table(
     Column("reference_s", Double),  # its median time in that bench, seconds; NULL when the bench was rejected
     Column("nominal_s", Double),  # of the kernel, which the estimate in `summary` was given at; NULL without a kernel
     Column("at", UtcTime, nullable=False),
-    Column(
-        "summary", StrictJson, nullable=False
-    ),  # what a history shows of it: a result can be a thousand times larger
+    Column("summary", StrictJson, nullable=False),  # what a history shows; a result can be a thousand times larger
 )
 Index("measurement_of_model", measurement.c.model, measurement.c.seq)
 Index("measurement_of_name", measurement.c.name, measurement.c.seq)

@@ -13,7 +13,7 @@ from farm.core.errors import UserError
 from farm.core.events import Event
 from farm.core.selector import Selector
 from farm.store.columns import UtcTime, utc_time
-from farm.store.database import Database, must_change
+from farm.store.database import Database
 from farm.store.devices import put
 from farm.store.records import ReservationRecord, ToolchainRecord
 from farm.store.rows import selector_number
@@ -75,10 +75,7 @@ class ReservationTable:
 
     async def remove(self, reservation_id: str, events: Sequence[Event] = ()) -> bool:
         """Remove a reservation; whether there was one."""
-        statement = delete(reservation).where(reservation.c.id == reservation_id)
-        return await self._database.write_if(
-            lambda connection: must_change(connection.execute(statement).rowcount), events
-        )
+        return await self._database.change(delete(reservation).where(reservation.c.id == reservation_id), events)
 
 
 class ToolchainTable:
@@ -89,9 +86,8 @@ class ToolchainTable:
 
     def all(self) -> tuple[ToolchainRecord, ...]:
         """Every toolchain, by name."""
-        with self._database.reading() as connection:
-            rows = connection.execute(select(toolchain).order_by(toolchain.c.name)).mappings()
-            return tuple(ToolchainRecord(**row) for row in rows)
+        rows = self._database.rows(select(toolchain).order_by(toolchain.c.name))
+        return tuple(ToolchainRecord(**row) for row in rows)
 
     async def add(self, record: ToolchainRecord, events: Sequence[Event] = ()) -> None:
         """Insert or replace a toolchain."""
@@ -100,7 +96,4 @@ class ToolchainTable:
 
     async def remove(self, name: str, events: Sequence[Event] = ()) -> bool:
         """Remove a toolchain; whether there was one."""
-        statement = delete(toolchain).where(toolchain.c.name == name)
-        return await self._database.write_if(
-            lambda connection: must_change(connection.execute(statement).rowcount), events
-        )
+        return await self._database.change(delete(toolchain).where(toolchain.c.name == name), events)
