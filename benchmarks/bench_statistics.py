@@ -20,7 +20,7 @@ from benchmarks import simulated_runs as runs
 from benchmarks.harness import Context, Figure
 from benchmarks.simulated_runs import NOMINAL_S, TRUE_S, Noise, Random, Shape
 from farm.measure.assess import Assessment, assess
-from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Answer, compare, more_pairs
+from farm.measure.comparison import FIND_EFFECT, FIRST_PAIRS, MIN_EFFECT, Answer, compare, more_pairs
 from farm.measure.conditions import Verdict
 from farm.measure.regression import Point, changes
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
@@ -30,7 +30,6 @@ HALF_WIDTH = 0.01
 MOST_SAMPLES = 320
 MOST_PAIRS = 800
 ALL_LOOKS = 2000  # pairs, as `farm compare` takes at most: every look there is
-FIND_EFFECT = 0.03
 PROCESSES = 2
 SEED = 20261122  # of every case: neither its name nor its place changes what it draws
 # With these, a rate that holds by a small margin has an interval inside its goal (0 of 385 shows "under 1 %").
@@ -277,9 +276,9 @@ def _found(noise: Noise, scale: float, drift: float) -> Callable[[Random], bool]
 
     def trial(random: Random) -> bool:
         pilot = _pairs(random, noise, scale, FIND_EFFECT, drift, FIRST_PAIRS)
-        pairs = compare(pilot[0], pilot[1], find_effect=FIND_EFFECT).needed_pairs
+        pairs = compare(pilot[0], pilot[1]).needed_pairs
         fresh = _pairs(random, noise, scale, FIND_EFFECT, drift, pairs)
-        return compare(fresh[0], fresh[1], find_effect=FIND_EFFECT).answer is Answer.SLOWER
+        return compare(fresh[0], fresh[1]).answer is Answer.SLOWER
 
     return trial
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
@@ -13,7 +13,6 @@ import numpy as np
 
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions
 from farm.measure.drift import pulled_in
-from farm.measure.effects import find_effect_of
 from farm.measure.interval import Estimate, median_interval, student
 from farm.measure.modes import find_modes
 from farm.measure.series import FloatArray, series
@@ -22,11 +21,14 @@ from farm.measure.steps import find_step
 CONFIDENCE = 0.99
 POWER = 0.95
 MIN_EFFECT = 0.01
+FIND_EFFECT = 0.03
+MOST_EFFECT = 0.9
 FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
 # Pairs after which growing samples are compared (`more_pairs`), fixed before any are taken: each look may err by an
 # equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
 LOOKS_AT = tuple(FIRST_PAIRS * 2**look for look in range(7))
+MOST_PAIRS = 2000
 MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 
@@ -51,7 +53,7 @@ class Comparison:
     confidence: float
     pairs: int  # 0: two results that were not measured in turns
     min_effect: float
-    find_effect: float
+    find_effect: float  # the difference that pairs enough are taken to find
     needed_pairs: int  # a true difference of `find_effect` would be found by so many, with 95 % power
     needed_same: int  # two equal builds would be called the same by so many, with 95 % power
     reasons: tuple[Reason, ...]  # what makes it less than certain, and always why it is `cannot tell`
@@ -66,10 +68,9 @@ def compare(
     b_s: Sequence[float] | FloatArray,
     *,
     min_effect: float = MIN_EFFECT,
-    find_effect: float | None = None,
     conditions: Conditions | None = None,
 ) -> Comparison:
-    """Compare samples taken in turns on one phone. Without `find_effect` it follows from `min_effect`.
+    """Compare samples taken in turns on one phone.
 
     Pair i is one sample of A and one of B right after each other: A first in even pairs, B first in odd ones. Two pairs
     (ABBA) are a round; the mean of a round's two log ratios has no straight drift in it, whatever its rate. The 99 %
@@ -79,44 +80,28 @@ def compare(
     lies within `min_effect` of 1 on both sides; all else is `cannot tell`.
 
     Raises:
-        ValueError: the lengths differ or are odd or 0, a time is beyond 1e-12 to 1e9 s, or effects are out of order:
-            0 <= min_effect < find_effect < 1.
+        ValueError: the lengths differ or are odd or 0, a time is beyond 1e-12 to 1e9 s, or `min_effect` is not within
+            0 and 0.9.
     """
-    find_effect = _checked(min_effect, find_effect)
     rounds = _rounds(a_s, b_s)
     found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE), rounds)
     few = rounds.size < FEWEST_ROUNDS
     answer = Answer.CANNOT_TELL if few else _answer(found, min_effect)
-    scatter = _scatter(found, rounds)
-    return Comparison(
-        answer=answer,
-        ratio=found.median_s,
-        low=found.low_s,
-        high=found.high_s,
-        confidence=CONFIDENCE,
-        pairs=2 * int(rounds.size),
-        min_effect=min_effect,
-        find_effect=find_effect,
-        needed_pairs=needed_pairs(scatter, find_effect, min_effect),
-        needed_same=needed_same(scatter, min_effect),
-        reasons=(
-            *([_few_pairs(2 * int(rounds.size))] if few else _undecided(answer, found, min_effect)),
-            *_unsteady(rounds),
-            *judge_conditions(conditions or Conditions()),
-        ),
+    pairs = 2 * int(rounds.size)
+    reasons = (
+        *([_few_pairs(pairs)] if few else _undecided(answer, found, min_effect)),
+        *_unsteady(rounds),
+        *judge_conditions(conditions or Conditions()),
     )
+    return _comparison(answer, found, pairs, _scatter(found, rounds), min_effect, reasons)
 
 
 def needed_pairs(scatter: float, effect: float, min_effect: float = MIN_EFFECT) -> int:
     """Pairs by which a true difference of `effect` is told with 95 % power; even.
 
     Told means: the interval excludes 1, and the estimate is beyond `min_effect`. `scatter` is the half width, on the
-    log scale, of the 99 % interval that a single round would have.
-
-    Raises:
-        ValueError: an effect is not above 0, or `effect` is not above `min_effect`.
+    log scale, of the 99 % interval that a single round would have.     `effect` must be above `min_effect`.
     """
-    _checked(min_effect, effect)
     power = NormalDist().inv_cdf(POWER) / _z()
     return _pairs(scatter, min(math.log1p(effect) / (1 + power), (effect - min_effect) / power))
 
@@ -129,7 +114,7 @@ def needed_same(scatter: float, min_effect: float = MIN_EFFECT) -> int:
     return _pairs(scatter, -math.log1p(-min_effect) / (1 + power))
 
 
-def more_pairs(found: Comparison, *, most: int = 2000) -> int:
+def more_pairs(found: Comparison, *, most: int = MOST_PAIRS) -> int:
     """How many more pairs to take before comparing all of them anew, even; 0: that was it.
 
     First until there are `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter
@@ -153,7 +138,6 @@ def compare_results(
     b: Estimate,
     *,
     min_effect: float = MIN_EFFECT,
-    find_effect: float | None = None,
     doubts: Sequence[Reason] = (),
 ) -> Comparison:
     """Compare two stored results of one phone by their intervals; both are best at the same nominal speed.
@@ -165,13 +149,11 @@ def compare_results(
         a: the result that is known.
         b: the other.
         min_effect: smaller differences are none.
-        find_effect: what `needed_pairs` is for; None: it follows from `min_effect`.
         doubts: why one of them is not to be relied on; with any, the answer is `cannot tell`.
 
     Raises:
-        ValueError: effects are out of order, as in `compare`.
+        ValueError: `min_effect` is not within 0 and 0.9.
     """
-    find_effect = _checked(min_effect, find_effect)
     middle = math.log(b.median_s) - math.log(a.median_s)
     half = math.hypot(_log_half(a), _log_half(b))
     found = Estimate(
@@ -186,22 +168,8 @@ def compare_results(
     scatter = half * math.sqrt(max(found.effective_count, 1.0) / 2)
     said = "the two were not measured in turns: what differs between runs is not in the interval"
     answer = Answer.CANNOT_TELL if doubts else _answer(found, min_effect)
-    return Comparison(
-        answer=answer,
-        ratio=found.median_s,
-        low=found.low_s,
-        high=found.high_s,
-        confidence=CONFIDENCE,
-        pairs=0,
-        min_effect=min_effect,
-        find_effect=find_effect,
-        needed_pairs=needed_pairs(scatter, find_effect, min_effect),
-        needed_same=needed_same(scatter, min_effect),
-        reasons=(
-            *(doubts or _undecided(answer, found, min_effect)),
-            Reason("not_in_turns", Verdict.SUSPECT, said),
-        ),
-    )
+    reasons = (*(doubts or _undecided(answer, found, min_effect)), Reason("not_in_turns", Verdict.SUSPECT, said))
+    return _comparison(answer, found, 0, scatter, min_effect, reasons)
 
 
 def together(comparisons: Sequence[Comparison]) -> Comparison:
@@ -228,6 +196,32 @@ def together(comparisons: Sequence[Comparison]) -> Comparison:
         needed_same=max(each.needed_same for each in comparisons),
         reasons=tuple(reasons),
     )
+
+
+def _comparison(
+    answer: Answer, found: Estimate, pairs: int, scatter: float, min_effect: float, reasons: Iterable[Reason]
+) -> Comparison:
+    find_effect = _find_effect(min_effect)
+    return Comparison(
+        answer=answer,
+        ratio=found.median_s,
+        low=found.low_s,
+        high=found.high_s,
+        confidence=CONFIDENCE,
+        pairs=pairs,
+        min_effect=min_effect,
+        find_effect=find_effect,
+        needed_pairs=needed_pairs(scatter, find_effect, min_effect),
+        needed_same=needed_same(scatter, min_effect),
+        reasons=tuple(reasons),
+    )
+
+
+def _find_effect(min_effect: float) -> float:
+    """The difference to find: 3 %, or three times the least that counts."""
+    if not 0 <= min_effect < MOST_EFFECT:
+        raise ValueError(f"a least effect of {min_effect:g} is not within 0 and {MOST_EFFECT:g}")
+    return min(MOST_EFFECT, max(FIND_EFFECT, 3 * min_effect))
 
 
 def _answer(found: Estimate, min_effect: float) -> Answer:
@@ -321,12 +315,3 @@ def _quantile() -> float:
 
 def _z() -> float:
     return NormalDist().inv_cdf(_quantile())
-
-
-def _checked(min_effect: float, find_effect: float | None) -> float:
-    """The effect to find."""
-    if find_effect is None:
-        find_effect = find_effect_of(min_effect)
-    if not 0 <= min_effect < find_effect < 1:
-        raise ValueError(f"effects of {min_effect:g} (least) and {find_effect:g} (to find): 0 <= least < to find < 1")
-    return find_effect

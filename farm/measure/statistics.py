@@ -1,4 +1,4 @@
-"""What timed samples say: location, spread, how sure the median is. Pure; the one module of floor 1 with numpy."""
+"""What timed samples say: location, spread, how sure the median is."""
 
 from __future__ import annotations
 

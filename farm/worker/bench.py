@@ -17,7 +17,7 @@ from farm.jobs.tasks import BenchTask
 from farm.measure.assess import Assessment, assess
 from farm.measure.conditions import Conditions
 from farm.measure.sampling import best, measure_again
-from farm.worker.certificate import VIRTUAL, Nominal, Try, about_build, measured, moment_from, nominal_of, plain
+from farm.worker.certificate import VIRTUAL, Nominal, Try, about_build, measured, nominal_of, plain
 from farm.worker.daemon import Daemon
 from farm.worker.model_run import FirstRun, first_run, prepare, session_to_phone
 from farm.worker.profile import profile
@@ -37,6 +37,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     task = BenchTask.from_wire(payload)
     built = prepare(task, daemon, inputs=task.inputs, all_or_none=True)
     kernel = reference_kernel(task.target, Path(task.cache))
+    daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
         ran = first_run(built, session, daemon)
         numerics = built.judged(ran.outputs)
@@ -55,7 +56,7 @@ def _timed(task: BenchTask, ran: FirstRun, kernel: LoadedKernel, nominal: Nomina
     timer, plan = timer_of(ran.machine, ran.device), plan_of(task)
     remeasure = 0 if task.repeat else task.remeasure
     tries: list[Try] = []
-    now = moment_from(daemon.conditions())
+    now = daemon.conditions()
     while measure_again([each.assessment for each in tries], remeasure):
         step = _step(tries, remeasure)
         daemon.progress(step)
@@ -63,7 +64,7 @@ def _timed(task: BenchTask, ran: FirstRun, kernel: LoadedKernel, nominal: Nomina
         look = partial(_tell_standing, daemon, step, task.half_width)
         taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds, look=look)
         seconds = time.monotonic() - started_s
-        now = moment_from(daemon.conditions())
+        now = daemon.conditions()
         conditions = Conditions(before, (), now)
         found = assess(taken.series(), nominal.seconds, conditions=conditions, half_width=task.half_width)
         tries.append(Try(taken, found, started_at.isoformat(), seconds))

@@ -10,7 +10,6 @@ from typing import Any
 from farm.compiler.build import Build
 from farm.jobs.tasks import ModelTask
 from farm.measure.assess import Assessment
-from farm.measure.conditions import Moment
 from farm.measure.statistics import Summary, summarise
 from farm.worker.timing import MS, Taken
 
@@ -40,11 +39,6 @@ def nominal_of(kernel: str, known: Mapping[str, float]) -> Nominal:
     """A kernel's nominal speed on a phone: of its first benches, or else of this run."""
     seconds = known.get(kernel)
     return Nominal(kernel, seconds, "this run" if seconds is None else "history")
-
-
-def moment_from(given: Mapping[str, Any]) -> Moment:
-    """A phone's condition as the daemon tells it; what it does not know is None."""
-    return Moment(**{name: given.get(name) for name in Moment.__dataclass_fields__})
 
 
 def measured(tries: Sequence[Try], reported: Try, nominal: Nominal | None, raw: str) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from farm.core.errors import FarmError
 from farm.jobs.tasks import BundleUse, CompareTask, ModelTask
 from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
-from farm.measure.effects import find_effect_of
 from farm.measure.statistics import summarise
 from farm.worker.bundle_turns import Turns, check_versions
-from farm.worker.certificate import VIRTUAL, about_build, latency_ms, moment_from, plain
+from farm.worker.certificate import VIRTUAL, about_build, latency_ms, plain
 from farm.worker.daemon import Daemon
 from farm.worker.likeness import differences
-from farm.worker.model_run import FirstRun, Hears, first_run, one_more_session, prepare, session_to_phone
+from farm.worker.model_run import FirstRun, Hears, first_run, prepare, session_to_phone
 from farm.worker.session import PhoneSession, on_phone
 from farm.worker.timing import Pairs, Timer, time_pairs, timer_of
 
@@ -48,6 +47,7 @@ def _builds(task: CompareTask, daemon: Daemon) -> dict[str, Any]:
         a = prepare(sides[0], daemon, inputs=task.inputs, all_or_none=True)
     with _said("B"):
         b = prepare(sides[1], daemon, inputs=task.inputs, all_or_none=True)
+    daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
         with _said("A"):
             ran_a, about_a = _checked(a, sides[0], "a", session, daemon)
@@ -71,7 +71,7 @@ def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Da
 
     @contextlib.contextmanager
     def turn(which: int) -> Iterator[_Turn]:
-        with _said(f"under bundle {bundles[which].name}"), one_more_session(daemon) as session:
+        with _said(f"under bundle {bundles[which].name}"), session_to_phone(daemon) as session:
             ran, told = _checked(built, side, "", session, _Nobody())
             about[which] = {**told, "bundle": asdict(bundles[which])}
             with on_phone("loading the reference kernel"):
@@ -110,15 +110,14 @@ class _Nobody:
 
 def _timed(a: Timer, b: Timer, task: CompareTask, daemon: Daemon) -> tuple[Pairs, dict[str, Any]]:
     """The pairs, and their certificate but for `raw`."""
-    before = moment_from(daemon.conditions())
+    before = daemon.conditions()
     started_at = datetime.now(UTC)
     pairs = time_pairs(a, b, measure_s=task.measure_s, min_effect=task.min_effect)
     seconds = (datetime.now(UTC) - started_at).total_seconds()
-    conditions = Conditions(before, (), moment_from(daemon.conditions()))
-    effects = {"min_effect": task.min_effect, "find_effect": find_effect_of(task.min_effect)}
-    compared = compare(pairs.a_s, pairs.b_s, **effects, conditions=conditions)
+    conditions = Conditions(before, (), daemon.conditions())
+    compared = compare(pairs.a_s, pairs.b_s, min_effect=task.min_effect, conditions=conditions)
     return replace(pairs, comparison=compared), {
-        "conditions": plain({"before": _told(conditions.before), "after": _told(conditions.after)}),
+        "conditions": plain({"before": asdict(conditions.before), "after": asdict(conditions.after)}),
         "unknown": list(conditions.unknown()),
         "notes": [VIRTUAL] if task.virtual else [],
         "started_at": started_at.isoformat(),
@@ -162,10 +161,6 @@ def _checked(
 ) -> tuple[FirstRun, dict[str, Any]]:
     ran = first_run(built, session, daemon, side=side)
     return ran, {**built.judged(ran.outputs), **built.about(), **about_build(built, task)}
-
-
-def _told(moment: Any) -> dict[str, Any]:
-    return {each.name: getattr(moment, each.name) for each in fields(moment)}
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from farm.control.client import ControlClient
@@ -14,6 +14,7 @@ from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, HostError
 from farm.jobs.attempt import MAX_WORDS_CHARS, SILENCE_LIMIT_S, SessionOffer, check_report
 from farm.jobs.messages import Spawn
+from farm.measure.conditions import Moment
 
 HEARTBEAT_S = 1.0  # the daemon gives a worker up after SILENCE_LIMIT_S without one
 LEAVE_S = 2.0
@@ -23,11 +24,9 @@ class Daemon:
     """The daemon, as one attempt's worker sees it. Use it as a context manager: the heart beats inside."""
 
     def __init__(self, order: Spawn) -> None:
-        credentials = {"token": order.token, "attempt": order.attempt, "fence": order.fence}
-        # A worker's work is worth more than a person's two seconds: it waits as long as the daemon waits for it.
-        self._client = ControlClient(Path(order.door), first_sign_s=SILENCE_LIMIT_S, **credentials)  # type: ignore[arg-type]
+        self._client = _client(order)
         # A socket is for one thread; the heart has its own thread because the main one may be deep in TVM.
-        self._heart = ControlClient(Path(order.door), first_sign_s=SILENCE_LIMIT_S, **credentials)  # type: ignore[arg-type]
+        self._heart = _client(order)
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -36,9 +35,7 @@ class Daemon:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(LEAVE_S)
         with self._lock:
@@ -115,9 +112,10 @@ class Daemon:
         """
         self.call("bundle.use", bundle=bundle)
 
-    def conditions(self) -> dict[str, Any]:
-        """The phone's condition now, fields of farm.measure.conditions.Moment, in an attempt that measures."""
-        return self.call("conditions")
+    def conditions(self) -> Moment:
+        """The phone's condition now, in an attempt that measures; what the daemon does not know is None."""
+        told = self.call("conditions")
+        return Moment(**{each.name: told.get(each.name) for each in fields(Moment)})
 
     def log(self, text: str, level: str = "info") -> None:
         """Keep a line in the attempt's log."""
@@ -165,3 +163,14 @@ class Daemon:
             print(f"heartbeat ended: {error}", flush=True)  # noqa: T201 - the attempt's log
         finally:
             self._heart.close()
+
+
+def _client(order: Spawn) -> ControlClient:
+    # A worker's work is worth more than a person's two seconds: it waits as long as the daemon waits for it.
+    return ControlClient(
+        Path(order.door),
+        token=order.token,
+        attempt=order.attempt,
+        fence=order.fence,
+        first_sign_s=SILENCE_LIMIT_S,
+    )

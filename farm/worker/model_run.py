@@ -89,22 +89,10 @@ def prepare(
 
 @contextlib.contextmanager
 def session_to_phone(daemon: Daemon) -> Iterator[PhoneSession]:
-    """The attempt's session. When the phone fails in it, the daemon looks at the phone.
+    """A session of the attempt. When the phone fails in it, the daemon looks at the phone.
 
     Raises:
         PhoneError: it did.
-    """
-    daemon.progress("opening a session")
-    with one_more_session(daemon) as session:
-        yield session
-
-
-@contextlib.contextmanager
-def one_more_session(daemon: Daemon) -> Iterator[PhoneSession]:
-    """As `session_to_phone`, one of many: nobody is told.
-
-    Raises:
-        PhoneError: the phone failed.
     """
     suspect = ""
     try:

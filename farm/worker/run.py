@@ -27,6 +27,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     built = prepare(task, daemon, inputs=task.inputs, fill=task.fill)
     if labels:  # before the phone is touched
         check_labels(labels, built.outputs)
+    daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
         ran = first_run(built, session, daemon)
         numerics = built.judged(ran.outputs)

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from farm.measure.assess import Assessment, assess
 from farm.measure.comparison import FIRST_PAIRS, Comparison, compare, more_pairs
-from farm.measure.conditions import Conditions
-from farm.measure.effects import find_effect_of
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
 from farm.measure.series import Series, series
 from farm.worker.session import on_phone
@@ -25,7 +23,6 @@ MS = 1000.0
 RUNS_PER_UNTIMED = 4  # TVM runs a model once, untimed, before each block of samples: at most a fifth of the time
 MOST_IN_BLOCK = 4  # samples between two readings of the reference kernel
 MOST_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
-MOST_PAIRS = 2000
 MIN_SAMPLE_S = 0.01  # of two builds in turns
 MOST_RUNS = 1_000_000  # of a model in one sample
 
@@ -177,8 +174,6 @@ def time_pairs(
     *,
     measure_s: float,
     min_effect: float = 0.01,
-    min_sample_s: float = MIN_SAMPLE_S,
-    conditions: Conditions | None = None,
     clock: Clock = time.monotonic,
 ) -> Pairs:
     """Time two builds in turns, A B B A ..., until the answer is sure or the time is over.
@@ -188,14 +183,12 @@ def time_pairs(
         b: the one that may be faster.
         measure_s: at most so long, but for the first pairs.
         min_effect: smaller differences are none.
-        min_sample_s: a sample lasts at least so long.
-        conditions: of the phone, as far as they are known.
         clock: monotonic seconds.
 
     Raises:
         PhoneError: the phone failed.
     """
-    number_a, number_b = runs_per_sample(a(1, 1)[0], min_sample_s), runs_per_sample(b(1, 1)[0], min_sample_s)
+    number_a, number_b = runs_per_sample(a(1, 1)[0], MIN_SAMPLE_S), runs_per_sample(b(1, 1)[0], MIN_SAMPLE_S)
     a_s: list[float] = []
     b_s: list[float] = []
     began_s, wanted = clock(), FIRST_PAIRS
@@ -204,10 +197,8 @@ def time_pairs(
             turns = ((a, number_a, a_s), (b, number_b, b_s))
             for build, number, samples in turns if len(a_s) % 2 == 0 else turns[::-1]:
                 samples.append(build(number, 1)[0])
-        comparison = compare(
-            a_s, b_s, min_effect=min_effect, find_effect=find_effect_of(min_effect), conditions=conditions
-        )
-        more = 0 if clock() - began_s >= measure_s else more_pairs(comparison, most=MOST_PAIRS)
+        comparison = compare(a_s, b_s, min_effect=min_effect)
+        more = 0 if clock() - began_s >= measure_s else more_pairs(comparison)
         if not more:
             return Pairs(a_s, b_s, number_a, number_b, comparison)
         wanted = len(a_s) + more + more % 2

@@ -13,14 +13,11 @@ from farm.tuning.identical import Judge
 from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
 from farm.tuning.runner import PoolRunner
 from farm.tuning.search import Search
+from farm.worker.model_run import Hears
 
 
-class Tell(Protocol):
+class Tell(Hears, Protocol):
     """Who hears how it goes: the daemon, or a terminal."""
-
-    def progress(self, step: str, **facts: Any) -> None:
-        """What comes next."""
-        ...
 
     def log(self, text: str, level: str = "info") -> None:
         """Keep a line."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import tvm
@@ -41,7 +42,7 @@ from farm.tuning.search import Search, SearchOptions
 from farm.tuning.session import Evaluator
 from farm.worker.model_run import first_run
 from farm.worker.session import PhoneSession, opened
-from farm.worker.timing import MIN_SAMPLE_S, time_pairs, timer_of
+from farm.worker.timing import MIN_SAMPLE_S, MS, time_pairs, timer_of
 from farm.worker.tuning_report import News, Tell, report
 
 COMPARE_S = (3.0, 60.0)  # for the two builds in turns: at least, at most
@@ -229,8 +230,8 @@ def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float,
             "low": 1 / found.high,
             "high": 1 / found.low,
             "confidence": found.confidence,
-            "tuned_ms": _median_ms(pairs.b_s),
-            "untuned_ms": _median_ms(pairs.a_s),
+            "tuned_ms": MS * median(pairs.b_s),
+            "untuned_ms": MS * median(pairs.a_s),
         },
         "comparison": found.to_wire(),
     }
@@ -305,12 +306,6 @@ def _a_phone(phones: PhoneSource, tell: Tell) -> PooledPhone:
             tell.progress(f"waiting for a phone: {told}")
         time.sleep(PHONE_LOOK_S)
     return state.phones[0]
-
-
-def _median_ms(seconds: Sequence[float]) -> float:
-    ordered = sorted(seconds)
-    middle = len(ordered) // 2
-    return 1e3 * (ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
 
 def _drop_unused(cache: Path, mine: Path) -> None:

@@ -1,13 +1,15 @@
 """The measuring loop over phones that a test invents: what is sampled when, how often, and what comes of it."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from farm.measure.comparison import Answer
 from farm.measure.conditions import Verdict
-from farm.worker.certificate import Nominal, Try, measured, moment_from, nominal_of, plain
+from farm.worker.certificate import Nominal, Try, measured, nominal_of, plain
+from farm.worker.daemon import Daemon
 from farm.worker.timing import Plan, block_size, measure, runs_per_sample, time_pairs
 
 
@@ -164,7 +166,7 @@ def test_what_is_no_number_is_none():
 
 
 def test_what_the_daemon_does_not_know_is_none():
-    moment = moment_from({"temperature_c": 31.0, "more": 5})
+    moment = Daemon.conditions(SimpleNamespace(call=lambda _: {"temperature_c": 31.0, "more": 5}))
     assert (moment.temperature_c, moment.throttle_status) == (31.0, None)
 
 
