@@ -197,7 +197,7 @@ def server_hang(scene: Scene) -> Iterator[Cause]:
 def segfault(scene: Scene) -> Iterator[Cause]:
     with scene.client() as client:
         client.must("open", key=scene.device)
-        scene.lab.segfault(PHONE)
+        scene.lab.fault(PHONE, "segfault")
         at = time.time()
         crashed = client.ask("run")
         scene.lab.good_kernels(PHONE)

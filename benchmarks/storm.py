@@ -112,7 +112,7 @@ class PhoneStorm(threading.Thread):
 
     @contextlib.contextmanager
     def unauthorized(self) -> Iterator[None]:
-        self._lab.unauthorized(self._phone)
+        self._lab.fault(self._phone, "unauthorized")
         yield
         given_up_at = time.monotonic() + PATIENCE_S
         while True:
@@ -127,9 +127,10 @@ class PhoneStorm(threading.Thread):
 
     @contextlib.contextmanager
     def slow(self) -> Iterator[None]:
-        self._lab.slow(self._phone, self._random.uniform(1e6, 2e7), self._random.uniform(0.0, 0.05))
+        bytes_per_s, latency_s = self._random.uniform(1e6, 2e7), self._random.uniform(0.0, 0.05)
+        self._lab.fault(self._phone, "slow", bytes_per_s=bytes_per_s, latency_s=latency_s)
         yield
-        self._lab.fast(self._phone)
+        self._lab.fault(self._phone, "fast")
 
     @contextlib.contextmanager
     def wiped(self) -> Iterator[None]:
@@ -159,7 +160,7 @@ class PhoneStorm(threading.Thread):
 
     @contextlib.contextmanager
     def segfault(self) -> Iterator[None]:
-        self._lab.segfault(self._phone)
+        self._lab.fault(self._phone, "segfault")
         yield
         self._lab.good_kernels(self._phone)
 
@@ -176,9 +177,9 @@ class PhoneStorm(threading.Thread):
 
     @contextlib.contextmanager
     def dark(self) -> Iterator[None]:
-        self._lab.power_cut(self._phone)
+        self._lab.fault(self._phone, "power_cut")
         yield
-        self._lab.boot(self._phone)
+        self._lab.fault(self._phone, "boot")
 
     @contextlib.contextmanager
     def hot(self) -> Iterator[None]:

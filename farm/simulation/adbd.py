@@ -28,6 +28,7 @@ from farm.simulation.packets import (
     Packet,
     PacketDecoder,
     encode_header,
+    pieces,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _UINT32 = 0xFFFFFFFF
 class WentOnline:
     """The handshake is complete. `dropped` are the streams of an earlier handshake on the same connection."""
 
-    host_banner: str
     dropped: tuple[int, ...]
 
 
@@ -129,7 +129,6 @@ class DeviceConnection:
         self._new_token = new_token
         self._version = version
         self._announced_payload = max_payload
-        self._host_banner = ""
         self._token = b""
         self._streams: dict[int, _Stream] = {}
         self._last_stream = 0
@@ -163,13 +162,7 @@ class DeviceConnection:
             ProtocolError: the host broke a rule; the connection must be dropped.
         """
         events: list[Event] = []
-        rest = memoryview(data)
-        while rest:
-            target = self.writable()
-            count = min(len(target), len(rest))
-            target[:count] = rest[:count]
-            self.wrote(count)
-            rest = rest[count:]
+        for _ in pieces(data, self):
             while (event := self.next_event()) is not None:
                 events.append(event)
         return events
@@ -197,7 +190,6 @@ class DeviceConnection:
             raise ProtocolError(f"adb version 0x{packet.arg0:08x} is older than any we know")
         if packet.arg1 < HANDSHAKE_PAYLOAD_BYTES:
             raise ProtocolError(f"the host takes {packet.arg1} bytes of payload, fewer than a handshake needs")
-        self._host_banner = bytes(packet.payload).rstrip(b"\0").decode("utf-8", "replace")
         self.max_payload = min(self._announced_payload, packet.arg1)
         self._decoder.max_payload = self.max_payload
         self._decoder.check_sums = min(self._version, packet.arg0) < VERSION_SKIP_CHECKSUM
@@ -263,7 +255,7 @@ class DeviceConnection:
         self._streams.clear()
         self.phase = Phase.ONLINE
         self._send(Command.CNXN, self._version, self._announced_payload, self._banner)
-        return WentOnline(self._host_banner, dropped)
+        return WentOnline(dropped)
 
     def accept(self, stream: int) -> None:
         """Answer `StreamRequested`: the service runs; the phone may write at once."""

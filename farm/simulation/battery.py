@@ -5,31 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from farm.simulation.state import BatteryHealth, BatteryStatus
-
 if TYPE_CHECKING:
-    from farm.simulation.state import PhoneState
+    from farm.simulation.state import BatteryHealth, BatteryStatus, PhoneState
 
 _SUPPLY = "/sys/class/power_supply"
 # Files that root writes to steer charging; which of them a kernel has differs, so a virtual phone has the usual two.
 CHARGING_ENABLED = f"{_SUPPLY}/battery/charging_enabled"
 INPUT_SUSPEND = f"{_SUPPLY}/battery/input_suspend"
-_STATUS_WORDS = {
-    BatteryStatus.UNKNOWN: "Unknown",
-    BatteryStatus.CHARGING: "Charging",
-    BatteryStatus.DISCHARGING: "Discharging",
-    BatteryStatus.NOT_CHARGING: "Not charging",
-    BatteryStatus.FULL: "Full",
-}
-_HEALTH_WORDS = {
-    BatteryHealth.UNKNOWN: "Unknown",
-    BatteryHealth.GOOD: "Good",
-    BatteryHealth.OVERHEAT: "Overheat",
-    BatteryHealth.DEAD: "Dead",
-    BatteryHealth.OVER_VOLTAGE: "Over voltage",
-    BatteryHealth.FAILURE: "Unspecified failure",
-    BatteryHealth.COLD: "Cold",
-}
 
 
 def battery_text(template: str, state: PhoneState) -> str:
@@ -60,8 +42,8 @@ def power_supply_files(technology: str, state: PhoneState) -> dict[str, str]:
     battery = {
         "type": "Battery",
         "present": "1",
-        "status": _STATUS_WORDS[state.battery_status],
-        "health": _HEALTH_WORDS[state.battery_health],
+        "status": _word(state.battery_status),
+        "health": _word(state.battery_health),
         "technology": technology,
         "capacity": state.battery_level,
         "temp": f"{state.battery_temp_c * 10:.0f}",
@@ -80,3 +62,8 @@ def power_supply_files(technology: str, state: PhoneState) -> dict[str, str]:
     lines = [f"POWER_SUPPLY_{name.upper()}={value}\n" for name, value in battery.items() if name not in own]
     files[f"{_SUPPLY}/battery/uevent"] = "".join(["POWER_SUPPLY_NAME=battery\n", *lines])
     return files | {f"{_SUPPLY}/usb/{name}": f"{value}\n" for name, value in cable.items()}
+
+
+def _word(value: BatteryStatus | BatteryHealth) -> str:
+    """`Not charging`: the name as the kernel writes it (drivers/power/supply/power_supply_sysfs.c)."""
+    return value.name.replace("_", " ").capitalize()

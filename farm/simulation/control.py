@@ -113,10 +113,6 @@ class LabClient:
         """Put a hub's cable back."""
         self._call("hub", hub=hub, plugged=True)
 
-    def quit(self) -> None:
-        """End the lab and its phones."""
-        self._call("quit")
-
     # -- faults (faults.FAULTS says what each means and has more of them) ----------------------------------------------
 
     def fault(self, phone: str, name: str, **arguments: object) -> dict[str, Any]:
@@ -137,21 +133,9 @@ class LabClient:
         """Make the link dead: `offline`, `silent` or `refuse`."""
         self.fault(phone, "offline", mode=mode)
 
-    def unauthorized(self, phone: str) -> None:
-        """Forget all keys."""
-        self.fault(phone, "unauthorized")
-
     def accept(self, phone: str) -> None:
         """Accept the key shown; wait for `key_shown` first."""
         self.fault(phone, "accept")
-
-    def slow(self, phone: str, bytes_per_s: float, latency_s: float = 0.0) -> None:
-        """Limit the link, each way."""
-        self.fault(phone, "slow", bytes_per_s=bytes_per_s, latency_s=latency_s)
-
-    def fast(self, phone: str) -> None:
-        """End `slow`."""
-        self.fault(phone, "fast")
 
     def cut_push(self, phone: str, after_bytes: int, *, replug_after_s: float | None = None) -> None:
         """Pull the cable in the middle of the next push."""
@@ -173,21 +157,9 @@ class LabClient:
         """SIGSTOP every tvm_rpc; how many there were."""
         return sum(self.fault(phone, "server_hang").values())
 
-    def server_resume(self, phone: str) -> int:
-        """SIGCONT every tvm_rpc; how many there were."""
-        return sum(self.fault(phone, "server_resume").values())
-
-    def segfault(self, phone: str) -> None:
-        """Kernels crash from now on."""
-        self.fault(phone, "segfault")
-
     def ignore_sigterm(self, phone: str) -> None:
         """Kernels hang from now on, deaf to SIGTERM."""
         self.fault(phone, "ignore_sigterm")
-
-    def wrong_numbers(self, phone: str) -> None:
-        """Kernels compute nonsense from now on."""
-        self.fault(phone, "wrong_numbers")
 
     def good_kernels(self, phone: str) -> None:
         """End `segfault`, `ignore_sigterm` and `wrong_numbers`."""
@@ -196,14 +168,6 @@ class LabClient:
     def reboot(self, phone: str, *, down_s: float | None = None) -> None:
         """Reboot; returns when it is down."""
         self.fault(phone, "reboot", down_s=down_s)
-
-    def power_cut(self, phone: str) -> None:
-        """Switch off until `boot`."""
-        self.fault(phone, "power_cut")
-
-    def boot(self, phone: str) -> None:
-        """Switch on."""
-        self.fault(phone, "boot")
 
     def heat(
         self,

@@ -4,8 +4,8 @@
 
 Prints `lab ready` when all phones are booted. D/control.sock takes JSON lines, answered in order per connection:
 `{"id": 1, "do": "fault", "phone": "pixel", "name": "unplug", "arguments": {}}`, also `status`, `wait`, `services`,
-`add`, `remove`, `hub`, `faults` and `quit`. SIGTERM and SIGINT end everything; when this process is killed, the kernel
-ends its phones.
+`add`, `remove`, `swap` and `hub`. SIGTERM and SIGINT end everything; when this process is killed, the kernel ends its
+phones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from farm.adb.client import AdbClient
 from farm.core.errors import ExitCode, FarmError, HostError, UserError
 from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE, READY_LINE
 from farm.simulation.door import trade_doors
-from farm.simulation.faults import FAULTS
 from farm.simulation.host_programs import write_host_programs
 from farm.simulation.inotify import Watcher
 from farm.simulation.isolation import Isolation
@@ -169,20 +168,9 @@ class Lab:
             return None
         if action in {"uhubctl", "usb_power"}:
             return asdict(await self._run_host_program(action, list(map(str, message.get("arguments", [])))))
-        if action == "faults":
-            return {
-                name: {
-                    "meaning": fault.meaning,
-                    "arguments": {key: item.kind.__name__ for key, item in fault.arguments.items()},
-                }
-                for name, fault in FAULTS.items()
-            }
-        if action == "quit":
-            self.done.set()
-            return None
         raise UserError(
             f"the lab cannot {action!r}",
-            hint="use status, fault, wait, services, add, remove, swap, hub, faults or quit",
+            hint="use status, fault, wait, services, add, remove, swap or hub",
         )
 
     async def _run_host_program(self, name: str, arguments: list[str]) -> Said:

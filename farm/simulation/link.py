@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farm.core.errors import ProtocolError, UserError
+from farm.simulation.packets import pieces
 
 if TYPE_CHECKING:
     import asyncio
@@ -154,16 +155,17 @@ class Link:
                     self._lose("the host closed the connection")
                     return
                 self._connection.wrote(count)
-                self._handle_events()
-                if self.closed or self.deaf or count < len(target):
+                if not self._handle_events() or count < len(target):
                     break
         finally:
             self._in_turn = False
         self.flush()
 
-    def _handle_events(self) -> None:
+    def _handle_events(self) -> bool:
+        """Whether more is to be read."""
         while not self.closed and (event := self._connection.next_event()) is not None:
             self._on_event(event)
+        return not (self.closed or self.deaf)
 
     def _read_paced(self, line: _DelayLine) -> None:
         try:
@@ -185,15 +187,10 @@ class Link:
         if self.closed or self.deaf:
             return
         self._in_turn = True
-        rest = memoryview(data)
         try:
-            while rest and not (self.closed or self.deaf):
-                target = self._connection.writable()
-                count = min(len(target), len(rest))
-                target[:count] = rest[:count]
-                rest = rest[count:]
-                self._connection.wrote(count)
-                self._handle_events()  # each before the next is read: a stream's end must not be known too early
+            for _ in pieces(data, self._connection):
+                if not self._handle_events():  # before the next is read: a stream's end must not be known too early
+                    break
         except ProtocolError as error:
             self._lose(error.message)
         finally:

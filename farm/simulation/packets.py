@@ -14,8 +14,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
 
 from farm.core.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Buffer = bytes | bytearray | memoryview
 
@@ -82,6 +86,30 @@ def encode_header(command: int, arg0: int, arg1: int, payload: Buffer, *, checke
     return HEADER.pack(command, arg0, arg1, len(payload), check, command ^ _UINT32)
 
 
+class Receiver(Protocol):
+    """Whoever takes received bytes in."""
+
+    def writable(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        ...
+
+    def wrote(self, count: int, /) -> None:
+        """`count` bytes of the last `writable()` are now filled."""
+        ...
+
+
+def pieces(data: Buffer, to: Receiver) -> Iterator[None]:
+    """Copy received bytes to where they belong, as many at a time as fit: at each yield take what is complete."""
+    rest = memoryview(data)
+    while rest:
+        target = to.writable()
+        count = min(len(target), len(rest))
+        target[:count] = rest[:count]
+        to.wrote(count)
+        rest = rest[count:]
+        yield
+
+
 class PacketDecoder:
     """Turns received bytes into packets.
 
@@ -115,17 +143,7 @@ class PacketDecoder:
 
     def feed(self, data: Buffer) -> list[Packet]:
         """Copy `data` in and return every packet it completes, at the current limits."""
-        packets = []
-        rest = memoryview(data)
-        while rest:
-            target = self.writable()
-            count = min(len(target), len(rest))
-            target[:count] = rest[:count]
-            self.wrote(count)
-            rest = rest[count:]
-            while (packet := self.next_packet()) is not None:
-                packets.append(packet)
-        return packets
+        return [packet for _ in pieces(data, self) for packet in iter(self.next_packet, None)]
 
     def next_packet(self) -> Packet | None:
         """The next complete packet, or None when more bytes are needed.

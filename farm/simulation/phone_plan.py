@@ -27,7 +27,6 @@ _PATH = (
 class PhonePlan:
     """What the processes need to know. Paths are on the host."""
 
-    name: str
     directory: Path
     isolation: Isolation
     system: Path | None

@@ -63,7 +63,7 @@ class BatteryHealth(IntEnum):
     OVERHEAT = 3
     DEAD = 4
     OVER_VOLTAGE = 5
-    FAILURE = 6
+    UNSPECIFIED_FAILURE = 6
     COLD = 7
 
 

@@ -20,7 +20,6 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,12 +60,6 @@ class WorldSpec:
     def serial(self) -> str:
         """The phone's serial number (ro.serialno)."""
         return serial_of(self.name, load_profile(self.profile))
-
-
-class PhoneEvent(StrEnum):
-    """What `Booted.read_event` reports."""
-
-    DOWN = "down"  # the phone ended by itself: `exit_code` says how
 
 
 class Booted:
@@ -130,14 +123,13 @@ class Booted:
         """For an event loop: readable when `read_event` has something."""
         return self._control.fileno()
 
-    def read_event(self) -> PhoneEvent:
-        """Take the event that made `fileno()` readable.
+    def read_event(self) -> None:
+        """Take the event that made `fileno()` readable: the phone ended by itself; `exit_code` says how.
 
         Raises:
             HostError: the phone's hardware process is gone.
         """
         self._went_down(self._next_event(0.0))
-        return PhoneEvent.DOWN
 
     def kill(self) -> None:
         """Power cut: every process of the phone dies at once, /data stays. Returns when it is down.
@@ -233,7 +225,6 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
             )
         system = build_system(directory.parent, userland)
     plan = PhonePlan(
-        name=spec.name,
         directory=directory,
         isolation=isolation,
         system=system,
@@ -269,4 +260,4 @@ def _begin_boot(spec: WorldSpec) -> None:
         stale.unlink()
 
 
-__all__ = ["Booted", "ConnectionSource", "ExitCode", "Isolation", "PhoneEvent", "WorldSpec", "boot"]
+__all__ = ["Booted", "ConnectionSource", "ExitCode", "Isolation", "WorldSpec", "boot"]

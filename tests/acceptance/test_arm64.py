@@ -101,7 +101,7 @@ def test_the_phone_is_found_out_to_be_aarch64_and_gets_the_bundle_for_it(farm, p
 
 def test_the_golden_kernels_are_checked_on_it(farm, phone):
     story, name = Story(farm), phone.name
-    farm.lab.wrong_numbers(phone.nickname)
+    farm.lab.fault(phone.nickname, "wrong_numbers")
     farm.lab.server_crash(phone.nickname)
     story.until("device.quarantined", subject=name)
     farm.lab.good_kernels(phone.nickname)
@@ -167,7 +167,7 @@ def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
     story, before = Story(farm), phone.programs()
     with clients.running(HOLD.format(key=phone.name)) as client:
         assert client.hear() is True
-        farm.lab.segfault(phone.nickname)
+        farm.lab.fault(phone.nickname, "segfault")
         client.go()
         assert "RPC" in client.hear()
         farm.lab.good_kernels(phone.nickname)

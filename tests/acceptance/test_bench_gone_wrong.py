@@ -132,7 +132,7 @@ def test_an_operator_ends_a_bench_and_the_next_user_gets_a_checked_phone(farm, p
 
 def test_a_phone_that_computes_wrong_is_checked_before_anybody_gets_it(farm, phone, model):
     story, name = Story(farm), phone.name
-    farm.lab.wrong_numbers(phone.nickname)
+    farm.lab.fault(phone.nickname, "wrong_numbers")
     done = farm.farm("bench", str(model), "--on", name, "--repeat", "3", "--max-attempts", "1")
     assert done.returncode == 1, done
     story.until("device.quarantined", subject=name)

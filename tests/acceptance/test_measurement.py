@@ -120,7 +120,7 @@ def stopped_now_and_then(lab):
         while not over.is_set():
             lab.server_hang(PHONE)
             over.wait(STOPPED_S)
-            lab.server_resume(PHONE)
+            lab.fault(PHONE, "server_resume")
             over.wait(RUNNING_S)
 
     thread = threading.Thread(target=work)

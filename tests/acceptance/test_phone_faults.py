@@ -73,7 +73,7 @@ def test_a_server_that_hangs_is_found_out_by_its_next_session_and_replaced(farm,
 
 def test_a_phone_that_computes_wrong_is_not_handed_out_and_says_why(farm, phone, clients):
     story = Story(farm)
-    farm.lab.wrong_numbers(phone.nickname)
+    farm.lab.fault(phone.nickname, "wrong_numbers")
     farm.lab.server_crash(phone.nickname)
     stopped = story.until("device.quarantined")
     assert "device.ready" not in story.kinds(phone.name)
@@ -142,7 +142,7 @@ def test_an_offline_phone_is_named_so_and_comes_back(farm, phone, clients):
 
 def test_an_unauthorized_phone_says_what_to_do_and_works_once_accepted(farm, phone, clients):
     story, name = Story(farm), phone.name
-    farm.lab.unauthorized(phone.nickname)
+    farm.lab.fault(phone.nickname, "unauthorized")
     story.until("device.unauthorized", subject=name)
     explained = farm.farm("explain", "device", name).stdout
     assert "Allow USB debugging?" in explained

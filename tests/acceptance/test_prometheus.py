@@ -180,7 +180,7 @@ def test_who_waits_for_phones_that_are_all_away_pages(farm: VirtualFarm, watch: 
 def test_false_numbers_page_and_a_quarantine_by_hand_waits(farm: VirtualFarm, watch: Prometheus) -> None:
     liar, other, *_ = phones(farm)
     story = Story(farm)
-    farm.lab.wrong_numbers(liar.nickname)
+    farm.lab.fault(liar.nickname, "wrong_numbers")
     farm.lab.server_crash(liar.nickname)
     story.until("device.quarantined", subject=liar.name)
     assert farm.farm("device", "quarantine", other.name, "--reason", "a crack").returncode == 0

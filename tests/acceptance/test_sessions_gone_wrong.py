@@ -138,7 +138,7 @@ def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
     story, before = Story(farm), phone.programs()
     with clients.running(SPIN.format(timeout=0)) as client:
         assert client.hear() == "open"
-        farm.lab.segfault(phone.nickname)
+        farm.lab.fault(phone.nickname, "segfault")
         client.go()
         assert "RPC" in client.hear()
         farm.lab.good_kernels(phone.nickname)

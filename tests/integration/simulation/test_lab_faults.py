@@ -29,7 +29,7 @@ def until(condition, *, timeout_s: float = 10.0):
 @pytest.fixture(autouse=True)
 def healthy(rig):
     yield
-    rig.lab.fast(PHONE)
+    rig.lab.fault(PHONE, "fast")
     rig.lab.free_disk(PHONE)
     rig.lab.cool(PHONE)
     rig.lab.battery(PHONE, 85, charging=True)
@@ -81,7 +81,7 @@ def test_reverses_end_with_the_link(rig):
 
 
 def test_unauthorized_until_accepted_and_then_for_good(rig):
-    rig.lab.unauthorized(PHONE)
+    rig.lab.fault(PHONE, "unauthorized")
     rig.lab.wait(PHONE, "key_shown")
     rig.adb.wait_for_state(rig.serial, "unauthorized")
     refused = rig.run("shell", "true")
@@ -126,11 +126,11 @@ def test_a_refusing_phone_closes_everything(rig):
 def test_a_slow_link_is_slow_and_correct(rig, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(os.urandom(400_000))
-    rig.lab.slow(PHONE, bytes_per_s=1_000_000, latency_s=0.02)
+    rig.lab.fault(PHONE, "slow", bytes_per_s=1_000_000, latency_s=0.02)
     began = time.monotonic()
     rig.text("push", str(file), f"{TMP}/t/file")
     assert time.monotonic() - began >= 0.4  # no haste of the host can undercut the link's pace
-    rig.lab.fast(PHONE)
+    rig.lab.fault(PHONE, "fast")
     rig.text("pull", f"{TMP}/t/file", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == file.read_bytes()
 
@@ -183,12 +183,12 @@ def test_reboot_kills_everything_and_keeps_data(rig, command):
 
 
 def test_power_cut_and_boot(rig):
-    rig.lab.power_cut(PHONE)
+    rig.lab.fault(PHONE, "power_cut")
     assert not rig.lab.phone(PHONE).powered
     rig.adb.wait_for_state(rig.serial, "")
     with pytest.raises(PhoneError, match="is off"):
         rig.lab.server_crash(PHONE)
-    rig.lab.boot(PHONE)
+    rig.lab.fault(PHONE, "boot")
     rig.wait_online()
 
 
@@ -202,7 +202,7 @@ def test_processes_named_tvm_rpc_are_killed_and_stopped(rig, tmp_path):
     pid = rig.text("shell", f"{TMP}/t/tvm_rpc </dev/null >/dev/null 2>&1 & echo $!").strip()
     until(lambda: rig.lab.server_hang(PHONE) >= 1)  # 2 when it was just forking
     until(lambda: rig.text("shell", f"cut -d' ' -f3 /proc/{pid}/stat").strip() == "T")
-    assert rig.lab.server_resume(PHONE) >= 1
+    assert rig.lab.fault(PHONE, "server_resume")[PHONE] >= 1
     assert rig.lab.server_crash(PHONE) >= 1
     until(lambda: rig.run("shell", f"kill -0 {pid}").returncode != 0)
 
@@ -282,14 +282,11 @@ def test_no_lab_and_a_lab_that_cannot_start(tmp_path):
         pass
 
 
-@pytest.mark.parametrize(
-    ("fault", "word"),
-    [("segfault", "segfault"), ("ignore_sigterm", "ignore_sigterm"), ("wrong_numbers", "wrong_numbers")],
-)
-def test_kernel_faults_reach_the_phone(rig, fault, word):
+@pytest.mark.parametrize("fault", ["segfault", "ignore_sigterm", "wrong_numbers"])
+def test_kernel_faults_reach_the_phone(rig, fault):
     read = "cat $FARM_VIRTUAL_STATE/kernel_fault"
-    getattr(rig.lab, fault)(PHONE)
-    assert rig.text("shell", read) == f"{word}\n"
+    rig.lab.fault(PHONE, fault)
+    assert rig.text("shell", read) == f"{fault}\n"
     rig.lab.good_kernels(PHONE)
     assert rig.text("shell", read) == "none\n"
 

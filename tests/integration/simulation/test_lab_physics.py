@@ -89,7 +89,7 @@ def lab(house):
         for fault, arguments in HEALTHY.items():
             house.lab.fault(name, fault, **arguments)
         if not house.lab.phone(name).powered:
-            house.lab.boot(name)
+            house.lab.fault(name, "boot")
         house.wait_online(name)
 
 
@@ -173,7 +173,7 @@ def test_throttling_does_not_wake_a_hung_server(house, lab, busy):
     )  # a signal takes effect when its turn comes
     for _ in range(20):
         assert house.rigs["plain"].text("shell", stopped).strip() == "2"
-    lab.server_resume("plain")
+    lab.fault("plain", "server_resume")
     at = busy.stat().st_size
     until(lambda: busy.stat().st_size > at)
 

@@ -43,7 +43,7 @@ def online() -> DeviceConnection:
 
 def test_handshake():
     connection = DeviceConnection(BANNER)
-    assert connection.receive(wire(connect())) == [WentOnline("host::features=shell_v2", ())]
+    assert connection.receive(wire(connect())) == [WentOnline(())]
     assert sent(connection) == [(Command.CNXN, 0x01000001, 1024 * 1024, BANNER.encode())]
     assert connection.phase is Phase.ONLINE
 
@@ -177,7 +177,7 @@ def test_several_at_once(online):
 def test_a_second_handshake_drops_all_streams(online):
     online.receive(wire(Packet(Command.OPEN, 9, 0, b"sync:\0")))
     online.accept(1)
-    assert online.receive(wire(connect())) == [WentOnline("host::features=shell_v2", (1,))]
+    assert online.receive(wire(connect())) == [WentOnline((1,))]
 
 
 def test_a_verifying_phone_needs_tokens():
