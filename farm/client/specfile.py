@@ -33,9 +33,10 @@ from farm.client.model_files import check_models
 from farm.client.specs import packaged_target
 from farm.compiler.record_files import read_records
 from farm.core.errors import FarmError, UserError
+from farm.core.field_errors import SHA256_FORM
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.selector import Selector, nearest
-from farm.jobs.specs import KINDS, SHA256_PATTERN, AnySpec, CompareSpec, ModelSpec
+from farm.jobs.specs import KINDS, AnySpec, CompareSpec, ModelSpec
 
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient
@@ -248,7 +249,7 @@ class _Table:
 
     def _file(self, key: str, value: str, files: dict[str, Path], hashes: dict[Path, str]) -> str:
         path = self.path.parent / value
-        if re.fullmatch(SHA256_PATTERN, value) and not path.exists():
+        if re.fullmatch(SHA256_FORM, value) and not path.exists():
             return value
         try:
             if path not in hashes:

@@ -26,13 +26,12 @@ from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.kills import Kills
 from farm.jobs.lease import LeaseExecutor
 from farm.jobs.measuring import BenchExecutor
-from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.poison import PoisonLedger
 from farm.jobs.quieting import QuietParts
+from farm.jobs.run import RunExecutor
 from farm.jobs.shell import ShellExecutor
 from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
-from farm.jobs.tasks import RunTask
 from farm.jobs.tune import TuneExecutor
 from farm.jobs.workbench import Workbench
 from farm.leasing import LeasePolicy, Leasing
@@ -133,7 +132,7 @@ async def open_sharing(
             CompareSpec.kind: CompareExecutor(
                 work, phones.look, Bundles(workers.bundles.get, leasing, phones.fleet.lending), quieting
             ),
-            RunSpec.kind: ModelExecutor(work, "farm.worker.run", RunTask),
+            RunSpec.kind: RunExecutor(work),
             TuneSpec.kind: TuneExecutor(
                 work, store.record_sets, workers.artifacts, store.measurements.nominal_s, quieting
             ),

@@ -6,15 +6,14 @@ A report counts only while its lease lasts: what comes after the lease was taken
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from farm.core.device import DeviceView, Life
+from farm.core.device import Life
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.job import Attempt, AttemptState, Job
@@ -26,7 +25,7 @@ from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.executor import Executor, FailedWithResultError, Progress, ResumableExecutor, Running, YieldedError
 from farm.jobs.interruption import broken_off
 from farm.jobs.pool import Pool
-from farm.jobs.ports import Devices, Leases
+from farm.jobs.ports import Devices, Leases, seen
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
 from farm.jobs.zygote import START_LIMIT_S
@@ -183,7 +182,7 @@ class AttemptRun:
 
     async def _lost_while_mending(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
         """Why the lease of a phone that failed was taken; None when it is fit again, or still mending after a while."""
-        with self._seen(lambda life: life is Life.READY) as fit:
+        with seen(self._devices, self.lease.device, lambda life: life is Life.READY) as fit:
             await asyncio.wait((taken, fit, self._stop), timeout=MENDING_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         return taken.result() if taken.done() else None
 
@@ -191,26 +190,9 @@ class AttemptRun:
         """Why the lease was taken: a phone that adb lists as offline may be one whose cable was pulled just now."""
         if not isinstance(taken, PhoneLostError):
             return taken
-        with self._seen(lambda life: life is not Life.OFFLINE) as seen:
-            await asyncio.wait((seen, self._stop), timeout=UNLISTED_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
-        return PhoneLostError.of(seen.result()) if seen.done() and seen.result().life is Life.GONE else taken
-
-    @contextlib.contextmanager
-    def _seen(self, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
-        """A future that is done as soon as the phone's life is one that fits."""
-        seen: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
-
-        def look(view: DeviceView) -> None:
-            if view.name == self.lease.device and fits(view.life) and not seen.done():
-                seen.set_result(view)
-
-        unsubscribe = self._devices.subscribe(look)
-        try:
-            for view in self._devices.views():
-                look(view)
-            yield seen
-        finally:
-            unsubscribe()
+        with seen(self._devices, self.lease.device, lambda life: life is not Life.OFFLINE) as now:
+            await asyncio.wait((now, self._stop), timeout=UNLISTED_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        return PhoneLostError.of(now.result()) if now.done() and now.result().life is Life.GONE else taken
 
 
 def _pool_changed(running: Running, step: str, facts: Mapping[str, Any]) -> None:

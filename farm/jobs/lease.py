@@ -22,14 +22,14 @@ from farm.adb.errors import AdbPortTaken
 from farm.adb.filter import LeasedAdb
 from farm.adb.filter_streams import Admits
 from farm.adb.tunnels import Tunnel
-from farm.core.device import DeviceView, Life
+from farm.core.device import Life
 from farm.core.errors import FarmError, UserError
 from farm.core.events import EventLog
 from farm.core.limits import MAX_LEASE_S
 from farm.core.requests import Lease
 from farm.core.selector import nearest
 from farm.jobs.executor import Running
-from farm.jobs.ports import Devices
+from farm.jobs.ports import Devices, seen
 from farm.jobs.specs import LeaseSpec
 from farm.leasing.sessions import digest
 from farm.store.changes import to_its_end
@@ -367,7 +367,8 @@ class LeaseExecutor:
 
     async def _remake_tunnels(self, current: _Current) -> None:
         """Reverses are the adb server's: when it ended too they are made again, as soon as the phone is there."""
-        await _until_ready(self._phones, current.lease.device)
+        with seen(self._phones, current.lease.device, lambda life: life is Life.READY) as ready:
+            await ready  # the lease's own end, or its loss, ends this
         for problem in await current.adb.remake_reverses():
             current.running.log(problem, "warning")
 
@@ -379,19 +380,3 @@ class LeaseExecutor:
 
     def _admits(self, user: str) -> Admits:
         return lambda connection: "" if self._user_of(connection) in ("", user) else "another user's lease"
-
-
-async def _until_ready(phones: Devices, name: str) -> None:
-    ready = asyncio.Event()
-
-    def look(view: DeviceView) -> None:
-        if view.name == name and view.life is Life.READY:
-            ready.set()
-
-    unsubscribe = phones.subscribe(look)
-    try:
-        for view in phones.views():
-            look(view)
-        await ready.wait()  # the lease's own end, or its loss, ends this
-    finally:
-        unsubscribe()

@@ -48,7 +48,6 @@ class Kill:
 class Ready:
     """TVM is imported; children can be asked for."""
 
-    pid: int
     threads: int  # at fork; 1 or a child could inherit a lock that a lost thread held
     versions: Mapping[str, str] = field(default_factory=dict)
     type: Literal["ready"] = "ready"
@@ -59,7 +58,6 @@ class Failed:
     """The zygote cannot start."""
 
     message: str
-    evidence: str = ""
     type: Literal["failed"] = "failed"
 
 
@@ -86,7 +84,6 @@ class Exited:
     """A child ended: with a code, or by a signal. Nothing of its process group is left."""
 
     attempt: str
-    pid: int
     code: int | None
     signal: int | None
     type: Literal["exited"] = "exited"

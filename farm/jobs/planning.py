@@ -68,20 +68,14 @@ def plan(
         if must_match or not places:
             raise error
         warnings.append(f"{error.message}; the job waits for one")
-    elif spec.pooled and spec.devices != ALL and len(matching) < spec.devices:
-        many = _so_many(matching, selector)
+    elif spec.devices != ALL and (lacking := spec.devices - len(matching)) > 0:
+        many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
         if must_match:
             raise NoPhoneError(
                 f"{many}, not {spec.devices}: nothing was submitted", hint="--devices all takes those that there are"
             )
-        warnings.append(f"{many}: the job begins with what there is and waits for more")
-    elif len(matching) < len(places):
-        many = _so_many(matching, selector)
-        if must_match:
-            raise NoPhoneError(
-                f"{many}, not {len(places)}: nothing was submitted", hint="--devices all takes those that there are"
-            )
-        warnings.append(f"{many}: {len(places) - len(matching)} of the jobs wait for more")
+        waits = "the job begins with what there is and waits" if spec.pooled else f"{lacking} of the jobs wait"
+        warnings.append(f"{many}: {waits} for more")
     fresh = iter(ids)
     array = next(fresh) if spec.devices != 1 and not spec.pooled else ""
     wire = spec.to_wire()
@@ -164,11 +158,6 @@ def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
     if spec.devices != ALL:
         return [""] * spec.devices
     return sorted(view.name for view in matching if view.service is Service.IN)
-
-
-def _so_many(matching: Sequence[DeviceView], selector: Selector) -> str:
-    many = len(matching)
-    return f"{many} phone{'s' * (many != 1)} match{'es' * (many == 1)} {selector}"
 
 
 def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:

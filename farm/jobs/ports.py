@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from farm.core.device import DeviceView
+from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
 from farm.core.requests import Lease, LeaseRequest
 
@@ -65,3 +66,21 @@ class Devices(Protocol):
     def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
         """Call back with each new view; returns the function that ends it."""
         ...
+
+
+@contextlib.contextmanager
+def seen(devices: Devices, name: str, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
+    """A future that is done as soon as the life of the phone `name` is one that fits."""
+    found: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
+
+    def look(view: DeviceView) -> None:
+        if view.name == name and fits(view.life) and not found.done():
+            found.set_result(view)
+
+    unsubscribe = devices.subscribe(look)
+    try:
+        for view in devices.views():
+            look(view)
+        yield found
+    finally:
+        unsubscribe()

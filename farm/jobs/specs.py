@@ -33,14 +33,13 @@ from farm.core.requests import LeaseClass
 from farm.core.selector import nearest
 
 DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
-SHA256_PATTERN = SHA256_FORM
 ALL: Literal["all"] = "all"
 
 # Text is no number here: what a typo makes of "20" or "yes" must not run.
 Whole = Annotated[int, Strict()]
 Seconds = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
-Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
+Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
 QuiesceLevel = Literal["off", "gentle", "full"]  # farm.core.quiesce
@@ -115,9 +114,7 @@ class ModelSpec(JobSpec):
     # Of a package these are fixed: given otherwise than here, they are refused.
     target: TargetText = "cpu"
     precision: PrecisionName = "float32"
-    shapes: dict[Name, tuple[Dimension, ...]] = field(
-        default_factory=dict
-    )  # of inputs whose shape the file leaves open
+    shapes: dict[Name, tuple[Dimension, ...]] = field(default_factory=dict)  # of inputs that the file leaves open
     dtypes: dict[Name, Name] = field(default_factory=dict)  # of inputs, in place of the file's
     records: Sha256 | None = None  # artifact: tuning records (farm.compiler.records) to compile with
 

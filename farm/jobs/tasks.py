@@ -80,7 +80,7 @@ class CompareTask(ModelTask):
     min_effect: float
     measure_s: float
     inputs: str | None
-    bundles: tuple[BundleUse, BundleUse] | None = None  # of A and B, which are one build then
+    bundles: tuple[BundleUse, BundleUse] | None  # of A and B, which are one build then
     virtual: bool
 
 

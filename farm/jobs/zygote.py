@@ -235,9 +235,9 @@ class Zygote:
             case Ready():
                 if not self._greeting.done():
                     self._greeting.set_result(message)
-            case Failed(text, evidence):
+            case Failed(text):
                 if not self._greeting.done():
-                    self._greeting.set_exception(ZygoteDiedError(text, evidence=evidence))
+                    self._greeting.set_exception(ZygoteDiedError(text))
             case Spawned(attempt, pid):
                 self._pids[attempt] = pid
                 _set(self._spawning.get(attempt), pid)

@@ -75,7 +75,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda signum, _: stopping.append(signum))
         gc.freeze()  # keeps the collector of each child from touching, and so copying, what it shares with us
-        self._say(Ready(os.getpid(), _threads(), versions))
+        self._say(Ready(_threads(), versions))
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
@@ -135,7 +135,7 @@ class Zygote:
             attempt = self._attempts.pop(ended.si_pid, "")
             code = os.waitstatus_to_exitcode(status)
             if attempt:
-                self._say(Exited(attempt, ended.si_pid, code if code >= 0 else None, -code if code < 0 else None))
+                self._say(Exited(attempt, code if code >= 0 else None, -code if code < 0 else None))
 
     def _kill_strays(self) -> None:
         """Kill what workers detached from themselves (setsid, double forks): the kernel gave it to us, the subreaper.

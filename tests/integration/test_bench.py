@@ -33,11 +33,10 @@ from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.executor import Running
 from farm.jobs.logs import AttemptLogs
 from farm.jobs.measuring import BenchExecutor
-from farm.jobs.model_executor import ModelExecutor
 from farm.jobs.phone_work import PhoneWork
+from farm.jobs.run import RunExecutor
 from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.tasks import RunTask
 from farm.jobs.zygote import Toolchain
 from farm.worker.ranking import LabelsError
 from farm.zoo.small_cnn import build
@@ -126,7 +125,7 @@ class Lab:
         executor = {
             "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals, AS_THEY_ARE),
             "compare": CompareExecutor(work, self.look, NO_BUNDLES, AS_THEY_ARE),
-            "run": ModelExecutor(work, "farm.worker.run", RunTask),
+            "run": RunExecutor(work),
         }[kind]
         return await executor.run(running)
 

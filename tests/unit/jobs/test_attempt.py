@@ -115,7 +115,7 @@ def test_orders_survive_the_wire(message):
 
 @pytest.mark.parametrize(
     "message",
-    [Ready(1, 1, {"tvm": "0.27"}), Failed("m", "e"), Spawned("a", 5), SpawnFailed("a", "m"), Exited("a", 5, None, 9)],
+    [Ready(1, {"tvm": "0.27"}), Failed("m"), Spawned("a", 5), SpawnFailed("a", "m"), Exited("a", None, 9)],
     ids=lambda m: m.type,
 )
 def test_reports_survive_the_wire(message):
