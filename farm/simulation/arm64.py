@@ -19,7 +19,6 @@ import hashlib
 import json
 import platform
 import shutil
-import subprocess
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +28,9 @@ from typing import TYPE_CHECKING
 from farm.bundle.elf import read_elf
 from farm.core.errors import HostError
 from farm.simulation import arm64_downloads
+from farm.simulation.arm64_downloads import sha256_of
 from farm.simulation.machine import ARM64_PRELOAD
-from farm.simulation.runtime import COMPILER_FLAGS, SERVER, SOURCES, cache_folder, find_wheel
+from farm.simulation.runtime import COMPILER_FLAGS, SERVER, SOURCES, CompileError, cache_folder, find_wheel, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,12 +53,6 @@ class Arm64ToolsError(HostError):
     """This host lacks programs that an arm64 virtual phone needs."""
 
     code = "no_arm64_tools"
-
-
-class Arm64BuildError(HostError):
-    """The programs of an arm64 virtual phone could not be compiled."""
-
-    code = "arm64_build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +105,7 @@ def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
         Arm64ToolsError: a program is missing.
         NoTvmError: TVM is not installed.
         DownloadError: a package could not be had.
-        Arm64BuildError: a compiler failed, or the cache cannot be written.
+        CompileError: a compiler failed, or the cache cannot be written.
     """
     tools = find_tools()
     try:
@@ -123,7 +117,7 @@ def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
                 tell("building an arm64 phone's programs: C library, TVM's aarch64 wheels (100 MB), tvm_rpc ...")
                 _build(folder, tools)
     except OSError as error:
-        raise Arm64BuildError(f"cannot build the programs of arm64 phones: {error}") from error
+        raise CompileError(f"cannot build the programs of arm64 phones: {error}") from error
     return folder
 
 
@@ -131,7 +125,7 @@ def is_whole(folder: Path) -> bool:
     """Whether every file is there as it was made."""
     try:
         files = json.loads((folder / _CONTENTS).read_bytes())["files"]
-        return bool(files) and all(_sha256(folder / name) == digest for name, digest in files.items())
+        return bool(files) and all(sha256_of(folder / name) == digest for name, digest in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -143,8 +137,8 @@ def _key(tools: Tools) -> str:
         digest.update(file.read_bytes())
     digest.update(repr((COMPILER_FLAGS, arm64_downloads.wheel_versions())).encode())
     for compiler in (tools.cross, tools.native):
-        digest.update(_output_of([compiler, "--version"]).encode())
-    digest.update(_sha256(Path(tools.qemu)).encode())
+        digest.update(_compile([compiler, "--version"]).encode())
+    digest.update(sha256_of(Path(tools.qemu)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -168,10 +162,10 @@ def _build(folder: Path, tools: Tools) -> None:
         sources |= arm64_downloads.fetch_wheels(downloads, bundle)
         shutil.copyfile(tools.qemu, made / QEMU)
         source = Path(__file__).with_name(_EXEC_SOURCE)
-        _output_of([tools.native, "-O2", "-shared", "-fPIC", str(source), "-o", str(made / ARM64_PRELOAD)])
+        _compile([tools.native, "-O2", "-shared", "-fPIC", str(source), "-o", str(made / ARM64_PRELOAD)])
         _compile_server(tools.cross, bundle)
         files = [path for path in made.rglob("*") if path.is_file()]
-        contents = {"sources": sources, "files": {str(file.relative_to(made)): _sha256(file) for file in files}}
+        contents = {"sources": sources, "files": {str(file.relative_to(made)): sha256_of(file) for file in files}}
         (made / _CONTENTS).write_text(json.dumps(contents, indent=1), "utf-8")
         for path in (made, *made.rglob("*")):
             path.chmod(0o755)  # the phone's shell is another user
@@ -185,23 +179,8 @@ def _compile_server(cross: str, bundle: Path) -> None:
     includes = [f"-isystem{folder}" for folder in wheel.includes]
     source = Path(__file__).with_name(SOURCES[0])
     libraries = [str(bundle / library.name) for library in wheel.libraries]
-    _output_of([cross, *COMPILER_FLAGS, *includes, str(source), *libraries, "-ldl", "-o", str(bundle / SERVER)])
+    _compile([cross, *COMPILER_FLAGS, *includes, str(source), *libraries, "-ldl", "-o", str(bundle / SERVER)])
 
 
-def _output_of(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=True)
-    except subprocess.CalledProcessError as error:
-        raise Arm64BuildError(
-            f"{command[0]} failed with exit code {error.returncode}",
-            hint=f"apt install {_PACKAGES['cross']} {_PACKAGES['native']}",
-            evidence=str(error.stderr).strip(),
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Arm64BuildError(f"{command[0]}: {error}") from error
-    return done.stdout
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def _compile(command: Sequence[str]) -> str:
+    return output_of(command, _COMPILE_LIMIT_S, f"apt install {_PACKAGES['cross']} {_PACKAGES['native']}")

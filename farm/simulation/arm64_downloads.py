@@ -105,7 +105,7 @@ def fetch_debian(apt_get: str, dpkg_deb: str, work: Path, root: Path, bundle: Pa
         for name in names:
             shutil.copyfile(_library(unpacked, name), folder / name)
     shutil.copyfile(root / _LIBRARIES / _LOADER, root / "lib" / _LOADER)  # the name in every program
-    return {package.name: _sha256(package) for package in sorted(packages.iterdir())}
+    return {package.name: sha256_of(package) for package in sorted(packages.iterdir())}
 
 
 def fetch_wheels(work: Path, bundle: Path) -> dict[str, str]:
@@ -138,7 +138,7 @@ def fetch_wheels(work: Path, bundle: Path) -> dict[str, str]:
     missing = [name for name in libraries if not (bundle / Path(name).name).is_file()]
     if missing:
         raise DownloadError(f"TVM's aarch64 wheels have no {', '.join(missing)}", hint="is this TVM 0.25 or newer?")
-    return {wheel.name: _sha256(wheel) for wheel in wheels}
+    return {wheel.name: sha256_of(wheel) for wheel in wheels}
 
 
 def _library(unpacked: Path, name: str) -> Path:
@@ -159,5 +159,7 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
         raise DownloadError(f"{command[0]}: {error}", hint="is there a network?") from error
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def sha256_of(file: Path) -> str:
+    """The hash of a file's contents."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from farm.simulation.battery import CHARGING_ENABLED, INPUT_SUSPEND
@@ -90,15 +91,10 @@ class Userland:
         for folder in sorted({path.rpartition("/")[0] for path in (*settable, *_SWITCHES)}):
             place = directory / folder.removeprefix("/")
             place.mkdir(parents=True, exist_ok=True)
-            self._watches.append(
-                self._watcher.watch(place, lambda name, folder=folder: self._on_set(f"{folder}/{name}"))  # type: ignore[misc]
-            )
+            self._watches.append(self._watcher.watch(place, partial(self._on_set, folder)))
 
     def _on_said(self, name: str) -> None:
-        try:
-            word = (self._phone.spec.directory / RUN / name).read_text("utf-8", "replace").strip()
-        except OSError:
-            return
+        word = self._text(f"{RUN}/{name}")
         if name == "screen":
             self.screen_on = word == AWAKE
         elif name in self._radios and word in {"0", "1"}:
@@ -107,8 +103,9 @@ class Userland:
                 self._phone.spawn(self._phone.drop_links())
         self._phone.notify()
 
-    def _on_set(self, path: str) -> None:
+    def _on_set(self, folder: str, name: str) -> None:
         """Root wrote a file below /sys: the kernel takes it, or the file says again what it said."""
+        path = f"{folder}/{name}"
         text = self._text(path)
         self._hearing = path
         changes: dict[str, object] = {}

@@ -18,17 +18,22 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.bundle.abi import judge
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
 from farm.core.errors import HostError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SERVER = "tvm_rpc"
 SOURCES = ("tvm_rpc.cc", "kernel_faults.h")
 _LAUNCHER = "launcher.py"
 _COMPILE_LIMIT_S = 120.0  # two seconds on an idle 2-core host; a loaded CI machine may take many times that
 _LIST_LIMIT_S = 20.0
+_HINT = "is libstdc++-dev installed? Without g++ on PATH the Python server is used instead"
 COMPILER_FLAGS = ("-std=c++17", "-O2", "-g0", "-DFARM_VIRTUAL_PHONE", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
 # A shell starts Python: in an interpreter's name the kernel takes no blanks and 127 bytes at most (255 since 5.1).
 # What the shell runs is a string to Python, joined to the launcher's own docstring.
@@ -48,7 +53,7 @@ class NoTvmError(HostError):
 
 
 class CompileError(HostError):
-    """g++ could not compile the virtual phone's RPC server."""
+    """A program of this host could not make what virtual phones run."""
 
     code = "compile"
 
@@ -132,7 +137,7 @@ def _compiled(wheel: TvmWheel, compiler: str) -> Path:
     for file in (*sources, *wheel.libraries):
         digest.update(file.read_bytes())
     digest.update(" ".join(COMPILER_FLAGS).encode())
-    digest.update(_output_of([compiler, "-dumpfullversion"], _LIST_LIMIT_S).encode())
+    digest.update(output_of([compiler, "-dumpfullversion"], _LIST_LIMIT_S).encode())
     kept = cache_folder() / digest.hexdigest()[:32] / SERVER
     if kept.is_file():
         return kept
@@ -141,7 +146,7 @@ def _compiled(wheel: TvmWheel, compiler: str) -> Path:
     handle, name = tempfile.mkstemp(dir=kept.parent, prefix=f".{SERVER}.")
     os.close(handle)
     try:
-        _output_of(
+        output_of(
             [
                 compiler,
                 *COMPILER_FLAGS,
@@ -161,13 +166,18 @@ def _compiled(wheel: TvmWheel, compiler: str) -> Path:
     return kept
 
 
-def _output_of(command: list[str], limit_s: float) -> str:
+def output_of(command: Sequence[str], limit_s: float, hint: str = _HINT) -> str:
+    """What a program of the host printed.
+
+    Raises:
+        CompileError: it failed.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
     except subprocess.CalledProcessError as error:
         raise CompileError(
             f"{command[0]} failed with exit code {error.returncode}",
-            hint="is libstdc++-dev installed? Without g++ on PATH the Python server is used instead",
+            hint=hint,
             evidence=str(error.stderr).strip(),
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -178,7 +188,7 @@ def _output_of(command: list[str], limit_s: float) -> str:
 def _host_libraries(wheel: TvmWheel) -> list[Path]:
     """The C++ runtime as the host's loader finds it for TVM's own libraries."""
     found = {}
-    for line in _output_of(["ldd", str(wheel.libraries[0])], _LIST_LIMIT_S).splitlines():
+    for line in output_of(["ldd", str(wheel.libraries[0])], _LIST_LIMIT_S).splitlines():
         match = re.fullmatch(r"\s*(\S+) => (/\S+) \(0x[0-9a-f]+\)", line)
         if match:
             found[match[1]] = Path(match[2])
