@@ -111,7 +111,7 @@ class Daemon:
         problems.sources.append(lambda: phones.dangling(reloader.config))
         web = WebDoor(config.web, problems)
         desk = await open_job_door(config, stack, memory, workers, phones, sharing, problems, reloader, web=web)
-        vital = pulses(phones, sharing)
+        vital = pulses(memory, phones, sharing)
         metering = Metering(config, memory, workers, phones, sharing, desk, vital)
         web.open(stack, desk, memory.events, metrics=metering.answer)
         reloader.notes = phones.dangling

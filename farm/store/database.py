@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, RowMapping, Select, UpdateBase
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DBAPIError
 
 from farm.core.errors import HostError
 from farm.core.events import Drafts, Event
@@ -45,7 +45,7 @@ class Database:
         try:
             with self.engine.connect() as connection:
                 yield connection
-        except DatabaseError as error:
+        except DBAPIError as error:
             trouble = trouble_of(error)
             if trouble is None:
                 raise

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import queue
 import threading
@@ -89,6 +90,7 @@ class Writer:
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]] = []
         self._listening = threading.Lock()
         self._next_probe_s = 0.0
+        self._began_s: float | None = None  # the commit under way
         self._work: queue.SimpleQueue[Work[Any] | None] = queue.SimpleQueue()
         try:
             if reserve is not None:
@@ -129,6 +131,13 @@ class Writer:
         trouble = self._trouble
         return str(trouble) if trouble else ""
 
+    def silent_s(self) -> float:
+        """How long the thread has been at one commit; for ever once it has ended. 0 in a trouble that is told."""
+        if not self._thread.is_alive():
+            return math.inf
+        began_s = self._began_s
+        return 0.0 if began_s is None or self._trouble else time.monotonic() - began_s
+
     def on_problem(self, callback: Callable[[bool], None]) -> None:
         """Call `callback` in this event loop: True when writing fails (at once if it does now), False when it works."""
         with self._listening:
@@ -153,7 +162,9 @@ class Writer:
                 continue
             batch, more = self._gather(first)
             if batch:
+                self._began_s = time.monotonic()
                 self._commit(batch)
+                self._began_s = None
             if not more:
                 return
             if self._trouble and time.monotonic() >= self._next_probe_s:
@@ -249,9 +260,9 @@ class Writer:
             self._room()
             with self._engine.begin() as connection:
                 connection.execute(update(meta).where(meta.c.name == "epoch").values(value=meta.c.value))
-        except (DatabaseError, OSError) as error:
+        except Exception:  # whatever it is, the thread lives on: everybody would wait for ever
             self._next_probe_s = time.monotonic() + PROBE_S
-            logger.debug("the database can still not be written: %s", error)
+            logger.debug("the database can still not be written", exc_info=True)
             return
         logger.info("the database can be written again")
         with self._listening:

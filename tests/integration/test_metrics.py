@@ -68,6 +68,7 @@ def test_the_way_to_a_ready_phone_is_counted(farm: VirtualFarm) -> None:
         ("farm_store_size_bytes",),
         ("farm_disk_free_bytes",),
         ("farm_watchdog_limit_seconds", "the allocator"),
+        ("farm_watchdog_limit_seconds", "the store"),
     ):
         assert found[counted] > 0, counted
 

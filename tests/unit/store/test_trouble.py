@@ -3,14 +3,18 @@
 import asyncio
 import json
 import logging
+import math
 import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import InterfaceError
+from sqlalchemy.exc import TimeoutError as SQLTimeoutError
 
 from farm.core.job import JobState
 from farm.store import writer as writer_module
@@ -239,6 +243,56 @@ async def test_who_listens_late_hears_of_a_trouble_that_is_there(tmp_path, monke
     assert "the disk is full" in store.problem
     assert not (tmp_path / "farm.db.reserve").exists()
     store.close()
+
+
+@pytest.mark.parametrize(
+    "error", [InterfaceError("x", None, Exception("lost")), SQLTimeoutError(), RuntimeError("a bug")]
+)
+async def test_no_error_of_a_probe_ends_the_thread(here, monkeypatch, error):
+    """What a driver raises is not always a DatabaseError: every write waited for ever, and the daemon looked alive."""
+    writer = here.database.writer
+    probed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def gone():
+        if writer._trouble:
+            loop.call_soon_threadsafe(probed.set)
+            raise error
+        raise InterfaceError("x", None, Exception("connection is closed"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer._engine, "begin", gone)
+        with pytest.raises(StoreWriteError, match="cannot be reached"):
+            await here.jobs.add((job(),))
+        await probed.wait()
+        assert writer.silent_s() == 0.0
+    await until(lambda: here.problem == "")
+    assert await asyncio.wait_for(here.jobs.add((job(),)), 10) == ("j1",)
+
+
+async def test_a_commit_that_does_not_end_is_silence(here):
+    writer = here.database.writer
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hangs(_connection):
+        begun.set()
+        go_on.wait()
+
+    writing = asyncio.create_task(writer.write(hangs))
+    await until(begun.is_set)
+    try:
+        first_s = writer.silent_s()
+        await until(lambda: writer.silent_s() > first_s)
+    finally:
+        go_on.set()
+        await writing
+    await until(lambda: writer.silent_s() == 0.0)
+
+
+def test_a_writer_that_has_ended_is_silent_for_ever(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    store.close()
+    assert store.database.writer.silent_s() == math.inf
 
 
 IN_NAMESPACE = ("unshare", "--mount", "--map-root-user", "--", "sh", "-ec")
