@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from farm.control.client import ControlClient
@@ -17,9 +18,10 @@ from tests.support.whole_farm import until
 
 
 def silent(family, where):
-    """A connection that says nothing, unless the door's queue is full."""
+    """A connection that says nothing."""
     opened = socket.socket(family)
-    opened.settimeout(0.2)
+    # A door that is full answers no TCP connection; a unix one waits in its queue, and without a timeout only.
+    opened.settimeout(0.2 if family == socket.AF_INET else None)
     with contextlib.suppress(OSError):
         opened.connect(where)
     return opened
@@ -32,13 +34,20 @@ def test_silent_connections_end_no_door(tmp_path, door):
         port = int(child.stdout.readline())
         path = tmp_path / "control.sock"
         where = (socket.AF_UNIX, str(path)) if door == "unix" else (socket.AF_INET, ("127.0.0.1", port))
-        crowd = [silent(*where) for _ in range(DESCRIPTORS + 500)]
+        process, crowd, used = psutil.Process(child.pid), [], []
+        for at in range(DESCRIPTORS + 500):
+            crowd.append(silent(*where))
+            if at % 50 == 0 and child.poll() is None:
+                used.append(process.num_fds())
 
         def answers():
             with contextlib.suppress(FarmError), ControlClient(path) as client:
                 return client.call("ping")["user"]
             return None
 
+        assert max(used) < DESCRIPTORS
+        if door == "tcp":
+            assert answers()  # the crowd is still there, and has no share of this door
         for each in crowd:
             each.close()
         until(lambda: answers() or child.poll() is not None)
