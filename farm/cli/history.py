@@ -113,13 +113,10 @@ def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = A
 
 
 def _hashes(client: ControlClient, model: str) -> list[str]:
-    """Of what people call it; of a file, its own; of a package, the model's inside."""
+    """Of what people call it; of a file, its own."""
     path = Path(model)
     if path.is_file():
-        from farm.compiler.package import is_package, read_manifest
-
-        data = path.read_bytes()
-        return [read_manifest(path).source_sha256 if is_package(data[:512]) else hashlib.sha256(data).hexdigest()]
+        return [hashlib.sha256(path.read_bytes()).hexdigest()]
     answer = client.call("history.models", model=model)
     return list(dict.fromkeys(each["model"] for each in answer["models"]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ class Wanted:
 class Build:
     """A library, ready to be run and judged."""
 
-    name: str  # of the model
-    sha256: str  # of the model file
+    name: str  # of the model file or the package
+    sha256: str  # of the same: what a package says it was made from is its maker's word
     recipe: Recipe
     compiled: Compiled
     inputs: Mapping[str, Array]  # in the order of the library's parameters
@@ -123,7 +124,7 @@ def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda
         NoLinkerError: the host cannot link for the target.
     """
     if is_package(data[:512]):
-        return _unpacked(read_package(data, name), wanted, cache, say)
+        return _unpacked(data, name, wanted, cache, say)
     model, given = import_with(read(data, name), wanted.npz, wanted.shapes, wanted.dtypes)
     inputs = _inputs(model, given, wanted)
     say("compiling")
@@ -140,7 +141,8 @@ def _inputs(model: Fed, given: Mapping[str, Array], wanted: Wanted) -> dict[str,
         return all_inputs(model, given) if wanted.all_or_none else filled(model, given, wanted.fill)
 
 
-def _unpacked(package: Package, wanted: Wanted, cache: Path, say: Say) -> Build:
+def _unpacked(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say) -> Build:
+    package = read_package(data, name)
     said = package.manifest
     check_tvm(said, tvm.__version__)
     target = wanted.recipe.target
@@ -163,7 +165,7 @@ def _unpacked(package: Package, wanted: Wanted, cache: Path, say: Say) -> Build:
         reference = Reference(own.outputs, own.host_outputs, said.reference_independent, by, note)
     key = said.sha256[LIBRARY_MEMBER]
     return Build(
-        name=said.name, sha256=said.source_sha256, recipe=Recipe(said.target, said.precision),
+        name=name, sha256=hashlib.sha256(data).hexdigest(), recipe=Recipe(said.target, said.precision),
         compiled=Compiled(folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=said.linker), inputs=inputs,
         given=tuple(sorted(given)), outputs=package.outputs, reference=reference, package=package,
     )  # fmt: skip

@@ -32,7 +32,7 @@ class Measurement:
 
     seq: int
     job: str
-    model: str  # SHA-256 of its file
+    model: str  # SHA-256 of its file, or of the package
     name: str
     device: str
     epoch: str  # the phone's build fingerprint
@@ -122,9 +122,9 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
     connection.execute(
         insert(measurement).values(
             job=job.id,
-            # Of a package, the model inside.
-            model=str(certificate.get("model_sha256") or job.spec.get("model", "")),
-            name=str(certificate.get("model") or job.spec.get("name", "")),
+            # Of a package, its own: the model that it says it was made from would be its maker's word.
+            model=str(job.spec.get("model", "")),
+            name=str(job.spec.get("name", "")),
             device=ended.device,
             epoch=epoch,
             kernel=kernel,

@@ -1,5 +1,6 @@
 """A package runs on phones, on this host and in a plain TVM script; what does not fit is refused in one sentence."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -46,6 +47,8 @@ def test_a_package_runs_on_this_host_and_is_checked(here, place, tmp_path):
     assert result["max_abs_error"] < 1e-6
     assert result["numerics"]["reference"] == "onnx.reference"
     assert (result["device"], result["compile"]["packaged"]) == ("host", True)
+    whose = (result["model"]["name"], result["model"]["sha256"])
+    assert whose == (here.name, hashlib.sha256(here.read_bytes()).hexdigest())  # not those of the model it names
     with np.load(tmp_path / "y.npz") as arrays:
         assert np.isclose(arrays["output"].sum(), 1.0)
 

@@ -81,11 +81,13 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     assert one.summary == {"reasons": [], "verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
 
 
-async def test_a_package_counts_as_the_model_inside(store, bench):
+async def test_a_package_has_a_history_of_its_own(store, bench):
+    """What it says it was made from is its maker's word, and would set anybody's history."""
     package = await bench(B, "net.farm.tar", inside=A)
     model = await bench(A, "net")
-    assert [each.job for each in store.measurements.page(A)] == [model, package]
-    assert [(each.model, each.count) for each in store.measurements.models("net")] == [(A, 2)]
+    assert [each.job for each in store.measurements.page(A)] == [model]
+    assert [each.job for each in store.measurements.page(B)] == [package]
+    assert [(each.model, each.count) for each in store.measurements.models("net")] == [(A, 1)]
 
 
 async def test_only_benches_that_measured_are_kept(store, bench):
