@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from farm.client.door import RESTART_S, Door, OnNotice, OnTransfer, logger
@@ -47,9 +46,7 @@ class AsyncFarm:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ def import_with(
 
     Raises:
         ModelError: as `farm.compiler.load.import_model`.
-        InputError: as `given_inputs`; an array and `shapes` contradict each other.
+        InputError: as `read_arrays` and `fitted`; an array and `shapes` contradict each other.
     """
     from farm.compiler.load import import_model  # TVM is needed from here on; this module is read without it, too
 
@@ -82,15 +82,6 @@ def shapes_with(
                 hint="give one of them",
             )
     return {**shapes, **{name: array.shape for name, array in arrays.items()}}
-
-
-def given_inputs(model: Fed, npz: bytes) -> dict[str, Array]:
-    """The arrays of an .npz file's bytes that are inputs of the model, each of its shape and type.
-
-    Raises:
-        InputError: it is no .npz of plain arrays; an array is unknown, has a wrong shape or type, or holds NaN.
-    """
-    return fitted(model, read_arrays(npz))
 
 
 def fitted(model: Fed, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,7 +1,8 @@
-"""Runs something in a forked process of its own, so that a crash of TVM, or damage to its objects, stays there."""
+"""Forked processes: work in one of its own, so that a crash of TVM, or damage to its objects, stays there."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -10,6 +11,15 @@ from collections.abc import Callable
 from farm.compiler.tvm_errors import TvmCrashedError
 from farm.core.error_wire import error_from_wire, error_to_wire
 from farm.core.errors import FarmError
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
+    libc = ctypes.CDLL(None)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(1)
 
 
 def isolated(work: Callable[[], None], doing: str) -> None:

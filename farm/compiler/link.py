@@ -64,23 +64,14 @@ class _Target:
     emulation: str  # -m of GNU ld and its likes
     linux_triple: str
     android_triple: str
-    ndk_triple: str
 
 
 _TARGETS: dict[Abi, _Target] = {
-    Abi.ARM64: _Target(
-        ("aarch64", "arm64"), "aarch64linux", "aarch64-linux-gnu", "aarch64-linux-android", "aarch64-linux-android"
-    ),
-    Abi.ARMV7: _Target(
-        (), "armelf_linux_eabi", "arm-linux-gnueabihf", "armv7a-linux-androideabi", "armv7a-linux-androideabi"
-    ),
-    Abi.X86_64: _Target(
-        ("x86_64", "AMD64"), "elf_x86_64", "x86_64-linux-gnu", "x86_64-linux-android", "x86_64-linux-android"
-    ),
-    Abi.X86: _Target((), "elf_i386", "i686-linux-gnu", "i686-linux-android", "i686-linux-android"),
-    Abi.RISCV64: _Target(
-        ("riscv64",), "elf64lriscv", "riscv64-linux-gnu", "riscv64-linux-android", "riscv64-linux-android"
-    ),
+    Abi.ARM64: _Target(("aarch64", "arm64"), "aarch64linux", "aarch64-linux-gnu", "aarch64-linux-android"),
+    Abi.ARMV7: _Target((), "armelf_linux_eabi", "arm-linux-gnueabihf", "armv7a-linux-androideabi"),
+    Abi.X86_64: _Target(("x86_64", "AMD64"), "elf_x86_64", "x86_64-linux-gnu", "x86_64-linux-android"),
+    Abi.X86: _Target((), "elf_i386", "i686-linux-gnu", "i686-linux-android"),
+    Abi.RISCV64: _Target(("riscv64",), "elf64lriscv", "riscv64-linux-gnu", "riscv64-linux-android"),
 }
 _NATIVE_DRIVERS = ("g++", "clang++", "c++", "gcc", "clang", "cc")
 _ANY_TARGET_LINKERS = ("ld.lld", "lld")  # one LLD links for all ABIs; versioned names are looked for too
@@ -132,7 +123,7 @@ def linkers(
     if platform is Platform.ANDROID:
         found.append(_ndk(target, environ))
     if native:
-        found += [_driver(name, which, has_system_libraries=True) for name in _NATIVE_DRIVERS]
+        found += [_driver(name, which) for name in _NATIVE_DRIVERS]
     bare = (*_ANY_TARGET_LINKERS[:1], *(f"ld.lld-{version}" for version in _LLD_VERSIONS))
     found += [_bare(name, target, which) for name in bare]
     found.append(_cross_clang(target, platform, which))
@@ -140,7 +131,7 @@ def linkers(
     if native:
         found += [_bare(name, target, which) for name in _NATIVE_LINKERS]
     if not native and platform is Platform.LINUX:
-        found.append(_driver(f"{target.linux_triple}-g++", which, has_system_libraries=True))
+        found.append(_driver(f"{target.linux_triple}-g++", which))
     found.append(_bare(f"{target.linux_triple}-ld", target, which))
     found.append(_bare_zig("ziglang (PyPI)", _packaged_zig(), target))
     return tuple(linker for linker in found if linker is not None)
@@ -190,15 +181,13 @@ def needed_libraries(platform: Platform, linker: Linker) -> tuple[str, ...]:
     return ffi if linker.has_system_libraries else (*ffi, *_ANDROID_NEEDED)
 
 
-def exporter(
-    abi: Abi, platform: Platform, linker: Linker | None = None, stubs: Path | None = None
-) -> Callable[..., None]:
+def exporter(abi: Abi, platform: Platform, stubs: Path | None = None) -> Callable[..., None]:
     """The `fcompile` for TVM's `export_library` that links for a target; `stubs` as in `link_shared`.
 
     Raises:
         NoLinkerError: the host has no linker for it (now, not at export).
     """
-    chosen = linker or find_linker(abi, platform)
+    chosen = find_linker(abi, platform)
     needed = needed_libraries(platform, chosen)
 
     def fcompile(output: str, objects: Sequence[str], options: object = None, **_others: object) -> None:
@@ -232,9 +221,7 @@ def _run(linker: Linker, arguments: Sequence[str], output: Path, limit_s: float 
         *linker.command,
         "-shared",
         *linker.option("-z", f"max-page-size={LARGE_PAGE_BYTES}"),
-        *linker.option(
-            "--hash-style=both"
-        ),  # bionic before Android 6 reads only the old kind, newer GNU ld writes only the new
+        *linker.option("--hash-style=both"),  # bionic before Android 6 reads the old kind, newer GNU ld writes the new
         *("-o", str(output)),
         *arguments,
     ]
@@ -266,7 +253,7 @@ def _ndk(target: _Target, environ: Mapping[str, str]) -> Linker | None:
         for clang in tools:
             return Linker(
                 f"NDK clang ({variable})",
-                (str(clang), f"--target={target.ndk_triple}{max(NDK_API, _lowest_api(target))}", "-fPIC"),
+                (str(clang), f"--target={target.android_triple}{max(NDK_API, _lowest_api(target))}", "-fPIC"),
                 is_driver=True,
                 has_system_libraries=True,
             )
@@ -274,12 +261,12 @@ def _ndk(target: _Target, environ: Mapping[str, str]) -> Linker | None:
 
 
 def _lowest_api(target: _Target) -> int:
-    return 35 if target.ndk_triple.startswith("riscv64") else 0  # the NDK's riscv64 begins there
+    return 35 if target.android_triple.startswith("riscv64") else 0  # the NDK's riscv64 begins there
 
 
-def _driver(name: str, which: Which, *, has_system_libraries: bool) -> Linker | None:
+def _driver(name: str, which: Which) -> Linker | None:
     path = which(name)
-    return Linker(name, (path, "-fPIC"), is_driver=True, has_system_libraries=has_system_libraries) if path else None
+    return Linker(name, (path, "-fPIC"), is_driver=True, has_system_libraries=True) if path else None
 
 
 def _bare(name: str, target: _Target, which: Which) -> Linker | None:

@@ -29,6 +29,10 @@ class TensorSpec:
     shape: tuple[int | str, ...]
     dtype: np.dtype[Any]
 
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"name": self.name, "shape": list(self.shape), "dtype": str(self.dtype)}
+
 
 class SourceModel(Protocol):
     """A file that was read and checked. Nothing is converted yet: this is cheap."""
@@ -91,6 +95,11 @@ class ImportedModel:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """A type of TVM's as numpy's; bfloat16 and 8 bit floats are ml_dtypes'."""
     return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def typed(array: Array, dtype: np.dtype[Any]) -> Array:
+    """An array from an .npz in its type: those that numpy itself does not know (bfloat16) come back as raw bytes."""
+    return array.view(dtype) if array.dtype.kind == "V" else array
 
 
 def shown(shape: Sequence[int | str]) -> str:

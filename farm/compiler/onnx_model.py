@@ -22,7 +22,7 @@ from farm.compiler.clips import onnx_clips_in_relax
 from farm.compiler.formats import ONNX_FIRST
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
 from farm.compiler.onnx_inputs import input_specs
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import first_line, frames
 from farm.core.errors import ModelError
 
 
@@ -160,13 +160,11 @@ def _unsupported(model: OnnxModel, text: str) -> str:
 
 
 def _node_in(error: BaseException) -> str:
-    """The ONNX node at which the front end failed; it only prints it, so take it from the failing frame."""
-    trace, found = error.__traceback__, ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name == "_construct_nodes" and "node" in trace.tb_frame.f_locals:
-            node = trace.tb_frame.f_locals["node"]
-            found = f"{node.op_type} (node {_node_name(node)})"
-        trace = trace.tb_next
+    """The ONNX node at which the front end failed; it only prints it."""
+    found = ""
+    for function, held in frames(error):
+        if function == "_construct_nodes" and "node" in held:
+            found = f"{held['node'].op_type} (node {_node_name(held['node'])})"
     return found
 
 

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from farm.bundle.abi import Abi, Platform
 from farm.compiler import tar
-from farm.compiler.model import Array, TensorSpec, numpy_dtype
+from farm.compiler.model import Array, TensorSpec, numpy_dtype, typed
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
 from farm.core.errors import UserError
@@ -156,7 +156,7 @@ class Package:
         try:
             with np.load(io.BytesIO(self.members[REFERENCE]), allow_pickle=False) as file:
                 found = [
-                    tuple(_typed(file[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(tensors))
+                    tuple(typed(file[f"{prefix}_{i}"], numpy_dtype(tensor.dtype)) for i, tensor in enumerate(tensors))
                     for prefix, tensors in series.items()
                 ]
         except Exception as error:
@@ -379,11 +379,6 @@ def _check_members(manifest: Manifest, found: Mapping[str, bytes], name: str) ->
 
 def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.shape, numpy_dtype(tensor.dtype))
-
-
-def _typed(array: Array, dtype: str) -> Array:
-    """Types that numpy itself does not know (bfloat16) come back from a file as raw bytes."""
-    return array.view(numpy_dtype(dtype)) if array.dtype.kind == "V" else array
 
 
 @lru_cache(maxsize=1)

@@ -70,9 +70,7 @@ class Origin:
     key: str  # the record's
     device: str
     at: str  # ISO 8601, UTC
-    factor: float = (
-        1.0  # how much slower than the pool's first phone this one is: the record's seconds are divided by it
-    )
+    factor: float = 1.0  # how much slower than the run's nominal speed this phone was: the seconds are divided by it
     spent_s: float = 0.0  # of search, those of earlier attempts too
     error: str = ""  # why the candidate failed
 
@@ -129,7 +127,7 @@ class Reading:
     set: RecordSet
     damage: tuple[Damage, ...] = ()
     whole: bool = (
-        True  # False: a torn last line (what a kill leaves) or a workload that is there twice is dropped; no damage
+        True  # False: a torn last line (what a kill leaves) or a workload's second line was dropped; no damage
     )
     torn: tuple[Damage, ...] = ()  # those last lines
 

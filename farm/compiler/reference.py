@@ -21,7 +21,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
-from farm.compiler.model import Array, Evaluated, ImportedModel, TensorSpec
+from farm.compiler.model import Array, Evaluated, ImportedModel, TensorSpec, typed
 from farm.compiler.precision import FLOAT32
 from farm.core.errors import ExitCode, ModelError, PhoneError
 
@@ -89,7 +89,7 @@ def reference_for(model: ImportedModel, inputs: Mapping[str, Array], cache: Path
     path = cache / f"reference-{digest.hexdigest()}.npz"
     if path.is_file():
         os.utime(path)  # wanted again: not to be deleted yet
-        return _load(path)
+        return _load(path, model.outputs)
     with within_memory(model.name, model.inputs):
         host = _on_host(model, inputs)
         evaluated = _independent(model, inputs)
@@ -226,16 +226,18 @@ def _save(path: Path, reference: Reference) -> None:
     arrays |= {f"host_{i}": array for i, array in enumerate(reference.host_outputs)}
     about = {"independent": reference.independent, "by": reference.by, "note": reference.note}
     arrays |= {name: np.array(value) for name, value in about.items()}
-    partial = path.with_suffix(f".{hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:16]}.npz")
+    partial = path.with_suffix(f".{os.getpid()}.npz")
     np.savez(partial, **arrays)  # type: ignore[arg-type]  # its stub takes the names for keyword options
     partial.replace(path)
 
 
-def _load(path: Path) -> Reference:
+def _load(path: Path, outputs: Sequence[TensorSpec]) -> Reference:
     with np.load(path, allow_pickle=False) as file:
 
         def series(prefix: str) -> tuple[Array, ...]:
-            return tuple(file[f"{prefix}_{i}"] for i in range(sum(n.startswith(f"{prefix}_") for n in file.files)))
+            names = (f"{prefix}_{i}" for i in range(len(outputs)))
+            there = zip(names, outputs, strict=True)
+            return tuple(typed(file[name], spec.dtype) for name, spec in there if name in file)
 
         return Reference(
             series("output"), series("host"), bool(file["independent"]), str(file["by"]), str(file["note"])

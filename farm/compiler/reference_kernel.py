@@ -27,10 +27,8 @@ from farm.compiler.targets import abi_of, target_from
 REVISION = 1  # raise it when the arithmetic changes: times of different revisions are never compared
 FUNCTION = "farm_reference"
 SIZE = 64  # three float32 matrices of 16 KiB: they stay in the first cache of every core
-ROUNDS = {
-    "cpu": 8,
-    "opencl": 512,
-}  # products in one run: about 1 ms of a large core (0.9 ms on an x86-64 server) or of a phone's GPU
+# Products in one run: about 1 ms of a large core (0.9 ms on an x86-64 server) or of a phone's GPU.
+ROUNDS = {"cpu": 8, "opencl": 512}
 READINGS = 3  # the median of so many is one reading: a process that gets in the way once does not count
 READING_S = 0.001  # each lasts at least so long
 MOST_RUNS = 1000  # in one of them

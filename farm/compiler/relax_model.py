@@ -60,8 +60,8 @@ def saved(model: ImportedModel) -> bytes:
         "tvm": tvm.__version__,
         "name": model.name,
         "source": {"format": model.format, "sha256": model.sha256},
-        "inputs": [_tensor(spec) for spec in model.inputs],
-        "outputs": [_tensor(spec) for spec in model.outputs],
+        "inputs": [spec.to_wire() for spec in model.inputs],
+        "outputs": [spec.to_wire() for spec in model.outputs],
         "module_sha256": hashlib.sha256(module.encode()).hexdigest(),
         "module": module,
     }
@@ -149,7 +149,3 @@ def _model(loaded: Any, name: str, sha256: str, outputs: tuple[str, ...]) -> Rel
     except Exception as error:
         raise ModelError(f"{name} is no well-formed Relax: {first_line(error)}", hint="mend it") from error
     return RelaxModel(name, loaded, sha256, parameters(loaded["main"]), outputs)
-
-
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}

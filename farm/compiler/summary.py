@@ -41,8 +41,8 @@ class Summary:
             "name": self.name,
             "format": self.format,
             "sha256": self.sha256,
-            "inputs": [_tensor(spec) for spec in self.inputs],
-            "outputs": [_tensor(spec) for spec in self.outputs],
+            "inputs": [spec.to_wire() for spec in self.inputs],
+            "outputs": [spec.to_wire() for spec in self.outputs],
             "operators": dict(self.operators),
             "parameters": self.parameters,
             "parameters_bytes": self.parameters_bytes,
@@ -66,7 +66,7 @@ def outline(source: SourceModel, missing: Sequence[str]) -> dict[str, Any]:
         "name": source.name,
         "format": source.format,
         "sha256": source.sha256,
-        "inputs": [_tensor(spec) for spec in source.inputs],
+        "inputs": [spec.to_wire() for spec in source.inputs],
         "outputs": [{"name": name} for name in source.outputs],
         **known,
         "macs": None,
@@ -131,7 +131,3 @@ def _per_channel(call: Any, axis: str) -> int:
     """The kernel's size for one channel of that axis; groups are in it: its other axis is one group's channels."""
     shape = dimensions(call.args[1].ty)
     return math.prod(int(size) for size in shape) // int(shape[str(call.attrs.kernel_layout).index(axis)])
-
-
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "shape": list(spec.shape), "dtype": str(spec.dtype)}

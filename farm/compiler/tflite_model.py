@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import tvm
 
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import first_line, frames
 from farm.core.errors import ModelError
 
 INSTALL = "pip install 'farm[tvm]' into the toolchain's environment"
@@ -151,11 +151,9 @@ def _tensor_name(graph: Any, index: int) -> str:
 
 
 def _where(model: Any, error: BaseException) -> str:
-    """The operator at which the front end failed: it does not say, so take it from the failing frame."""
-    trace, found = error.__traceback__, ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name in _OPERATOR_LOOPS and "op_idx" in trace.tb_frame.f_locals:
-            index = trace.tb_frame.f_locals["op_idx"]
-            found = f" at {_kind(model, index)} ({_place(model.Subgraphs(0), index)})"
-        trace = trace.tb_next
+    """The operator at which the front end failed: it does not say."""
+    found = ""
+    for function, held in frames(error):
+        if function in _OPERATOR_LOOPS and "op_idx" in held:
+            found = f" at {_kind(model, held['op_idx'])} ({_place(model.Subgraphs(0), held['op_idx'])})"
     return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from farm.compiler.model import Array, Evaluated, IRModule, ShapeError, TensorSpec, numpy_dtype
 from farm.compiler.symbolic import bound, sizes_by_name
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import first_line, frames
 from farm.core.errors import ModelError
 
 INSTALL = "pip install 'farm[torch]' into the toolchain's environment, or export the model as ONNX"
@@ -122,16 +122,14 @@ def _spec(input_name: object, value: Any, name: str) -> TensorSpec:
 
 def _said(model: TorchModel, error: Exception) -> str:
     """What went wrong in the conversion, with the graph's node: the front end does not say, its frames do."""
-    trace, where = error.__traceback__, ""
-    while trace is not None:
-        place, held = trace.tb_frame.f_code.co_name, trace.tb_frame.f_locals
+    where = ""
+    for place, held in frames(error):
         if place == "_check_unsupported_func_type" and held.get("missing_func_types"):
             missing = {_kind(node): node.name for node in held["nodes"] if _kind(node) in held["missing_func_types"]}
             listed = ", ".join(f"{kind} (node {node!r})" for kind, node in sorted(missing.items()))
             return f"{model.name}: TVM's PyTorch front end does not support {listed}"
         if place == "_translate_fx_graph" and "node" in held:
             where = f" at {_kind(held['node'])} (node {held['node'].name!r})"
-        trace = trace.tb_next
     return f"{model.name}: TVM cannot convert it{where}: {first_line(error)}"
 
 

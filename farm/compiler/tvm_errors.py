@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from farm.core.errors import ModelError
 
 _FROM_PHONE = "Error caught from RPC call:"
@@ -22,3 +25,14 @@ def first_line(error: BaseException) -> str:
     while len(lines) > 1 and lines[0].endswith(_FROM_PHONE):
         del lines[0]
     return lines[0][:500] if lines else type(error).__name__
+
+
+def frames(error: BaseException) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The name and the local variables of each function that an error went through, the innermost last.
+
+    For front ends that do not say at which operator they failed.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_name, trace.tb_frame.f_locals
+        trace = trace.tb_next

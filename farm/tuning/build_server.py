@@ -15,7 +15,6 @@ its body into the module.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -34,11 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from farm.bundle.abi import Abi, Platform
+from farm.compiler.isolated import die_with_parent
 from farm.compiler.link import exporter
 from farm.compiler.tvm_errors import first_line
 from farm.tuning.host_faults import host_errno, lacking
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SAID_CHARS = 2000
 CRASHES = {signal.SIGSEGV: "crashed", signal.SIGABRT: "aborted", signal.SIGBUS: "crashed", signal.SIGKILL: "was killed"}
 
@@ -180,7 +179,7 @@ def _be_child(order: _Order, server: int, said: int) -> None:
         # TVM's handler allocates memory for its trace: in a compiler that crashed in malloc it waits for ever.
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        die_with(server)
+        die_with_parent(server)
         order.place.mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(order.place)
         build(order.fields, order.module, order.place)
@@ -209,13 +208,6 @@ def _exporter(abi: str, platform: str, folder: str) -> Any:
     stubs = Path(folder) / f"{abi}-{platform}"
     stubs.mkdir(exist_ok=True)
     return exporter(Abi(abi), Platform(platform), stubs=stubs)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-        os._exit(1)
 
 
 def _kill_group(pid: int) -> None:

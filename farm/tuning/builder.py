@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import tvm
@@ -31,10 +30,11 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 
 from farm.compiler.cache import drop_unused
+from farm.compiler.isolated import die_with_parent
 from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
 from farm.core.errors import FarmError
-from farm.tuning.build_server import BuildServer, die_with, import_tvm, processors
+from farm.tuning.build_server import BuildServer, import_tvm, processors
 from farm.tuning.host_faults import CannotBuildError, cannot_build
 from farm.tuning.runner import PoolRunner
 
@@ -72,7 +72,7 @@ def forked_server() -> Server:
     try:
         os.setsid()
         ours.close()
-        die_with(parent)
+        die_with_parent(parent)
         BuildServer(theirs, processors()).serve()
     finally:
         os._exit(0)
@@ -130,9 +130,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def submit(self, given: Any) -> Future[Path]:

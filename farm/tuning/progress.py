@@ -10,10 +10,8 @@ from typing import Any
 from farm.core.durations import format_duration
 
 ETA_TRIALS = 8  # of this attempt, before a rate says anything
-FIRST_NEWS_S, NEWS_PART = (
-    1.0,
-    0.01,
-)  # between two: a second, and later a hundredth of the time spent: the log stays short
+FIRST_NEWS_S = 1.0  # between two
+NEWS_PART = 0.01  # later, of the time spent: the log stays short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerResult
@@ -99,9 +98,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def status(self) -> PoolStatus:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError
 from farm.tuning.candidate import End, Measured
+from farm.tuning.identical import Opinion
 from farm.tuning.phones import PhoneSource, PooledPhone
 from farm.tuning.session import CandidateSession, Evaluator, bytes_of
 
@@ -26,20 +27,6 @@ OPEN_LIMIT_S = 20.0
 BACK_OFF_S = (0.2, 5.0)  # between attempts to open a session: the first, the longest
 MAX_FAILURES = 8  # in a row, of opening a session or of the reference kernel: some 20 s; then the phone is put out
 CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
-
-
-class Opinion(Protocol):
-    """What a judge thinks of a phone now: its seconds are divided by `factor`; it is not used when `out` says why."""
-
-    @property
-    def factor(self) -> float:
-        """Its speed beside the others'."""
-        ...
-
-    @property
-    def out(self) -> str:
-        """One sentence, or empty."""
-        ...
 
 
 class Judge(Protocol):

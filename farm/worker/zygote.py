@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from farm.compiler.isolated import die_with_parent
 from farm.core.errors import ProtocolError
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
@@ -42,7 +43,7 @@ from farm.jobs.messages import (
     encode,
 )
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38  # linux/prctl.h
 CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h: two words of 32 capabilities for each of three sets
 MAX_OPEN_FILES = 1024  # a worker needs a few dozen
 MAX_PROCESSES = 4096  # threads count; a worker has some dozens, and several run at once
@@ -201,13 +202,6 @@ def _become(uid: int, gid: int) -> None:
     if libc.capset(header, none) != 0:  # what is not permitted is not ambient either
         raise OSError(ctypes.get_errno(), "capset")
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from farm.compiler import inputs as inputs_module
 from farm.compiler.compile import Recipe, compile_library
-from farm.compiler.inputs import InputError, all_inputs, filled, given_inputs, import_with
+from farm.compiler.inputs import InputError, all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import load, read
 from farm.compiler.model import TensorSpec
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
@@ -213,7 +213,7 @@ def test_inputs_that_are_not_given_are_filled():
         [node("Add", ["a", "b"], ["c"])], [tensor("a", [2]), tensor("b", [2])], [tensor("c", [2])],
     )  # fmt: skip
     adding = read(data, "net")
-    given = given_inputs(adding, npz(b=np.array([5.0, 6.0])))
+    given = fitted(adding, read_arrays(npz(b=np.array([5.0, 6.0]))))
     made = {fill: filled(adding, given, fill) for fill in ("random", "zeros", "ones")}
     assert all(each["b"].tolist() == [5, 6] for each in made.values())
     assert (made["zeros"]["a"].tolist(), made["ones"]["a"].tolist()) == ([0, 0], [1, 1])

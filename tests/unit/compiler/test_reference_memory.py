@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -44,3 +45,13 @@ def test_another_failure_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(reference.relax, "VirtualMachine", machine)
     with pytest.raises(RuntimeError, match="another one"):
         reference.reference_for(MODEL, INPUTS, tmp_path)
+
+
+def test_what_is_kept_of_a_reference_has_the_types_of_the_outputs(tmp_path: Path) -> None:
+    """numpy's files do not know bfloat16."""
+    wanted = np.arange(3).astype(ml_dtypes.bfloat16)
+    kept = reference.Reference((wanted,), (wanted,), independent=True, by="onnx.reference")
+    reference._save(tmp_path / "kept.npz", kept)
+    found = reference._load(tmp_path / "kept.npz", [TensorSpec("y", (3,), wanted.dtype)])
+    assert found.outputs[0].dtype == found.host_outputs[0].dtype == wanted.dtype
+    assert np.array_equal(found.outputs[0], wanted)
