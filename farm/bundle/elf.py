@@ -24,7 +24,7 @@ MAX_NAME_BYTES = 4096  # PATH_MAX of Linux: no library name or interpreter is lo
 
 _EI_CLASS, _EI_DATA, _EI_NIDENT = 4, 5, 16
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 1, 2, 3, 4
-_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME = 0, 1, 5, 10, 14
 _NT_ANDROID_IDENT = 1
 
 
@@ -71,7 +71,6 @@ class ElfInfo:
     interpreter: str = ""  # of a dynamically linked program: "/system/bin/linker64"
     needed: tuple[str, ...] = ()  # DT_NEEDED, in order
     soname: str = ""
-    runpath: tuple[str, ...] = ()  # DT_RUNPATH, or DT_RPATH where there is none
     # The smallest p_align of the LOAD segments: what a kernel's page size must not exceed (0: nothing to load).
     # bionic judges by the smallest one too (linker_phdr.cpp, phdr_table_get_minimum_alignment).
     page_alignment_bytes: int = 0
@@ -171,7 +170,6 @@ def parse_elf(data: bytes | mmap.mmap, where: str = "the file") -> ElfInfo:
         interpreter=_interpreter(image, segments),
         needed=tuple(dynamic.get(_DT_NEEDED, ())),
         soname=dynamic.get(_DT_SONAME, [""])[0],
-        runpath=_split_path((dynamic.get(_DT_RUNPATH) or dynamic.get(_DT_RPATH) or [""])[0]),
         page_alignment_bytes=min(loads, default=0),
         android_api=_android_api(image, segments),
     )
@@ -180,10 +178,6 @@ def parse_elf(data: bytes | mmap.mmap, where: str = "the file") -> ElfInfo:
 def _not_elf(where: str, start: bytes) -> NotElfError:
     seen = f"it starts with {start!r}" if start else "it is empty"
     return NotElfError(f"{where} is not an ELF file", hint="an executable or library is expected here", evidence=seen)
-
-
-def _split_path(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.split(":") if part)
 
 
 def _segments(image: _Image, bits: int) -> list[_Segment]:
@@ -234,7 +228,7 @@ def _dynamic(image: _Image, bits: int, segments: list[_Segment]) -> dict[int, li
         if tag == _DT_NULL:
             break
         entries.append((tag, value))
-    wanted = [(tag, value) for tag, value in entries if tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)]
+    wanted = [(tag, value) for tag, value in entries if tag in (_DT_NEEDED, _DT_SONAME)]
     if not wanted:
         return {}
     single = dict(entries)

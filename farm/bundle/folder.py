@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import mmap
 import re
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from farm.bundle.closure import inspect
 from farm.bundle.elf import ELF_MAGIC, ElfError, parse_elf
 from farm.bundle.model import MARKS, BundleRefusedError, FolderFile, Inspection, Stated, refusal
 from farm.core.errors import HostError, UserError
+from farm.core.selector import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,18 +124,19 @@ def _read_description(path: Path) -> Stated:
         if not isinstance(value, str):
             raise UserError(f"{path}: {key} must be a string", hint=f'for example: {key} = "..."')
     return Stated(
-        abi=Abi(_one_of(path, "abi", table["abi"], [*Abi])) if "abi" in table else None,
-        platform=Platform(_one_of(path, "platform", table["platform"], [*Platform])) if "platform" in table else None,
+        abi=Abi(_one_of(path, "abi", table["abi"], tuple(Abi))) if "abi" in table else None,
+        platform=Platform(_one_of(path, "platform", table["platform"], tuple(Platform)))
+        if "platform" in table
+        else None,
         tvm_version=table.get("tvm_version", ""),
     )
 
 
-def _one_of(path: Path, key: str, value: str, known: list[str]) -> str:
+def _one_of(path: Path, key: str, value: str, known: Collection[str]) -> str:
     if value not in known:
         raise UserError(f"{path}: {key} = {value!r} is unknown", hint=_suggest(value, known))
     return value
 
 
-def _suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+def _suggest(word: str, known: Collection[str]) -> str:
+    return did_you_mean(word, known, f"known: {', '.join(known)}")

@@ -12,7 +12,6 @@ as it was or as it was to be, and readers need no lock.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -46,6 +45,7 @@ from farm.bundle.storage import (
     write_durably,
 )
 from farm.core.errors import HostError, UserError
+from farm.core.selector import did_you_mean
 
 MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
 DEFAULT_TOOLCHAIN = "default"
@@ -287,15 +287,8 @@ class BundleLibrary:
             raise UnknownBundleError(
                 f"{name} may be any of {len(matching)} bundles", hint=f"give more digits of: {shown}"
             )
-        near = difflib.get_close_matches(name, names, n=1)
-        if near:
-            hint = f"did you mean {near[0]}?"
-        else:
-            hint = (
-                f"there are: {', '.join(names)}"
-                if names
-                else "there are none yet: `farm bundle add FOLDER --name NAME`"
-            )
+        none = "there are none yet: `farm bundle add FOLDER --name NAME`"
+        hint = did_you_mean(name, names, f"there are: {', '.join(names)}" if names else none)
         raise UnknownBundleError(f"there is no bundle {name}", hint=hint)
 
     def _get_even_damaged(self, name: str) -> Bundle:
@@ -353,13 +346,6 @@ class BundleLibrary:
             for name in sorted(expected.keys() | present):
                 if problem := _difference(place / part / name, expected.get(name)):
                     yield Damage(hash_, f"{part}/{name}", problem)
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    known = list(names)
-    if near := difflib.get_close_matches(name, known, n=1):
-        return f"did you mean {near[0]}?"
-    return f"there are: {', '.join(known)}" if known else "there is none yet: farm bundle add FOLDER --name NAME"
 
 
 def _difference(path: Path, expected: BundleFile | None) -> str:

@@ -141,6 +141,12 @@ def nearest(word: str, known: Iterable[str], limit: int = NEAREST_SHOWN) -> tupl
     return tuple(candidate for _, _, candidate in sorted(scored)[:limit])
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint for whoever wrote a word that is not among `known`."""
+    close = nearest(word, known, 1)
+    return f"did you mean {close[0]}?" if close else otherwise
+
+
 def _value(raw: str, term: str) -> str:
     value = normalise(raw)
     if not value:

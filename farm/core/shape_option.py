@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from farm.core.errors import UserError
-from farm.core.selector import nearest
+from farm.core.selector import did_you_mean
 
 MAX_DIMENSION = 1 << 24
 MAX_RANK = 16
@@ -68,8 +68,7 @@ def check_dtype(dtype: str) -> None:
         ShapeOptionError: there is no such type.
     """
     if dtype not in DTYPES:
-        near = nearest(dtype, DTYPES)
-        hint = f"did you mean {near[0]}?" if near else f"types: {', '.join(DTYPES)}"
+        hint = did_you_mean(dtype, DTYPES, f"types: {', '.join(DTYPES)}")
         raise ShapeOptionError(f"{dtype!r} is no type of a tensor", hint=hint)
 
 

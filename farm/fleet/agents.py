@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from farm.core.errors import FarmError, NoSuchDeviceError, PhoneError, UserError
 from farm.core.labels import normalise
 from farm.core.lifecycle import LINK_DOWN
-from farm.core.selector import nearest
+from farm.core.selector import did_you_mean
 from farm.fleet.agent import Agent
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,7 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     by_name = {agent.name: agent for agent in agents.values()}
     found = by_name.get(name) or agents.get(name) or by_name.get(normalise(name))
     if found is None:
-        close = nearest(name, by_name)
-        hint = f"did you mean {close[0]}?" if close else "see `farm device list`"
+        hint = did_you_mean(name, by_name, "see `farm device list`")
         raise NoSuchDeviceError(f"there is no device {name!r}", hint=hint)
     return found
 

@@ -28,7 +28,6 @@ def test_reads_every_fact_a_loader_reads() -> None:
         interpreter=LINKER64,
         needed=("libtvm_ffi.so", "libc.so"),
         soname="libtvm_runtime.so",
-        runpath=("$ORIGIN", "/data/local/tmp"),
         page_alignment_bytes=16384,
         android_api=28,
     )
@@ -56,7 +55,7 @@ def test_what_is_written_is_read(
 ) -> None:
     elf = Elf(machine, bits, little, 3, interpreter, tuple(needed), soname, "", align, api)
     assert parse_elf(elf.to_bytes()) == ElfInfo(
-        bits, little, machine, 3, interpreter, tuple(needed), soname, (), align, api
+        bits, little, machine, 3, interpreter, tuple(needed), soname, align, api
     )
 
 
