@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 
-from benchmarks.harness import Context, Figure, percentile
+from benchmarks.harness import Context, Figure, percentile, under
 from farm.core.allocator import Allocator
 from farm.core.allocator_events import (
     AllocatorEvent,
@@ -59,10 +59,8 @@ def run(context: Context) -> list[Figure]:
 
 def _figures(title: str, seconds: Iterable[float], *, goal: bool = False) -> list[Figure]:
     ms = [1e3 * each for each in seconds]
-    median = statistics.median(ms)
-    promised = f"under {GOAL_MS:g} ms" if goal else ""
     return [
-        Figure(f"{title}: median", median, "ms", goal=promised, ok=not goal or median < GOAL_MS),
+        under(f"{title}: median", statistics.median(ms), "ms", GOAL_MS if goal else None),
         Figure(f"{title}: 99th percentile", percentile(ms, 99), "ms"),
     ]
 

@@ -8,7 +8,6 @@ Goals are judged by the median: the worst of the runs, printed beside it, is the
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, under
 from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from tests.support.tvm import free_port
 
 RUNS = 30
 PHONES = ("oneplus-12", "galaxy-s9", "huawei-mate-20", "realme-gt-neo3")
 GOAL_MS = 150.0
-GOAL = f"below {GOAL_MS:.0f} ms"
 # What a start consists of, each with what goes before it.
 IMPORTS = (
     ("python alone", "pass"),
@@ -54,7 +53,7 @@ class Run:
 
 def run(context: Context) -> list[Figure]:
     """All figures."""
-    port = _free_port()
+    port = free_port()
     config = f'[control]\nlisten = "tcp://127.0.0.1:{port}"\n'
     farm_program = str(Path(sys.executable).with_name("farm"))
     context.say(f"a daemon with {len(PHONES)} virtual phones")
@@ -79,9 +78,8 @@ def run(context: Context) -> list[Figure]:
 
 def _goals(name: str, runs: Sequence[Run]) -> list[Figure]:
     wall_ms = [each.wall_ms for each in runs]
-    median = statistics.median(wall_ms)
     return [
-        Figure(f"{name}, median of {RUNS}", median, "ms", None, GOAL, median < GOAL_MS),
+        under(f"{name}, median of {RUNS}", statistics.median(wall_ms), "ms", GOAL_MS),
         Figure(f"{name}, worst of {RUNS}", max(wall_ms), "ms"),
         Figure(f"{name}, processor time, median", statistics.median(each.cpu_ms for each in runs), "ms"),
     ]
@@ -124,10 +122,3 @@ def _key(farm: VirtualFarm, folder: Path, program: str) -> Path:
     if done.returncode != 0:
         raise AssertionError(done.stderr)
     return key
-
-
-def _free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-    return port

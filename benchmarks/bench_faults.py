@@ -13,7 +13,7 @@ from statistics import median
 
 from benchmarks.fault_run import Outcome, matrix_farm, play, possible
 from benchmarks.fault_table import FAULTS, Fault, Stage
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, under
 
 DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """\
@@ -93,5 +93,4 @@ def _figure(fault: Fault, row: dict[str, object]) -> Figure:
     seconds = back_s if isinstance(back_s, float) else 0.0
     if row["wrong"]:
         return Figure(fault.name, seconds, "s", None, "as the table says", ok=False)
-    goal = f"under {fault.goal_s:g}" if fault.goal_s else ""
-    return Figure(fault.name, seconds, "s", None, goal, fault.goal_s is None or seconds < fault.goal_s)
+    return under(fault.name, seconds, "s", fault.goal_s)

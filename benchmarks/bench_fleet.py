@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, cpu_percent, under
 from benchmarks.whole_farm import PROFILES, Journal
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.core.device import LIFE_EVENTS
@@ -33,21 +33,15 @@ def run(context: Context) -> list[Figure]:
             context.say(f"idle for {IDLE_S:g} s")
             idle = measure_idle(farm)
         must = size == GOAL_PHONES
-        cpu_goal, rss_goal = (f"under {GOAL_CPU_PERCENT:g}", f"under {GOAL_RSS_MB:g}") if must else ("", "")
+        cpu_goal, rss_goal = (GOAL_CPU_PERCENT, GOAL_RSS_MB) if must else (None, None)
         figures += [
             Figure(f"{size} phones: all ready, bundle pushed to each", ready_s, "s"),
             Figure(f"{size} phones: all ready again after a replug", again_s, "s"),
-            Figure(
-                f"{size} phones: daemon idle, CPU", idle.cpu_percent, "% of a core", None, cpu_goal,
-                not must or idle.cpu_percent < GOAL_CPU_PERCENT,
-            ),
-            Figure(
-                f"{size} phones: daemon RSS", idle.rss_mb, "MB", None, rss_goal,
-                not must or idle.rss_mb < GOAL_RSS_MB,
-            ),
+            under(f"{size} phones: daemon idle, CPU", idle.cpu_percent, "% of a core", cpu_goal),
+            under(f"{size} phones: daemon RSS", idle.rss_mb, "MB", rss_goal),
             Figure(f"{size} phones: zygote RSS", idle.zygote_rss_mb, "MB"),
             Figure(f"{size} phones: adb server idle, CPU", idle.adb_cpu_percent, "% of a core"),
-        ]  # fmt: skip
+        ]
     return figures
 
 
@@ -102,20 +96,6 @@ def measure_idle(farm: VirtualFarm) -> Idle:
     children = daemon.children(recursive=True)
     adb = [child for child in children if child.name() == "adb"]
     zygotes = [child for child in children if child.name() != "adb"]
-    before = [cpu_s(process) for process in (daemon, *adb)]
-    begun = time.monotonic()
-    time.sleep(IDLE_S)
-    seconds = time.monotonic() - begun
-    used = [cpu_s(process) - spent for process, spent in zip((daemon, *adb), before, strict=True)]
-    return Idle(
-        100 * used[0] / seconds,
-        daemon.memory_info().rss / 1e6,
-        sum(child.memory_info().rss for child in zygotes) / 1e6,
-        100 * sum(used[1:]) / seconds,
-    )
-
-
-def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds that a process used so far."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    percent, *adb_percent = cpu_percent([daemon, *adb], IDLE_S)
+    zygotes_mb = sum(child.memory_info().rss for child in zygotes) / 1e6
+    return Idle(percent, daemon.memory_info().rss / 1e6, zygotes_mb, sum(adb_percent))

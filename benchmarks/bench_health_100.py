@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.bench_fleet import cpu_s, until_ready
-from benchmarks.harness import Context, Figure
+from benchmarks.bench_fleet import until_ready
+from benchmarks.harness import Context, Figure, cpu_percent, under
 from benchmarks.whole_farm import PROFILES, WAIT_S
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.core.errors import HostError
@@ -32,7 +32,7 @@ def run(context: Context) -> list[Figure]:
         context.say(f"watching for {WATCHED_S:g} s")
         daemon = psutil.Process(farm.status()["pid"])
         adb = [child for child in daemon.children(recursive=True) if child.name() == "adb"]
-        percent, adb_percent = watch(daemon, adb)
+        percent, *adb_percent = cpu_percent([daemon, *adb], WATCHED_S)
         rss_mb = daemon.memory_info().rss / 1e6
         context.say(f"every battery falls to {LEVEL} %")
         for name in phones:
@@ -40,24 +40,12 @@ def run(context: Context) -> list[Figure]:
         begun = time.monotonic()
         until_all(farm, lambda row: row["battery_percent"] is not None and row["battery_percent"] <= LEVEL)
         seen_s = time.monotonic() - begun
-    goal = f"under {GOAL_PERCENT:g}"
     return [
-        Figure(f"{PHONES} phones: daemon, CPU", percent, "% of a core", None, goal, percent < GOAL_PERCENT),
-        Figure(f"{PHONES} phones: adb server, CPU", adb_percent, "% of a core"),
+        under(f"{PHONES} phones: daemon, CPU", percent, "% of a core", GOAL_PERCENT),
+        Figure(f"{PHONES} phones: adb server, CPU", sum(adb_percent), "% of a core"),
         Figure(f"{PHONES} phones: daemon RSS", rss_mb, "MB"),
-        Figure("a change is seen on the last phone after", seen_s, "s", None, f"{GOAL_SEEN_S:g}", seen_s < GOAL_SEEN_S),
+        under("a change is seen on the last phone after", seen_s, "s", GOAL_SEEN_S),
     ]
-
-
-def watch(daemon: psutil.Process, adb: list[psutil.Process]) -> tuple[float, float]:
-    """Percent of a core that the daemon and the adb server need."""
-    processes = (daemon, *adb)
-    before = [cpu_s(process) for process in processes]
-    begun = time.monotonic()
-    time.sleep(WATCHED_S)
-    seconds = time.monotonic() - begun
-    used = [cpu_s(process) - spent for process, spent in zip(processes, before, strict=True)]
-    return 100 * used[0] / seconds, 100 * sum(used[1:]) / seconds
 
 
 def until_all(farm: VirtualFarm, fits: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -6,11 +6,11 @@ And how much longer a kernel takes on a slower clock, measured by farm itself. W
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 
-from benchmarks.harness import Context, Figure
+import psutil
+
+from benchmarks.harness import Context, Figure, cpu_percent, under
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 
 PHONES = 10
@@ -27,10 +27,10 @@ def run(context: Context) -> list[Figure]:
     phones = {f"phone-{number}": "oneplus-12" for number in range(PHONES)}
     with virtual_farm(phones, config="[probe]\nevery_s = 3600\n[heat]\nstale_s = 7200\n", tell=context.say) as farm:
         farm.wait_ready(PHONES)
-        pid = _lab_pid(farm)
-        still = _core_percent(pid) / PHONES
+        lab = _lab(farm)
+        still = cpu_percent([lab], SECONDS)[0] / PHONES
         farm.lab.fault("*", "physics")
-        moving = _core_percent(pid) / PHONES
+        moving = cpu_percent([lab], SECONDS)[0] / PHONES
         farm.lab.fault("*", "physics_off")
         model = farm.folder / "small_cnn.onnx"
         farm.farm("model", "make", "small_cnn", "-o", str(model))
@@ -38,9 +38,9 @@ def run(context: Context) -> list[Figure]:
         farm.lab.fault("*", "clock_stuck", share=SLOW)
         slow_ms = _median_ms(farm, model)
         farm.lab.fault("*", "clock_stuck", share=1.0)
-        throttled = _one_throttled(farm, context.folder, pid)
+        throttled = _one_throttled(farm, context.folder, lab)
     return [
-        Figure("lab, each phone that stands still", still, "% of a core", None, "under 0.1", still < 0.1),
+        under("lab, each phone that stands still", still, "% of a core", 0.1),
         Figure("lab, each phone with physics", moving, "% of a core"),
         Figure("lab, a throttled phone", throttled, "% of a core"),
         Figure("small_cnn, median", fast_ms, "ms"),
@@ -48,14 +48,14 @@ def run(context: Context) -> list[Figure]:
     ]
 
 
-def _one_throttled(farm: VirtualFarm, folder: Path, pid: int) -> float:
+def _one_throttled(farm: VirtualFarm, folder: Path, lab: psutil.Process) -> float:
     program = folder / "tvm_rpc"
     program.write_text(_SESSION, encoding="utf-8")
     serial = farm.lab.phone("phone-0").serial
     farm.adb("-s", serial, "push", str(program), "/data/local/tmp/tvm_rpc")
     farm.adb("-s", serial, "shell", "setsid sh /data/local/tmp/tvm_rpc server </dev/null >/dev/null 2>&1 &")
     farm.lab.fault("phone-0", "clock_stuck", share=0.5)
-    return _core_percent(pid)
+    return cpu_percent([lab], SECONDS)[0]
 
 
 def _median_ms(farm: VirtualFarm, model: Path) -> float:
@@ -77,23 +77,7 @@ def _collect(value: object, medians: list[float]) -> None:
             _collect(below, medians)
 
 
-def _lab_pid(farm: VirtualFarm) -> int:
+def _lab(farm: VirtualFarm) -> psutil.Process:
     """The process above the phones' outer processes."""
-    init = farm.lab.phone("phone-0").pid
-    hardware = _parent(init)
-    return _parent(hardware)
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
-
-
-def _core_percent(pid: int) -> float:
-    before, began = _cpu_s(pid), time.monotonic()
-    time.sleep(SECONDS)
-    return 100 * (_cpu_s(pid) - before) / (time.monotonic() - began)
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    hardware = psutil.Process(farm.lab.phone("phone-0").pid).ppid()
+    return psutil.Process(psutil.Process(hardware).ppid())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, under
 from benchmarks.whole_farm import PROFILES, AdbList, Event, Journal, about
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
 from farm.core.device import Life
@@ -27,9 +27,9 @@ def run(context: Context) -> list[Figure]:
             context.say(f"{COLD} new phones, one after the other")
             cold = [trip.cold(number) for number in range(COLD)]
             context.say(f"{WARM} returns with bundle and server")
-            replugged = [trip.back(farm.lab.unplug, farm.lab.plug) for _ in range(WARM)]
+            replugged = [trip.back("unplug", "plug") for _ in range(WARM)]
             context.say(f"{WARM} returns with the bundle, without a server")
-            rebooted = [trip.back(farm.lab.power_cut, farm.lab.boot) for _ in range(WARM)]
+            rebooted = [trip.back("power_cut", "boot") for _ in range(WARM)]
     return [
         *_figures("cold", cold, None),
         *_figures("warm, replugged", replugged, GOAL_WARM_S),
@@ -53,13 +53,13 @@ class Trip:
         self._lab.remove(phone.name)
         return times
 
-    def back(self, leave: Callable[[str], None], come: Callable[[str], None]) -> list[float]:
-        """The first phone goes and comes back."""
+    def back(self, leave: str, come: str) -> list[float]:
+        """The first phone goes and comes back, by these faults."""
         serial = self._lab.phone("first").serial
         seq = self._journal.mark()
-        leave("first")
+        self._lab.fault("first", leave)
         gone = self._journal.first(seq, about(serial, "device.gone"))
-        come("first")
+        self._lab.fault("first", come)
         return self._times(serial, gone.seq)
 
     def _times(self, serial: str, seq: int) -> list[float]:
@@ -77,13 +77,10 @@ class Trip:
 
 def _figures(name: str, trips: Sequence[Sequence[float]], goal_s: float | None) -> list[Figure]:
     totals = [sum(trip) for trip in trips]
-    worst = max(totals)
     parts = ("adb's word to the daemon", *(str(step) for step in STEPS[:-1]))
     return [
         Figure(name, statistics.median(totals), "s"),
-        Figure(f"{name}: the worst", worst, "s")
-        if goal_s is None
-        else Figure(f"{name}: the worst", worst, "s", None, f"under {goal_s:g}", worst < goal_s),
+        under(f"{name}: the worst", max(totals), "s", goal_s),
         *(
             Figure(f"{name}: {part}", 1e3 * statistics.median(trip[index] for trip in trips), "ms")
             for index, part in enumerate(parts)

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
-from benchmarks.harness import Context, Figure, percentile
+from benchmarks.harness import Context, Figure, percentile, under
 from benchmarks.whole_farm import PROFILES
 from farm.adb.client import AdbClient
 from farm.adb.shell import ShellStream
@@ -83,15 +83,12 @@ async def _measured(socket: str, serial: str) -> list[Figure]:
     trips = client.shells / PROBES
     health = await read_health(client, serial, LIMIT_S)
     by_section = {name: await _section_ms(client, serial, name) for name in SECTIONS}
-    median = statistics.median(probe_ms)
     return [
-        Figure(
-            "one full probe, median", median, "ms", statistics.median(idle_ms), f"under {GOAL_MS:g}", median < GOAL_MS
-        ),
+        under("one full probe, median", statistics.median(probe_ms), "ms", GOAL_MS, statistics.median(idle_ms)),
         Figure("one full probe, 95 %", percentile(probe_ms, 95), "ms", percentile(idle_ms, 95)),
         Figure("one full probe, fastest", min(probe_ms), "ms", min(idle_ms)),
         Figure("shell round trips of a probe", trips, "", None, "1", trips == 1),
-        Figure("command sent", len(probe_command()), "bytes", None, "under 4000", len(probe_command()) < 4000),
+        under("command sent", len(probe_command()), "bytes", 4000),
         Figure("temperatures believed", len(health.temperatures), ""),
         Figure("readings dropped, each with its reason", len(health.dropped), ""),
         *(Figure(f"only {name}", took_ms, "ms") for name, took_ms in by_section.items()),
@@ -109,8 +106,7 @@ def _hostile(normal: bytes) -> list[Figure]:
     }
     worst = max(took_ms, key=lambda each: took_ms[each])
     label = f"parsing {MAX_OUTPUT_BYTES >> 10} KiB of {worst[1]} in {worst[0]}, the slowest nonsense"
-    good = took_ms[worst] < HOSTILE_GOAL_MS
-    return [Figure(label, took_ms[worst], "ms", normal_ms, f"under {HOSTILE_GOAL_MS:g}", good)]
+    return [under(label, took_ms[worst], "ms", HOSTILE_GOAL_MS, normal_ms)]
 
 
 def _parsed_ms(output: bytes) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, under, until
 from benchmarks.rpc_client import RpcClient
 from benchmarks.whole_farm import PROFILES, Happened, Journal, about
 from farm.cli.virtual_farm import VirtualFarm, virtual_farm
@@ -260,20 +260,4 @@ def run(context: Context) -> list[Figure]:
                     if not patience_s or number == 0:
                         context.say(f"round {number + 1}: {name}")
                         worst[name] = max(worst[name], scene.measure(wrong, nurse))
-    return [
-        Figure(name, seconds, "s", None, f"under {CAUSES[name][1] + GOAL_S:g}", seconds < CAUSES[name][1] + GOAL_S)
-        for name, seconds in worst.items()
-    ]
-
-
-def until(condition: Callable[[], bool], limit_s: float, otherwise: str) -> None:
-    """Look until it is so.
-
-    Raises:
-        HostError: it was not in time.
-    """
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise HostError(otherwise)
-        time.sleep(0.01)
+    return [under(name, seconds, "s", CAUSES[name][1] + GOAL_S) for name, seconds in worst.items()]

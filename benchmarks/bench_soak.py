@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.fault_scene import Recorder
-from benchmarks.harness import Context, Figure
+from benchmarks.harness import Context, Figure, under
 from benchmarks.storm import COOLS_AT_ONCE, FarmStorm, PhoneStorm
 from benchmarks.storm_users import User
 from benchmarks.storm_weather import Tally, Weather
@@ -186,16 +186,10 @@ def _figures(looks: Sequence[Look], tally: Tally, tracebacks: int, pending: int)
         Figure("until every phone was ready, the worst", max(each.ready_s for each in looks[1:]), "s"),
         Figure("memory of the daemon at the start", start.rss_mb, "MB"),
         Figure("memory of the daemon", last.rss_mb, "MB"),
-        Figure(
-            "memory, slope of the second half", slope, "MB/h", None,
-            f"under {GOAL_SLOPE_MB_PER_H:g}" if long else "", slope < GOAL_SLOPE_MB_PER_H or not long,
-        ),
+        under("memory, slope of the second half", slope, "MB/h", GOAL_SLOPE_MB_PER_H if long else None),
         Figure("descriptors at the start", start.descriptors, ""),
         Figure("descriptors, slope of the second half", _slope([(each.at, each.descriptors) for each in looks]), "/h"),
-        Figure(
-            "memory, last calm beside the first", growth_mb, "MB", None, f"under {GOAL_GROWTH_MB:g}",
-            growth_mb < GOAL_GROWTH_MB,
-        ),
+        under("memory, last calm beside the first", growth_mb, "MB", GOAL_GROWTH_MB),
         Figure(
             "descriptors, last calm beside the first", descriptors, "", None, f"at most {GOAL_DESCRIPTORS}",
             descriptors <= GOAL_DESCRIPTORS,

@@ -13,12 +13,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from benchmarks.harness import Context, Figure
+import psutil
+
+from benchmarks.harness import Context, Figure, cpu_percent, under
+from farm.adb.program import port_holder
 from farm.tracker.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION
 from farm.tracker.wire import TRACKER_MAGIC
-from tests.support.tvm import descendants, farm_door, resident_bytes, stock_tracker
+from tests.support.tvm import farm_door, stock_tracker
 
 EXCHANGES = 300  # of ours; the stock tracker needs 88 ms for each
 STOCK_EXCHANGES = 15
@@ -64,7 +66,7 @@ def run(context: Context) -> list[Figure]:
     with stock_tracker() as port:
         stock_refused = refused_of(CLIENTS, port)
     with stock_tracker() as port:
-        pid = listener_of(port)
+        pid = listener_pid(port)
         ask_unknown(port, 0, 500)
         stock_growth = unknown_growth(pid, port, STOCK_UNKNOWN_KEYS) * (UNKNOWN_KEYS / STOCK_UNKNOWN_KEYS)
     context.say("descriptor exhaustion")
@@ -72,7 +74,7 @@ def run(context: Context) -> list[Figure]:
         resource.prlimit(door.pid, resource.RLIMIT_NOFILE, (STARVED_FILES, STARVED_FILES))
         load, back_s = starve(door.pid, door.port)
     with stock_tracker() as port:
-        pid = listener_of(port)
+        pid = listener_pid(port)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (STARVED_FILES, STARVED_FILES))
         stock_load, stock_back_s = starve(pid, port)
     faster, more = f"{GOAL_FACTOR} times faster than stock", f"{GOAL_FACTOR} times stock"
@@ -84,24 +86,10 @@ def run(context: Context) -> list[Figure]:
         Figure("one exchange, unmodified client", ours_ms, "ms", stock_exchange_ms, faster, fast),
         Figure("put+request cycles, unmodified clients", cycles, "1/s", stock_cycles, more, many),
         Figure(f"refused of {CLIENTS} clients at once", refused, "clients", stock_refused, "0", refused == 0),
-        Figure(
-            f"one new client's exchange, {FLOODERS} SUMMARY floods",
-            flooded_ms,
-            "ms",
-            None,
-            f"under {FLOOD_LIMIT_MS:g}",
-            flooded_ms < FLOOD_LIMIT_MS,
-        ),
-        Figure(
-            f"closing {MAX_OFFERS} offers",
-            closing_ms,
-            "ms",
-            None,
-            f"under {CLOSING_LIMIT_MS:g}",
-            closing_ms < CLOSING_LIMIT_MS,
-        ),
+        under(f"one new client's exchange, {FLOODERS} SUMMARY floods", flooded_ms, "ms", FLOOD_LIMIT_MS),
+        under(f"closing {MAX_OFFERS} offers", closing_ms, "ms", CLOSING_LIMIT_MS),
         Figure(unknown, growth / 2**20, "MiB", stock_growth / 2**20, "flat (under 2 MiB)", flat),
-        Figure("load while out of descriptors", 100 * load, "% of a core", 100 * stock_load, "under 10", load < 0.1),
+        under("load while out of descriptors", load, "% of a core", 10, stock_load),
         Figure("back after descriptor exhaustion", back_s, "s", stock_back_s, alive, lives),
     ]
 
@@ -233,24 +221,24 @@ def ask_unknown(port: int, first: int, count: int) -> None:
 
 def unknown_growth(pid: int, port: int, count: int, settled: Callable[[], bool] = lambda: True) -> int:
     """Resident bytes that `count` unknown keys leave behind in process `pid`."""
-    before = resident_bytes(pid)
+    process = psutil.Process(pid)
+    before = process.memory_info().rss
     ask_unknown(port, 1_000_000, count)
     while not settled():
         time.sleep(0.05)
-    return max(0, resident_bytes(pid) - before)
+    grown: int = process.memory_info().rss - before
+    return max(0, grown)
 
 
 def starve(pid: int, port: int) -> tuple[float, float]:
-    """Processor share while out of descriptors, and seconds until a client is served once they are back."""
+    """Percent of a core while out of descriptors, and seconds until a client is served once they are back."""
     clients = [socket.socket() for _ in range(STARVED_FILES + 20)]
     for client in clients:
         client.setblocking(False)  # a stock tracker's short queue would let connect wait for ever ...
         client.connect_ex(("127.0.0.1", port))
         time.sleep(0.01)  # ... and needs this to take one after the other
     time.sleep(0.2)
-    before = cpu_s(pid)
-    time.sleep(STARVED_WINDOW_S)
-    load = (cpu_s(pid) - before) / STARVED_WINDOW_S
+    (load,) = cpu_percent([psutil.Process(pid)], STARVED_WINDOW_S)
     for client in clients:
         client.close()
     begun = time.perf_counter()
@@ -265,23 +253,13 @@ def starve(pid: int, port: int) -> tuple[float, float]:
     return load, waited_s
 
 
-def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100  # USER_HZ is 100 on Linux
+def listener_pid(port: int) -> int:
+    """Who listens on `port`: the stock tracker serves from a grandchild.
 
-
-def listener_of(port: int) -> int:
-    """The pid that listens on `port`, among our descendants: the stock tracker serves from a grandchild."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[1].endswith(f":{port:04X}") and words[3] == "0A":
-            inode = words[9]
-            for pid in descendants():
-                for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                    try:
-                        if str(descriptor.readlink()) == f"socket:[{inode}]":
-                            return pid
-                    except FileNotFoundError:
-                        continue
-    raise LookupError(f"nobody listens on port {port}")
+    Raises:
+        LookupError: nobody does.
+    """
+    holder = port_holder(port)
+    if holder is None or holder.pid is None:
+        raise LookupError(f"nobody listens on port {port}")
+    return holder.pid

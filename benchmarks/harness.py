@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from farm.core.errors import ExitCode, FarmError
+import psutil
+
+from farm.core.errors import ExitCode, FarmError, HostError
 
 PREFIX = "bench_"
 ONLY_BY_NAME = frozenset({"soak"})  # takes as long as it is told to; not part of "all"
@@ -36,6 +38,13 @@ class Figure:
     ok: bool = True
 
 
+def under(figure: str, value: float, unit: str, goal: float | None, stock: float | None = None) -> Figure:
+    """A number that was promised to stay below `goal`; None: nothing was promised of it."""
+    if goal is None:
+        return Figure(figure, value, unit, stock)
+    return Figure(figure, value, unit, stock, f"under {goal:g}", value < goal)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a benchmark is given."""
@@ -48,6 +57,29 @@ def percentile(values: Iterable[float], percent: float) -> float:
     """The smallest of `values` that `percent` of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def cpu_percent(processes: Sequence[psutil.Process], seconds: float) -> list[float]:
+    """Percent of a core that each needs during the next `seconds`."""
+    before, begun = [sum(each.cpu_times()[:2]) for each in processes], time.monotonic()
+    time.sleep(seconds)
+    passed_s = time.monotonic() - begun
+    return [
+        100 * (sum(each.cpu_times()[:2]) - used_s) / passed_s for each, used_s in zip(processes, before, strict=True)
+    ]
+
+
+def until(condition: Callable[[], bool], limit_s: float, otherwise: str) -> None:
+    """Look until it is so.
+
+    Raises:
+        HostError: it was not in time.
+    """
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise HostError(otherwise)
+        time.sleep(0.01)
 
 
 def names() -> list[str]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farm.adb.program import port_addresses
 from farm.core.device import DeviceView, Life
 
 START_LIMIT_S = 60.0  # a stock server binds after 1 s; a cold disk makes the import take 10 s
@@ -33,18 +34,6 @@ def free_port() -> int:
 def environment() -> dict[str, str]:
     """Our environment, with the repository importable."""
     return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def descendants(pid: int | None = None) -> list[int]:
-    """Every live process below `pid` (default: us)."""
-    import psutil
-
-    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 @contextlib.contextmanager
@@ -66,16 +55,11 @@ def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Pop
 
 def wait_for_port(port: int, limit_s: float = START_LIMIT_S) -> None:
     """Until something listens on 127.0.0.1:`port`, without connecting (a bare connect confuses stock servers)."""
-    wanted = f"0100007F:{port:04X}"
-    anywhere = f"00000000:{port:04X}"
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[1] in (wanted, anywhere) and words[3] == "0A":
-                return
+    while not port_addresses(port):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing listens on port {port} after {limit_s} s")
         time.sleep(0.02)
-    raise TimeoutError(f"nothing listens on port {port} after {limit_s} s")
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ async def test_a_silent_phone_is_a_timeout(phone_lab: LabClient, client: AdbClie
 
 
 async def test_an_unauthorized_phone_waits_for_its_person(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
-    await asyncio.to_thread(phone_lab.unauthorized, PHONE)
+    await asyncio.to_thread(phone_lab.fault, PHONE, "unauthorized")
     async with watching(client, WatchPolicy()) as (watcher, seen):
         await seen.until(lambda: [device.state for device in watcher.devices or ()] == [DeviceState.UNAUTHORIZED])
     with pytest.raises(DeviceUnauthorized, match=serial):

@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -171,7 +172,7 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
 
 async def test_an_unauthorized_phone_says_what_to_do(rig) -> None:
     async with rig(plugged=False) as r:
-        r.phones.unauthorized("one")
+        r.phones.fault("one", "unauthorized")
         r.phones.plug("one")
         view = await r.until(Life.UNAUTHORIZED)
         assert "adb key" in view.reason
@@ -351,8 +352,13 @@ async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> 
         assert "bench-1" in changed.aliases
         r.fleet.set_aliases({"fast": Selector.parse("rack=a-3")})
         assert "fast" in r.fleet.view("bench-1").aliases
-        drained = await r.fleet.set_service("bench-1", Service.DRAINING)
+        drained = await r.fleet.set_service("bench-1", Service.DRAINING, "ann")
         assert not drained.leasable
+        ordered = r.fleet.ordered("bench-1")
+        await r.fleet.set_service("bench-1", Service.DRAINING, "bob")  # which changes nothing
+        assert (ordered[:7], r.fleet.ordered("bench-1")) == ("ann at ", ordered)
+        await r.fleet.set_service("bench-1", Service.IN, "bob")
+        assert r.fleet.ordered("bench-1") == ""
         with pytest.raises(NoSuchDeviceError) as caught:
             r.fleet.view("bench-2")
         assert "bench-1" in caught.value.hint
@@ -360,7 +366,8 @@ async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> 
 
 async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
     def remembered(hardware_serial: str) -> list[DeviceRecord]:
-        return [DeviceRecord("emulator-1", "old-friend", hardware_serial, "desk", adopted=True, service="draining")]
+        order = {"service": "draining", "ordered_by": "ann", "ordered_at": datetime(2026, 11, 2, 12, tzinfo=UTC)}
+        return [DeviceRecord("emulator-1", "old-friend", hardware_serial, "desk", adopted=True, **order)]
 
     async with rig(remembered=remembered, plugged=False) as r:
         away = await r.until(Life.GONE)
@@ -368,6 +375,7 @@ async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
         r.phones.plug("one")
         view = await r.until(Life.READY)
         assert (view.name, view.pool, view.service) == ("old-friend", "desk", Service.DRAINING)
+        assert r.fleet.ordered(view.name) == "ann at 2026-11-02 12:00:00 UTC"
         assert view.serial == r.phones.phone("one").serial
         assert len(r.fleet.views()) == 1
 
