@@ -66,9 +66,10 @@ class AsyncFarm:
             follow: wait for more; otherwise it ends with what is known now.
         """
         seq = (await self.status()).seq if since is None else since
-        async with aclosing(events(self._door, seq, subject, follow=follow)) as told:
-            async for event in told:
-                yield event
+        async with aclosing(events(self._door, "events", seq, subject=subject, follow=follow)) as told:
+            async for each in told:
+                if isinstance(each, Event):
+                    yield each
 
     async def status(self) -> FarmStatus:
         """Phones, keys, and what is wrong with the host."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -223,6 +223,8 @@ def save_arrays(arrays: Mapping[str, npt.ArrayLike]) -> bytes:
     Raises:
         UserError: they have no names, or one of them is no array of numbers.
     """
+    from farm.compiler.inputs import write_arrays
+
     if not isinstance(arrays, Mapping):
         raise UserError(
             f"inputs have no names ({type(arrays).__name__})",
@@ -235,10 +237,7 @@ def save_arrays(arrays: Mapping[str, npt.ArrayLike]) -> bytes:
             raise UserError(f"input {name!r} is no array of numbers ({array.dtype})", hint="give a numpy array")
         checked[name] = array
     packed = io.BytesIO()
-    with ZipFile(packed, "w") as archive:  # np.savez would take an input named "file" for its own argument
-        for name, array in checked.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+    write_arrays(packed, checked)
     return packed.getvalue()
 
 

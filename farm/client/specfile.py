@@ -41,15 +41,8 @@ from farm.jobs.specs import KINDS, AnySpec, CompareSpec, ModelSpec
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient
 
-FILES = (
-    "model",
-    "model_b",
-    "inputs",
-    "labels",
-    "records",
-    "records_b",
-    "prior",
-)  # keys whose values are paths (or the SHA-256 of what the farm has already)
+# Keys whose values are paths (or the SHA-256 of what the farm has already).
+FILES = ("model", "model_b", "inputs", "labels", "records", "records_b", "prior")
 CHECKED: Mapping[str, Callable[[Path], object]] = {
     "inputs": checked_inputs, "labels": checked_labels,
     "records": read_records, "records_b": read_records, "prior": read_records,
@@ -209,7 +202,7 @@ class _Table:
         return tuple(each for each in after if isinstance(each, str)) if isinstance(after, list) else ()
 
     def error(self, message: str, *, hint: str = "") -> SpecFileError:
-        return SpecFileError(": ".join(filter(None, (str(self.path), self.where, message))), hint=hint)
+        return _mistake(self.path, self.where, message, hint)
 
     def plan(self, hashes: dict[Path, str], ids: Mapping[str, str]) -> Iterator[Planned]:
         for names in itertools.product(*self.matrix.values()):
@@ -278,6 +271,10 @@ def _look_at(planned: Planned, looked: set[str]) -> None:
     looked.add(key)
 
 
+def _mistake(path: Path, where: str, message: str, hint: str) -> SpecFileError:
+    return SpecFileError(": ".join(filter(None, (str(path), where, message))), hint=hint)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text(path))
@@ -305,12 +302,12 @@ def _tables(path: Path, tree: Mapping[str, Any]) -> Iterator[_Table]:
     shared = {key: value for key, value in tree.items() if key != "job"}
     jobs = tree.get("job", [{}])
     if not isinstance(jobs, list) or not all(isinstance(each, dict) for each in jobs) or not jobs:
-        raise SpecFileError(f"{path}: job is not a list of tables", hint="write [[job]] above each job's keys")
+        raise _mistake(path, "", "job is not a list of tables", "write [[job]] above each job's keys")
     kinds = [_kind(path, _where(tree, i), {**shared, **each}) for i, each in enumerate(jobs)]
     known = OWN_KEYS.union(*map(_keys, kinds)) | {"job"}
     _refuse_unknown(path, "", shared, known, kinds[0].kind if "job" not in tree else "a spec file")
     if "job" in tree and "id" in shared:
-        raise SpecFileError(f"{path}: id stands above every [[job]]", hint="give each [[job]] its own")
+        raise _mistake(path, "", "id stands above every [[job]]", "give each [[job]] its own")
     common_matrix = _matrix(path, "", shared.get("matrix", {}), known - OWN_KEYS)
     for i, (cls, own) in enumerate(zip(kinds, jobs, strict=True)):
         where = _where(tree, i)
@@ -333,13 +330,12 @@ def _where(tree: Mapping[str, Any], index: int) -> str:
 
 def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[AnySpec]:
     kind = table.get("kind")
-    prefix = ": ".join(filter(None, (str(path), where)))
     if kind is None:
-        raise SpecFileError(f"{prefix}: there is no kind", hint=f'add kind = "bench" (or {", ".join(KINDS)})')
+        raise _mistake(path, where, "there is no kind", f'add kind = "bench" (or {", ".join(KINDS)})')
     if not isinstance(kind, str) or kind not in KINDS:
         near = nearest(str(kind), KINDS)
         hint = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(KINDS)}"
-        raise SpecFileError(f"{prefix}: there is no kind of job {str(kind)[:80]!r}", hint=hint)
+        raise _mistake(path, where, f"there is no kind of job {str(kind)[:80]!r}", hint)
     return KINDS[kind]
 
 
@@ -352,15 +348,13 @@ def _refuse_unknown(path: Path, where: str, table: Mapping[str, Any], known: fro
         if key not in known:
             near = nearest(key, known)
             hint = f"did you mean {near[0]!r}?" if near else f"keys: {', '.join(sorted(known))}"
-            prefix = ": ".join(filter(None, (str(path), where)))
-            raise SpecFileError(f"{prefix}: {what} has no key {key!r}", hint=hint)
+            raise _mistake(path, where, f"{what} has no key {key!r}", hint)
 
 
 def _matrix(path: Path, where: str, matrix: object, known: frozenset[str]) -> dict[str, Mapping[str, Any]]:
     """Each key's values by name: a table's own names, or the values themselves."""
-    prefix = ": ".join(filter(None, (str(path), where, "matrix")))
     if not isinstance(matrix, dict):
-        raise SpecFileError(f"{prefix} is no table", hint='[matrix], then lines like target = ["cpu", "adreno"]')
+        raise _mistake(path, where, "matrix is no table", '[matrix], then lines like target = ["cpu", "adreno"]')
     _refuse_unknown(path, where, matrix, known, "a matrix")
     named: dict[str, Mapping[str, Any]] = {}
     for key, values in matrix.items():
@@ -369,11 +363,10 @@ def _matrix(path: Path, where: str, matrix: object, known: frozenset[str]) -> di
         elif isinstance(values, list) and values:
             named[key] = {_name(key, value): value for value in values}
             if len(named[key]) < len(values):
-                raise SpecFileError(f"{prefix}: {key} has a value twice", hint="give each once")
+                raise _mistake(path, where, f"matrix: {key} has a value twice", "give each once")
         else:
-            raise SpecFileError(
-                f"{prefix}: {key} is no list of values", hint=f"{key} = [...], or {key} = {{name = value, ...}}"
-            )
+            hint = f"{key} = [...], or {key} = {{name = value, ...}}"
+            raise _mistake(path, where, f"matrix: {key} is no list of values", hint)
     return named
 
 
@@ -383,5 +376,5 @@ def _name(key: str, value: object) -> str:
 
 def _id(path: Path, where: str, given: object) -> str:
     if not isinstance(given, str):
-        raise SpecFileError(f"{': '.join(filter(None, (str(path), where)))}: id is no text", hint='id = "warm-up"')
+        raise _mistake(path, where, "id is no text", 'id = "warm-up"')
     return given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -18,13 +18,15 @@ LONGEST_IDLE_S = 10.0  # whoever looks whenever nothing happens looks less and l
 Watched = AsyncGenerator[Event | tuple[JobInfo, ...], None]
 
 
-async def events(door: Door, since: int, subject: str, *, follow: bool) -> AsyncGenerator[Event, None]:
-    """The farm's events after `since`; with `follow` for ever."""
+async def events(door: Door, kind: str, since: int, **fields: Any) -> AsyncGenerator[Event | Mapping[str, Any], None]:
+    """The events of a stream after `since`, then the fields of its answer."""
     while True:
         try:
-            async with aclosing(door.stream("events", since=since, subject=subject, follow=follow)) as replies:
+            async with aclosing(door.stream(kind, since=since, **fields)) as replies:
                 async for reply in replies:
-                    if reply.more and reply.fields["seq"] > since:
+                    if not reply.more:
+                        yield reply.fields
+                    elif reply.fields["seq"] > since:
                         event = event_from(reply.fields)
                         since = event.seq
                         yield event
@@ -40,26 +42,10 @@ async def watched(door: Door, names: tuple[str, ...], since: int, *, attended: b
     `attended`: the daemon cancels what has not begun when this process dies.
     """
     for start in range(0, len(names), WATCHED_JOBS):
-        async with aclosing(_watched(door, names[start : start + WATCHED_JOBS], since, attended)) as told:
+        some = list(names[start : start + WATCHED_JOBS])
+        async with aclosing(events(door, "job.watch", since, jobs=some, attended=attended)) as told:
             async for each in told:
-                yield each
-
-
-async def _watched(door: Door, names: tuple[str, ...], since: int, attended: bool) -> Watched:
-    while True:
-        try:
-            async with aclosing(door.stream("job.watch", jobs=list(names), since=since, attended=attended)) as replies:
-                async for reply in replies:
-                    if not reply.more:
-                        yield tuple(map(job_from, reply.fields["jobs"]))
-                    elif reply.fields["seq"] > since:
-                        event = event_from(reply.fields)
-                        since = event.seq
-                        yield event
-        except DaemonUnreachableError as error:
-            await door.back(error)
-        else:
-            return
+                yield each if isinstance(each, Event) else tuple(map(job_from, each["jobs"]))
 
 
 async def log_lines(door: Door, job: str, attempt: int | None, *, follow: bool) -> AsyncGenerator[LogLine, None]:

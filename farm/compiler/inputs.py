@@ -9,7 +9,8 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
@@ -188,6 +189,14 @@ def read_arrays(npz: bytes) -> dict[str, Array]:
                     hint=f"at most {MAX_ARRAY_BYTES:,} bytes each",
                 )
         return {member.filename.removesuffix(".npy"): _member(archive, member) for member in archive.infolist()}
+
+
+def write_arrays(target: Path | BinaryIO, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz; numpy.savez would take an array named "file" for its own argument."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:

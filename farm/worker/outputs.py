@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.compiler.build import Build
-from farm.compiler.inputs import Fill
+from farm.compiler.inputs import Fill, write_arrays
 from farm.compiler.model import Array
 from farm.worker.ranking import largest
 
@@ -30,11 +29,8 @@ def told(built: Build, outputs: Sequence[Array], fill: Fill, top_k: int, labels:
 
 
 def save_arrays(path: Path, names: Sequence[str], arrays: Sequence[Array]) -> None:
-    """Write an .npz; numpy.savez would take an output named "file" for its own argument."""
-    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for name, array in zip(names, arrays, strict=True):
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, _storable(array), allow_pickle=False)
+    """Write outputs as .npz."""
+    write_arrays(path, dict(zip(names, map(_storable, arrays), strict=True)))
 
 
 def _about(name: str, array: Array) -> dict[str, Any]:
