@@ -178,4 +178,5 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         quarantined_at=log.quarantined_at(view.serial),
         story=seen.story,
         now_s=now_s,
+        ordered=fleet.ordered(view.name),
     )

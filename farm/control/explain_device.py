@@ -46,7 +46,7 @@ class DeviceFacts:
     quarantined_at: datetime | None
     story: Sequence[str]
     now_s: float  # monotonic
-    ordered: str = ""  # who took it out of service, and when; "": nobody knows any more
+    ordered: str = ""  # who took it out of service, and when; "": it is in service, or nobody noted it
 
 
 def as_values(facts: DeviceFacts) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ from farm.control.care_verbs import device_facts
 from farm.control.explain_device import as_lines, as_values
 from farm.control.forms import Nothing, OneDevice, form, handler
 from farm.control.server import ControlServer
-from farm.core.device import DeviceView, Life, Service
+from farm.core.device import DeviceView, Life
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 from farm.core.events import EventLog
@@ -194,7 +193,7 @@ class LeaseVerbs:
         raise UserError(f"explain does not know {asked.what!r}", hint="device, key or job")
 
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
-        facts = replace(await device_facts(self._fleet, view.name), ordered=self._ordered(view))
+        facts = await device_facts(self._fleet, view.name)
         explanation = self._leasing.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
         if view.life is Life.UNAUTHORIZED:
@@ -216,15 +215,6 @@ class LeaseVerbs:
             error = Selector.parse(key).no_match(known + [({}, (alias,)) for alias in self._aliases.selectors()])
             lines.insert(0, f"{error.message}" + (f" ({error.hint})" if error.hint else ""))
         return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s, "matches": matches}
-
-    def _ordered(self, view: DeviceView) -> str:
-        """Who took the device out of service and when, as long as the daemon remembers."""
-        if view.service is Service.IN:
-            return ""
-        orders = self._events.newest(
-            lambda event: event.kind == "device.service" and event.data["serial"] == view.serial, 1
-        )
-        return "".join(f"{each.data['by'] or 'somebody'} at {each.at:%Y-%m-%d %H:%M:%S} UTC" for each in orders)
 
     def _lately(self, name: str) -> list[str]:
         told = self._events.newest(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from farm.adb.client import AdbClient
 from farm.core import lifecycle_messages as m
@@ -120,7 +121,7 @@ class Orders(ABC):
         Args:
             name: the device.
             service: what it shall be in.
-            by: on whose order; the event names them.
+            by: on whose order; it is kept with the time, and the event names them.
 
         Raises:
             NoSuchDeviceError, UserError: there is none, or it is not adopted.
@@ -128,14 +129,29 @@ class Orders(ABC):
         async with self._order(name) as agent:
             require_adopted(agent)
             before = self._record_of(agent)
-            await self._keep(agent, replace(before, service=service.value))
-            agent.tell(m.ServiceChanged(service))
+            record = before
             if service.value != before.service:
+                now = None if service is Service.IN else datetime.now(UTC)
+                record = replace(before, service=service.value, ordered_by=by if now else "", ordered_at=now)
+            await self._keep(agent, record)
+            agent.tell(m.ServiceChanged(service))
+            if record != before:
                 self._board.ordered(agent, service, Service(before.service), by)
             if service is Service.IN:
                 self.findings.released(agent)
                 agent.tell(m.Released())
             return self._board.view(agent.serial)
+
+    def ordered(self, name: str) -> str:
+        """Who took a device out of service, and when; "" when it is in service.
+
+        Raises:
+            NoSuchDeviceError: there is none.
+        """
+        record = self._registry.get(self._find(name).serial)
+        if record is None or record.ordered_at is None:
+            return ""
+        return f"{record.ordered_by or 'somebody'} at {record.ordered_at:%Y-%m-%d %H:%M:%S} UTC"
 
     @to_its_end
     async def add_network(self, address: str) -> str:

@@ -19,6 +19,8 @@ class DeviceRecord:
     pool: str = ""
     adopted: bool = False
     service: str = "in"
+    ordered_by: str = ""  # who took it out of service
+    ordered_at: datetime | None = None
     address: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 

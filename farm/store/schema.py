@@ -28,7 +28,7 @@ from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import Door, LeaseClass
 from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 metadata = MetaData()
 
@@ -62,10 +62,13 @@ device = Table(
     Column("pool", Word, nullable=False, server_default=""),
     Column("adopted", Integer, nullable=False),
     Column("service", Word, nullable=False, server_default="in"),
+    Column("ordered_by", Word, nullable=False, server_default=""),  # who took it out of service; "": not known
+    Column("ordered_at", UtcTime),
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT of a network phone
     Column("labels", StrictJson, nullable=False, server_default="{}"),  # object of labels set by hand
     yes_or_no("adopted", "device_adopted"),
     _one_of("service", ("in", "draining", "maintenance"), "device_service"),
+    CheckConstraint("service <> 'in' OR ordered_at IS NULL", name="device_in_service_by_no_order"),
 )
 
 alias = Table(

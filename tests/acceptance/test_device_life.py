@@ -1,5 +1,7 @@
 """A phone's way through the farm, by the commands a person types: listed, adopted, named, used, drained, given back."""
 
+import getpass
+import re
 import tempfile
 from pathlib import Path
 
@@ -135,7 +137,13 @@ def test_a_drained_phone_finishes_its_lease_and_is_handed_out_no_more(farm, phon
 
 def test_a_phone_in_maintenance_is_out_of_service_until_released(farm, phone):
     assert farm.farm("device", "maintain", phone.name).returncode == 0
-    assert f"farm device release {phone.name}" in farm.farm("explain", "device", phone.name).stdout
+    said = f"farm device release {phone.name}"
+    [order] = [line for line in farm.farm("explain", "device", phone.name).stdout.splitlines() if said in line]
+    assert re.search(rf"\(maintenance, {getpass.getuser()} at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", order), order
+    farm.daemon.stop()
+    farm.daemon.start().close()
+    assert order in farm.farm("explain", "device", phone.name).stdout  # the next daemon knows it too
+    until(lambda: phone.row["life"] == "ready")
     assert phone.row["state"] == "maintenance"
     assert phone.name not in {row["key"] for row in farm.status()["keys"]}
     assert farm.farm("device", "release", phone.name).returncode == 0

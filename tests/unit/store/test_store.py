@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
@@ -24,7 +25,10 @@ def test_every_start_is_a_new_epoch(where):
 
 
 async def test_devices_and_aliases_survive_a_restart(where):
-    pixel = DeviceRecord("X1", "pixel-7", pool="lab", adopted=True, labels={"rack": "3"}, address="10.0.0.2:5555")
+    pixel = DeviceRecord(
+        "X1", "pixel-7", pool="lab", adopted=True, service="maintenance", ordered_by="ann",
+        ordered_at=datetime(2026, 11, 2, 12, tzinfo=UTC), labels={"rack": "3"}, address="10.0.0.2:5555",
+    )  # fmt: skip
     store = Store.open(where)
     await store.devices.save(DeviceRecord("X1", "phone"))
     await store.devices.save(pixel)
