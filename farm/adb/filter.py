@@ -81,11 +81,6 @@ class LeasedAdb:
         """Forwards and reverses made here."""
         return self._tunnels.made
 
-    @property
-    def forwarded_ports(self) -> tuple[int, ...]:
-        """Where on 127.0.0.1 its forwards listen."""
-        return self._tunnels.forwarded_ports
-
     async def remake_reverses(self) -> tuple[str, ...]:
         """Make again the reverses that the adb server has forgotten; returns what could not be made.
 

@@ -22,7 +22,7 @@ UNIX_BUFFER_BYTES = 4 << 20  # a unix socket's stays at 208 KiB otherwise: less 
 LAST_BYTES_S = 1.0  # for a client to take what the phone sent last; adb's own limit is one second too
 EXHAUSTED_PAUSE_S = 0.5  # without descriptors: look again this soon
 
-Admits = Callable[[socket.socket], str]  # why a connection is turned away; "": it may come in
+Admits = Callable[[socket.socket], Awaitable[str]]  # why a connection is turned away; "": it may come in
 Serve = Callable[[socket.socket], Awaitable[None]]
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Doorway:
     async def _run(self, connection: socket.socket) -> None:
         with connection:
             try:
-                refused = self._admits(connection)
+                refused = await self._admits(connection)
                 if not refused:
                     await self._serve(connection)
                 elif self._turn_away is not None:

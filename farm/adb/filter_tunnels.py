@@ -25,6 +25,7 @@ from farm.adb.filter_streams import Admits, Doorway, relay
 from farm.adb.tunnels import Tunnel, TunnelKind, parse_reverses
 from farm.core.errors import FarmError, UserError
 
+MOST_TUNNELS = 64  # of one lease; removing a reverse takes three answers of the phone, and its next user waits
 PLACEHOLDER_BYTES = 8  # random, in the name of the reverse that stands in for one being removed
 
 log = logging.getLogger(__name__)
@@ -65,11 +66,6 @@ class LeaseTunnels:
         """What there is now."""
         return (*(tunnel for tunnel, _ in self._forwards.values()), *self._reverses.values())
 
-    @property
-    def forwarded_ports(self) -> tuple[int, ...]:
-        """Of the host, where forwards listen."""
-        return tuple(door.port for _, door in self._forwards.values())
-
     async def restore(self, tunnels: Iterable[Tunnel]) -> None:
         """Take over what an earlier daemon made; a forward whose port is taken by now is given up."""
         async with self._turn:
@@ -87,11 +83,15 @@ class LeaseTunnels:
         problems = []
         async with self._turn:
             there = parse_reverses(self._serial, await self._client.list_reverses(self._serial))
-            for tunnel in [each for each in self._reverses.values() if each not in there]:
+            for tunnel in tuple(self._reverses.values()):
                 try:
-                    await self._client.add_reverse(self._serial, tunnel.listen, tunnel.dial)
+                    if self._is_barred(tunnel.dial):
+                        problems.append(f"reverse {tunnel.listen} is removed: {tunnel.dial} is farm's own door by now")
+                        await self._remove_reverse(tunnel)
+                    elif tunnel not in there:
+                        await self._client.add_reverse(self._serial, tunnel.listen, tunnel.dial)
                 except AdbError as error:
-                    del self._reverses[tunnel.listen]
+                    self._reverses.pop(tunnel.listen, None)
                     problems.append(f"reverse {tunnel.listen} is lost: {error.message}")
         return tuple(problems)
 
@@ -117,7 +117,7 @@ class LeaseTunnels:
         """Listen on the host; returns the port of `tcp:0`, or "".
 
         Raises:
-            UserError: the lease has one there and `rebind` is not wanted.
+            UserError: the lease has one there and `rebind` is not wanted, or has too many.
             AdbPortTaken: somebody else listens there.
         """
         async with self._turn:
@@ -125,6 +125,7 @@ class LeaseTunnels:
                 if not rebind:
                     raise UserError("cannot rebind existing socket")
                 await self._forwards.pop(local)[1].close()
+            self._check_room()
             port = self._listen(local, remote)
             await self._changed()
             return str(port) if local == "tcp:0" else ""
@@ -159,17 +160,18 @@ class LeaseTunnels:
         """Listen on the phone; returns the port of `tcp:0`, or "".
 
         Raises:
-            UserError: nobody may lead the phone there.
+            UserError: nobody may lead the phone there, or the lease has too many.
             AdbError: the phone refused, or is not there.
         """
-        port = int(local.removeprefix("tcp:"))
-        if port in self._barred_ports():
-            raise UserError(f"not on a leased adb: the host's port {port} is one of farm's own doors")
+        if self._is_barred(local):
+            raise UserError(f"not on a leased adb: the host's {local} is one of farm's own doors")
         async with self._turn:
             held = self._reverses.get(remote)
             if held is not None and rebind:
                 with contextlib.suppress(AdbFailed):  # adb forgot it with a lost link
                     await self._remove_reverse(held)
+            if remote not in self._reverses:
+                self._check_room()
             chosen = await self._client.add_reverse(self._serial, remote, local)
             listen = f"tcp:{chosen}" if chosen else remote
             self._reverses[listen] = Tunnel(TunnelKind.REVERSE, self._serial, listen, local)
@@ -191,6 +193,13 @@ class LeaseTunnels:
                     await self._remove_reverse(self._reverses[each])
             finally:
                 await self._changed()
+
+    def _is_barred(self, local: str) -> bool:
+        return int(local.removeprefix("tcp:")) in self._barred_ports()
+
+    def _check_room(self) -> None:
+        if len(self.made) >= MOST_TUNNELS:
+            raise UserError(f"not on a leased adb: a lease has at most {MOST_TUNNELS} forwards and reverses")
 
     async def _remove_reverse(self, tunnel: Tunnel) -> None:
         """Remove one although the phone may dial it (see the top of this file)."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import math
 import pwd
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterable
@@ -22,6 +25,8 @@ from farm.adb.errors import AdbNotInstalled
 DEFAULT_PORT = 5037  # where everybody's `adb` looks, and starts a server if none is there
 NEIGHBOURS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
+PEER_TIMEOUT_S = 2.0  # for a place in the backlog of a busy server
+_CREDENTIALS = struct.Struct("iII")  # ucred: pid, uid, gid
 _VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")
 _RELEASE = re.compile(r"^Version (\S+)", re.MULTILINE)
 _SERVER_WORDS = ("fork-server", "nodaemon")  # how an adb server's own command line differs from a client's
@@ -144,6 +149,38 @@ def socket_holder(address: ServerAddress) -> ServerProcess | None:
         if connection.laddr == address.path and connection.pid is not None:
             return _describe(connection.pid)
     return None
+
+
+def server_pid(address: ServerAddress) -> int:
+    """The process that listens on an adb server's address. Blocks.
+
+    Raises:
+        OSError: nobody does, or nobody that we may see.
+    """
+    if address.path:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(PEER_TIMEOUT_S)
+            probe.connect(address.path)
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return int(_CREDENTIALS.unpack(credentials)[0])
+    holder = port_holder(address.port)
+    if holder is None or holder.pid is None:
+        raise ProcessLookupError(f"nobody is seen to listen on port {address.port}")
+    return holder.pid
+
+
+def holds_socket(pid: int, inode: int) -> bool:
+    """Whether a process has the socket of that inode open. Blocks.
+
+    Raises:
+        OSError: there is no such process, or it may not be looked into.
+    """
+    wanted = f"socket:[{inode}]"
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            if entry.readlink() == Path(wanted):
+                return True
+    return False
 
 
 def port_holder(port: int) -> ServerProcess | None:

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
-import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.adb.watch_policy import Load
 from farm.config import FarmConfig, TvmConfig
-from farm.control.callers import user_name
 from farm.core.allocator_events import AllocatorPolicy, UsageLoaded
-from farm.core.errors import NotAllowedError
 from farm.core.labels import normalise
+from farm.daemon.lease_people import LeasePeople
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
@@ -41,7 +38,6 @@ from farm.tracker.door import Door, DoorPolicy, TvmDoor
 from farm.tracker.external import ExternalPolicy
 from farm.tracker.gate import GateLimits
 from farm.tracker.gate_door import GateDoor
-from farm.tracker.sockets import owner_of
 
 log = logging.getLogger("farm")
 
@@ -120,7 +116,12 @@ async def open_sharing(
     )
     quieting = QuietParts(phones.fleet.quiet, leasing, config.quiesce)
     personal = LeaseExecutor(
-        leases=leasing, phones=phones.fleet, client=phones.client, gate=gate, events=events, user_of=_user_of
+        leases=leasing,
+        phones=phones.fleet,
+        client=phones.client,
+        gate=gate,
+        events=events,
+        user_of=LeasePeople(phones.client.address),
     )
     dispatcher = Dispatcher(
         store=store,
@@ -212,18 +213,6 @@ def _door_policy(config: TvmConfig, gate: GateLimits) -> DoorPolicy:
         ),
         gate=gate,
     )
-
-
-def _user_of(connection: socket.socket) -> str:
-    """Whose process of this host is at the other end, as the job door names them; "" for root and our own user.
-
-    Raises:
-        NotAllowedError: the kernel does not say.
-    """
-    uid = owner_of(connection)
-    if uid is None:
-        raise NotAllowedError("the kernel does not say who connects")
-    return "" if uid in (0, os.geteuid()) else user_name(uid)
 
 
 def _dialled(host: str) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from farm.adb.filter import LeasedAdb
 from farm.adb.filter_streams import Admits
 from farm.adb.tunnels import Tunnel
 from farm.core.device import Life
-from farm.core.errors import FarmError, UserError
+from farm.core.errors import FarmError, NotAllowedError, UserError
 from farm.core.events import EventLog
 from farm.core.limits import MAX_LEASE_S
 from farm.core.requests import Lease
@@ -129,7 +129,7 @@ class LeaseExecutor:
         client: AdbClient,
         gate: Callable[[], tuple[str, int]],
         events: EventLog,
-        user_of: Callable[[socket.socket], str],
+        user_of: Callable[[socket.socket], Awaitable[str]],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -142,7 +142,7 @@ class LeaseExecutor:
             gate: where TVM sessions are opened.
             events: gets lease.expiring.
             user_of: whose a loopback connection is, by the name under which they submit jobs; "" for root and the
-                service user, who may use every lease.
+                service user, who may use every lease. Raises NotAllowedError.
             clock: monotonic seconds; decides.
             wall: is shown and kept.
         """
@@ -374,9 +374,13 @@ class LeaseExecutor:
 
     def _barred_ports(self) -> Collection[int]:
         """Doors that know people by the owner of their socket: through a reverse everybody is the adb server."""
-        ports = {current.adb.port for current in self._current.values()}
-        ports |= {port for current in self._current.values() for port in current.adb.forwarded_ports}
-        return ports | {self._client.address.port}
+        return {self._gate()[1], self._client.address.port}
 
     def _admits(self, user: str) -> Admits:
-        return lambda connection: "" if self._user_of(connection) in ("", user) else "another user's lease"
+        async def admits(connection: socket.socket) -> str:
+            try:
+                return "" if await self._user_of(connection) in ("", user) else "another user's lease"
+            except NotAllowedError as error:
+                return error.message
+
+        return admits

@@ -8,6 +8,7 @@ import pwd
 import socket
 import struct
 from functools import lru_cache
+from typing import NamedTuple
 
 from farm.core.sessions import Peer
 
@@ -75,12 +76,19 @@ def identify_peer(sock: socket.socket) -> Peer:
         OSError: the connection is already gone.
     """
     address, port = address_of(sock.getpeername())
-    uid = owner_of(sock)
-    return Peer(address, port, address if uid is None else _user_name(uid))
+    owner = owner_of(sock)
+    return Peer(address, port, address if owner is None else _user_name(owner.uid))
 
 
-def owner_of(sock: socket.socket) -> int | None:
-    """The uid of the process of this host that holds the other end open; None for one elsewhere or not to be known.
+class Owner(NamedTuple):
+    """Of the other end of a connection within this host."""
+
+    uid: int
+    inode: int  # of the socket, as /proc/PID/fd names it
+
+
+def owner_of(sock: socket.socket) -> Owner | None:
+    """Who of this host holds the other end open; None for one elsewhere or not to be known.
 
     An end that is closing is nobody's: a socket that no process has any more is reported as root's.
 
@@ -94,8 +102,8 @@ def owner_of(sock: socket.socket) -> int | None:
     return _owner(address, port, local_address, local_port)
 
 
-def _owner(address: str, port: int, local_address: str, local_port: int) -> int | None:
-    """The uid that owns the peer's socket, asked from the kernel (0.02 ms; /proc/net/tcp would be read whole)."""
+def _owner(address: str, port: int, local_address: str, local_port: int) -> Owner | None:
+    """Who owns the peer's socket, asked from the kernel (0.02 ms; /proc/net/tcp would be read whole)."""
     source, target = ipaddress.ip_address(address), ipaddress.ip_address(local_address)
     family = socket.AF_INET if source.version == 4 else socket.AF_INET6
     request = _DIAG_REQUEST.pack(
@@ -115,7 +123,7 @@ def _owner(address: str, port: int, local_address: str, local_port: int) -> int 
     if _NLMSG_HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
     _, state, _, _, _, _, uid, inode = _DIAG_ANSWER.unpack_from(answer, _NLMSG_HEADER.size)
-    return int(uid) if state == _ESTABLISHED and inode else None
+    return Owner(uid, inode) if state == _ESTABLISHED and inode else None
 
 
 @lru_cache(maxsize=1024)

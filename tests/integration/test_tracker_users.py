@@ -103,7 +103,8 @@ def test_a_socket_that_is_closing_proves_nobody(family, address, how):
         dialler = socket.create_connection(listener.getsockname()[:2])
         accepted, _ = listener.accept()
         with accepted, dialler:
-            assert owner_of(accepted) == os.getuid()
+            owner = owner_of(accepted)
+            assert owner == (os.getuid(), os.fstat(dialler.fileno()).st_ino)
             if how == "half-closed":
                 dialler.shutdown(socket.SHUT_WR)
             else:

@@ -10,7 +10,7 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.core.device import DeviceView, Life
-from farm.core.errors import ExitCode, FarmError, UserError
+from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
 from farm.core.events import EventLog
 from farm.core.job import Attempt, Job
 from farm.core.limits import MAX_LEASE_S
@@ -77,7 +77,7 @@ class World:
         self.saved = asyncio.Event()
         self.executor = LeaseExecutor(
             leases=self.leases, phones=self.phones, client=AdbClient("localfilesystem:/nonexistent/adb"),
-            gate=lambda: ("127.0.0.1", 9190), events=self.events, user_of=lambda _: self.user,
+            gate=lambda: ("127.0.0.1", 9190), events=self.events, user_of=self.user_of,
         )  # fmt: skip
         spec = LeaseSpec(on="phone", seconds=seconds)
         request = LeaseRequest(Selector.of_alias("phone"), "alice", Door.JOB, longest_s=seconds, job="lease-1")
@@ -93,6 +93,11 @@ class World:
             save_facts=self.save,
             yield_wanted=lambda: False,
         )
+
+    async def user_of(self, _):
+        if self.user is None:
+            raise NotAllowedError("a phone's reverse")
+        return self.user
 
     async def save(self, facts):
         self.facts = dict(facts)
@@ -152,7 +157,7 @@ async def test_what_is_told_and_kept_holds_no_key():
 async def test_only_its_user_is_let_in():
     world = World(600)
     async with world.under_way():
-        for user, let_in in (("alice", True), ("", True), ("bob", False)):
+        for user, let_in in (("alice", True), ("", True), ("bob", False), (None, False)):
             world.user = user
             assert ("another user" not in await asyncio.to_thread(world.said)) is let_in
 

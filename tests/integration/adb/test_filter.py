@@ -17,15 +17,18 @@ import pytest
 from farm.adb.client import AdbClient
 from farm.adb.devices import usable
 from farm.adb.filter import LeasedAdb
+from farm.adb.filter_tunnels import MOST_TUNNELS
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
+from farm.core.errors import NotAllowedError
+from farm.daemon.lease_people import LeasePeople
 from farm.simulation.control import LabClient
 from tests.integration.adb.conftest import BINARIES, REPOSITORY, list_until
 
 LIMIT_S = 30.0
 
 
-def anybody(_: socket.socket) -> str:
+async def anybody(_: socket.socket) -> str:
     return ""
 
 
@@ -281,6 +284,42 @@ async def test_a_reverse_that_is_dialled_can_be_removed(
     assert [(each.listen, each.dial) for each in left] == [("tcp:6200", "tcp:9")]
     assert own_server.client is not None
     assert len(usable(await client.list_devices())) == 2
+
+
+async def test_a_reverse_made_in_advance_opens_nobodys_lease(leased: Leased, client: AdbClient) -> None:
+    """For it the adb server dials, under our own uid, which every lease lets in."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    await leased.good("reverse", "tcp:6100", f"tcp:{port}")
+    people = LeasePeople(client.address)
+
+    async def admits(connection: socket.socket) -> str:
+        try:
+            return await people(connection)
+        except NotAllowedError as error:
+            return error.message
+
+    other = LeasedAdb(client, leased.theirs, admits)
+    await other.open(port)
+    try:
+        ask = "printf 000chost:devices | (toybox nc 127.0.0.1 6100 || nc 127.0.0.1 6100)"
+        assert "another user's farm lease" in await leased.good("shell", ask)
+        ours = Leased(other, leased.program, leased.home, leased.theirs, leased.mine)
+        assert await ours.good("shell", "echo let in") == "let in\n"
+    finally:
+        await other.close()
+
+
+@pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)
+async def test_a_lease_has_so_many_tunnels(leased: Leased) -> None:
+    for _ in range(MOST_TUNNELS):
+        await leased.good("forward", "tcp:0", "tcp:1")
+    port = (await leased.good("forward", "--list")).split()[1]
+    await leased.refused("forward", "tcp:0", "tcp:1", said=f"at most {MOST_TUNNELS}")
+    await leased.refused("reverse", "tcp:6100", "tcp:9", said=f"at most {MOST_TUNNELS}")
+    await leased.good("forward", port, "tcp:2")  # instead of the one there
+    await leased.good("forward", "--remove", port)
+    await leased.good("reverse", "tcp:6100", "tcp:9")
 
 
 @pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)  # no adb program is used
