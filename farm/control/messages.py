@@ -1,6 +1,6 @@
 """Messages of both control doors (people's and workers'), sans I/O: frames in, requests and replies out, and back.
 
-Frame 0 is one JSON object; every further frame is raw bytes (artifacts). docs/interfaces.md has the fields.
+Frame 0 is one JSON object; a second one is a piece of an artifact, raw. docs/interfaces.md has the fields.
 Rules of this file: no sockets, no clock; a decoder returns a message or raises ProtocolError, nothing else. It is
 imported by `farm status`, so the standard library must do.
 """
@@ -19,7 +19,8 @@ from farm.core.errors import FarmError, ProtocolError
 PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 2 << 20  # a job with the largest result (1 MiB); a status of 1,000 phones is about 400 kB
 MAX_FRAME_BYTES = 1 << 20  # one artifact chunk: large enough for 1 GB/s over ipc, small enough not to stall the loop
-MAX_FRAMES = 8  # raw frames in one message
+MAX_FRAMES = 1  # raw frames in one message
+WITH_FRAME = frozenset({"artifact.put"})  # requests that have one: of others it would only fill memory
 MAX_FENCE = 1 << 62
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")  # kinds
@@ -83,12 +84,15 @@ def decode_request(frames: Sequence[bytes]) -> Request:
             f"the message has protocol version {str(version)[:20]}, this farm speaks {PROTOCOL_VERSION}",
             hint="client and daemon must be the same farm release: restart the daemon after an upgrade",
         )
+    kind = _matching(header, "kind", _NAME)
+    if len(frames) > 1 and kind not in WITH_FRAME:
+        raise ProtocolError(f"{kind} has no raw frame")
     fence = header.get("fence", 0)
     if not isinstance(fence, int) or isinstance(fence, bool) or not 0 <= fence <= MAX_FENCE:
         raise ProtocolError("the message's fence is not a whole number")
     return Request(
         id=_matching(header, "id", _ID),
-        kind=_matching(header, "kind", _NAME),
+        kind=kind,
         fields={name: value for name, value in header.items() if name not in _ENVELOPE},
         frames=tuple(frames[1:]),
         attempt=_matching(header, "attempt", _ID) if "attempt" in header else "",

@@ -1,8 +1,8 @@
 """What all control doors stand on: a ZeroMQ ROUTER that calls one coroutine per request.
 
-Limits: one JSON frame and up to eight raw frames of 1 MiB each (messages.py); calls at once and unread answers by
-connection, by user and in all (shares.py). A peer that sends anything else gets an error when it can be told which
-request it meant, and nothing otherwise; the door stays open.
+Limits: one JSON frame and one raw frame of 1 MiB (messages.py); calls at once, what they hold in memory, and unread
+answers by connection, by user and in all (shares.py). A peer that sends anything else gets an error when it can be told
+which request it meant, and nothing otherwise; the door stays open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from farm.control.messages import (
     encode_reply,
     request_id,
 )
-from farm.control.shares import BusyError, CallCount, Shares, UnreadAnswers
+from farm.control.shares import BusyError, CallCount, Shares, UnreadAnswers, in_memory_bytes
 from farm.core.errors import FarmError, HostError, ProtocolError
 from farm.core.tasks import tell_failure
 
@@ -207,7 +207,7 @@ class Router:
         try:
             if not self._unread.fits(route, peer.payer, MAX_FRAME_BYTES):
                 raise BusyError("your programs do not read their answers", hint="end those that hang")
-            self._begin(route, request, peer)
+            self._begin(route, request, peer, in_memory_bytes(body))
         except BusyError as error:
             with contextlib.suppress(CallerGoneError):
                 await self._send(route, peer, Reply(request.id, error=error), patience_s=0.0)
@@ -220,13 +220,13 @@ class Router:
         if count == GARBAGE_TOLD ** (len(str(count)) - 1):
             logger.warning("%s sent garbage, %d so far: %s", sender, count, what)
 
-    def _begin(self, route: bytes, request: Request, peer: Peer | KeyPeer) -> None:
+    def _begin(self, route: bytes, request: Request, peer: Peer | KeyPeer, size_bytes: int) -> None:
         """Serve a request.
 
         Raises:
             BusyError: there are too many.
         """
-        end = self._count.begin(route, peer.payer, request.kind)
+        end = self._count.begin(route, peer.payer, request.kind, size_bytes)
         task = asyncio.create_task(self._serve(route, request, peer), name=f"call {request.kind} {request.id}")
         self._calls[task] = peer
 

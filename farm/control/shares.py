@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from zmq import MessageTracker
@@ -13,9 +13,12 @@ from farm.core.errors import HostError
 
 MAX_CALLS = 1024
 MAX_CALLS_PER_CONNECTION = 64  # a person's client has one call at a time, a worker two
-# The largest answer is 10 MiB (messages.py), and clients ask for the next chunk when they have read the last one.
+# The largest answer is 3 MiB (messages.py), and clients ask for the next chunk when they have read the last one.
 MAX_UNREAD_BYTES_PER_CONNECTION = 16 << 20
 MAX_UNREAD_BYTES_PER_USER = 64 << 20
+JSON_IN_MEMORY = 44  # bytes of lists for one byte of JSON when it is nothing but lists in lists
+MAX_HELD_BYTES = 512 << 20  # by requests under way, for as long as their calls: `events` lasts for days
+MAX_HELD_BYTES_PER_USER = MAX_HELD_BYTES // 4  # the largest one, or 128 pieces of artifacts
 LOOK_THROUGH_EVERY = 256  # answers: by then what was read on connections that say nothing more is forgotten
 
 
@@ -36,16 +39,22 @@ class Shares:
     for_operators: int = MAX_CALLS // 16  # calls that nobody else gets, however many users there are
 
 
+def in_memory_bytes(body: Sequence[bytes]) -> int:
+    """What a request may hold while its call lasts: its JSON, parsed, and its raw frame."""
+    return JSON_IN_MEMORY * len(body[0]) + sum(map(len, body[1:]))
+
+
 class CallCount:
-    """Calls under way, by connection and by user."""
+    """Calls under way and the memory that their requests hold, by connection and by user."""
 
     def __init__(self, shares: Shares | None) -> None:
         """Begin with none. `shares` None: whoever comes is trusted with all calls."""
         self._shares = shares
         self._all = 0
         self._counts: Counter[tuple[str, bytes | int | str]] = Counter()
+        self._held_bytes: Counter[int | str] = Counter()  # of those who have a share
 
-    def begin(self, route: bytes, payer: int | str, kind: str) -> Callable[[], None]:
+    def begin(self, route: bytes, payer: int | str, kind: str, size_bytes: int = 0) -> Callable[[], None]:
         """Count a call; returns what to call at its end.
 
         Raises:
@@ -56,7 +65,8 @@ class CallCount:
         if self._counts[connection] >= MAX_CALLS_PER_CONNECTION:
             raise BusyError(f"this connection has {MAX_CALLS_PER_CONNECTION} calls at once", hint="wait for answers")
         most = MAX_CALLS
-        if self._shares is not None and payer not in self._shares.operators:
+        shared = self._shares is not None and payer not in self._shares.operators
+        if self._shares is not None and shared:
             most -= self._shares.for_operators
             counted.append(user)
             if self._counts[user] >= self._shares.calls:
@@ -67,13 +77,22 @@ class CallCount:
                     raise BusyError(
                         f"you follow {self._shares.streams} things at once", hint="end some `farm watch` or `logs -f`"
                     )
-        if self._all >= most:
+            if self._held_bytes[payer] + size_bytes > MAX_HELD_BYTES_PER_USER:
+                raise BusyError("your calls have too much in them together", hint="fewer at once, or smaller ones")
+        held_too_much = shared and self._held_bytes.total() + size_bytes > MAX_HELD_BYTES
+        if self._all >= most or held_too_much:
             raise BusyError(hint="try again in a moment")
         self._all += 1
         self._counts.update(counted)
+        if shared:
+            self._held_bytes[payer] += size_bytes
 
         def end() -> None:
             self._all -= 1
+            if shared:
+                self._held_bytes[payer] -= size_bytes
+                if not self._held_bytes[payer]:
+                    del self._held_bytes[payer]
             for each in counted:
                 self._counts[each] -= 1
                 if not self._counts[each]:

@@ -47,7 +47,7 @@ fields = st.dictionaries(field_names, json_values, max_size=4)
 
 @given(fields=fields, frames=st.lists(st.binary(max_size=64), max_size=MAX_FRAMES))
 def test_requests_survive_the_wire(fields, frames):
-    request = Request("a1", "bench", fields, tuple(frames))
+    request = Request("a1", "artifact.put", fields, tuple(frames))
     assert decode_request(encode_request(request)) == request
 
 
@@ -79,6 +79,7 @@ def test_any_json_is_a_message_or_a_protocol_error(value):
 
 
 GOOD = {"v": 1, "id": "a1", "kind": "status"}
+PUT = json.dumps(GOOD | {"kind": "artifact.put"}).encode()
 
 
 @pytest.mark.parametrize(
@@ -123,10 +124,11 @@ def test_surrogate_pairs_are_ordinary_text():
     [
         [],
         [b" " * (MAX_HEADER_BYTES + 1)],
-        [json.dumps(GOOD).encode(), b"x" * (MAX_FRAME_BYTES + 1)],
-        [json.dumps(GOOD).encode(), *[b""] * (MAX_FRAMES + 1)],
+        [PUT, b"x" * (MAX_FRAME_BYTES + 1)],
+        [PUT, *[b""] * (MAX_FRAMES + 1)],
+        [json.dumps(GOOD).encode(), b"x"],
     ],
-    ids=["nothing", "header", "frame", "frames"],
+    ids=["nothing", "header", "frame", "frames", "a frame that nobody wants"],
 )
 def test_limits_hold(frames):
     with pytest.raises(ProtocolError):
@@ -139,7 +141,8 @@ def test_what_the_other_side_would_refuse_never_leaves():
         Request("a1", "bench", {"x": float("nan")}),
         Request("a1", "bench", {"x": object()}),
         Request("a 1", "bench"),
-        Request("a1", "bench", {}, (b"x" * (MAX_FRAME_BYTES + 1),)),
+        Request("a1", "bench", {}, (b"x",)),
+        Request("a1", "artifact.put", {}, (b"x" * (MAX_FRAME_BYTES + 1),)),
     ):
         with pytest.raises(ProtocolError):
             encode_request(request)

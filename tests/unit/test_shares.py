@@ -1,12 +1,22 @@
 """What one user of a control door leaves to the others."""
 
+import json
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
 from farm.control import shares as module
 from farm.control.server import STREAMS
-from farm.control.shares import MAX_CALLS, BusyError, CallCount, Shares, UnreadAnswers
+from farm.control.shares import (
+    MAX_CALLS,
+    MAX_HELD_BYTES_PER_USER,
+    BusyError,
+    CallCount,
+    Shares,
+    UnreadAnswers,
+    in_memory_bytes,
+)
 
 ALICE, BOB, OPERATOR = 1001, 1002, 0
 RULES = Shares(stream_kinds=STREAMS, operators=frozenset({OPERATOR}))
@@ -68,6 +78,33 @@ def test_nothing_is_kept_of_calls_that_ended():
     for end in begin_all(count, ALICE, "events")[0]:
         end()
     assert not count._counts
+    assert not count._held_bytes
+
+
+def test_what_calls_hold_in_memory_is_bounded_by_user_and_in_all():
+    count = CallCount(RULES)
+    quarter = MAX_HELD_BYTES_PER_USER
+    end = count.begin(b"a", ALICE, "events", quarter)
+    with pytest.raises(BusyError, match="too much in them"):
+        count.begin(b"b", ALICE, "status", 1)
+    for user in (BOB, 1003, 1004):
+        count.begin(b"%d" % user, user, "events", quarter)
+    with pytest.raises(BusyError, match="too many calls"):
+        count.begin(b"c", 1005, "status", 1)
+    count.begin(b"o", OPERATOR, "status", quarter)  # theirs takes nothing from the others
+    end()
+    count.begin(b"c", 1005, "status", 1)
+
+
+def test_json_of_nothing_but_lists_holds_no_more_than_is_counted():
+    depth = 500
+    body = b"[" + b",".join([b"[" * depth + b"]" * depth] * 100) + b"]"
+    tracemalloc.start()
+    held = json.loads(body)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held
+    assert held_bytes <= in_memory_bytes([body]) < 2 * held_bytes
 
 
 def unread(answers, route, uid, size_bytes):

@@ -97,6 +97,31 @@ async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door
         assert len(client.recv_multipart()[-1]) == MAX_FRAME_BYTES
 
 
+async def test_requests_that_hold_much_for_long_are_refused(door, monkeypatch):
+    """Eight frames of 1 MiB lived as long as each `events`: 192 of them, of somebody who may only look, are 1.5 GB."""
+    padded = {"v": 1, "kind": "never", "padding": "x" * 10_000}
+    monkeypatch.setattr(shares, "MAX_HELD_BYTES_PER_USER", 2 * shares.JSON_IN_MEMORY * 10_100)
+    monkeypatch.setattr(door.server._router._count, "_shares", shares.Shares(operators=frozenset()))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.setsockopt(zmq.LINGER, 0)
+        client.connect(door.server.endpoint)
+
+        async def refused(*frames):
+            client.send_multipart(frames)
+            while True:  # behind signs of work
+                assert await asyncio.to_thread(client.poll, 10_000)
+                reply = json.loads(client.recv())
+                if "error" in reply:
+                    return reply["id"], reply["error"]["code"]
+
+        for name in ("first", "second"):
+            client.send(json.dumps(padded | {"id": name}).encode())
+        assert await refused(json.dumps(padded | {"id": "third"}).encode()) == ("third", "busy")
+        small = {"v": 1, "kind": "never", "id": "frame"}
+        assert await refused(json.dumps(small).encode(), b"x") == ("frame", "protocol")
+        assert len(door.server._router._calls) == 2
+
+
 async def test_a_stream_that_says_nothing_ends_at_its_limit(door):
     def stream():
         with ControlClient(door.path) as client:
