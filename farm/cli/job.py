@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +20,12 @@ NAME_CHARS = 40  # of a name in a table; `job show` has all of it
 Jobs = Annotated[
     list[str], typer.Argument(help="A job's id or its beginning, or an array's.", autocompletion=complete.jobs)
 ]
-State = StrEnum("State", [(state.name, state.value) for state in JobState])  # type: ignore[misc]
 PAGE_JOBS = 500  # rows of one answer
 
 
 @app.command("list")
 def list_jobs(
-    state: Annotated[list[State] | None, typer.Option(help="Only those. Repeatable.")] = None,
+    state: Annotated[list[JobState] | None, typer.Option(help="Only those. Repeatable.")] = None,
     user: Annotated[str, typer.Option(help="Only this user's.")] = "",
     kind: Annotated[str, typer.Option(help="bench, run, shell or lease.")] = "",
     array: Annotated[str, typer.Option(help="Only this array's.")] = "",
@@ -97,7 +95,7 @@ def cancel(
     key: Annotated[str, typer.Option(help="All of the submit with this key.")] = "",
     user: Annotated[str, typer.Option(help="All of this user's.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="All of your own.")] = False,
-    state: Annotated[list[State] | None, typer.Option(help="Of these only such. Repeatable.")] = None,
+    state: Annotated[list[JobState] | None, typer.Option(help="Of these only such. Repeatable.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """End jobs; what runs is stopped. Named ones, or all that meet the options; those are your own unless you say."""

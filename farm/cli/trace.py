@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import complete
+from farm.cli import complete, terminal
 from farm.cli.context import JsonFlag, connect, print_json, print_table, say, tell
 from farm.core.durations import parse_duration
 from farm.core.errors import FarmError, PhoneError, UserError
@@ -28,7 +28,6 @@ ROWS = 40  # of a table; a longer trace is thinned out
 WIDTH = 60  # characters of a line of the plot
 MISSED_IN_A_ROW = 5  # probes; then the phone is away, and not just slow
 _MAKE_ONE = "farm trace record DEVICE --out FILE makes one"
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 @app.command()
@@ -198,13 +197,14 @@ def _hardware(cluster: Any) -> int:
 
 def _plot(values: Sequence[float | None]) -> str:
     """One line of bars, the lowest value the lowest bar; a gap is a space."""
+    bars = terminal.glyphs().steps
     known = [value for value in values if value is not None]
     low, span = min(known), max(known) - min(known)
     count = min(WIDTH, len(values))
-    bars = []
+    cells = []
     for number in range(count):
         part = values[number * len(values) // count : (number + 1) * len(values) // count]
         there = [value for value in part if value is not None]
         share = (max(there) - low) / span if there and span else 0.0
-        bars.append(_BARS[round(share * (len(_BARS) - 1))] if there else " ")
-    return "".join(bars)
+        cells.append(bars[round(share * (len(bars) - 1))] if there else " ")
+    return "".join(cells)

@@ -27,17 +27,20 @@ def recorded(tmp_path, *khz, **more):
     return file
 
 
-def test_a_trace_is_a_table_and_a_plot(tmp_path, capsys):
+@pytest.mark.parametrize(("locale", "bars"), [("C.UTF-8", "██▁"), ("C", "##_")])
+def test_a_trace_is_a_table_and_a_plot(tmp_path, capsys, monkeypatch, locale, bars):
+    monkeypatch.setenv("LC_ALL", locale)
     trace.show(recorded(tmp_path, 2_400_000, 2_400_000, 1_200_000))
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:6] == ["TIME", "SKIN", "CPU", "GPU", "BATTERY", "CHARGE"]
     assert [line.split()[0] for line in lines[:3]] == ["0.0s", "1.5s", "3.0s"]
     assert "1.20/1.20 GHz" in lines[2]
     at = lines.index("fastest cluster's highest clock: 1.2 to 2.4 GHz")
-    assert lines[at + 1] == "██▁"
+    assert lines[at + 1] == bars
 
 
-def test_a_long_trace_is_thinned_out_and_keeps_its_peaks(tmp_path, capsys):
+def test_a_long_trace_is_thinned_out_and_keeps_its_peaks(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
     trace.show(recorded(tmp_path, *[1_000_000] * 499, 2_400_000))
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if "GHz" in line and "/" in line]) == 39
