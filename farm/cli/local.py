@@ -14,14 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.compiler.tvm_errors import TvmCrashedError
-from farm.core.errors import FarmError, HostError
-
-
-class NoTvmError(HostError):
-    """There is no TVM here."""
-
-    code = "no_tvm"
+from farm.compiler.tvm_errors import NoTvmError, TvmCrashedError
+from farm.core.errors import FarmError
 
 
 class LocalFailureError(FarmError):

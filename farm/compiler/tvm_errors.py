@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from farm.core.errors import ModelError
+from farm.core.errors import HostError, ModelError
 
 _FROM_PHONE = "Error caught from RPC call:"
+
+
+class NoTvmError(HostError):
+    """There is no TVM here."""
+
+    code = "no_tvm"
 
 
 class TvmCrashedError(ModelError):

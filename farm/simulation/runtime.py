@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from farm.bundle.abi import judge
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
+from farm.compiler.tvm_errors import NoTvmError
 from farm.core.errors import HostError
 
 if TYPE_CHECKING:
@@ -44,12 +45,6 @@ exec {} "$0" "$@"
 """
 # What the phone's loader must not take from the phone: a virtual phone's /system has none of them.
 _HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
-
-
-class NoTvmError(HostError):
-    """TVM is not installed in this Python, so there is no runtime to put on a virtual phone."""
-
-    code = "no_tvm"
 
 
 class CompileError(HostError):
