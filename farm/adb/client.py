@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from farm.adb.connection import Connection, Deadline, ServerAddress
+from farm.adb.connection import Connection, Deadline, ServerAddress, told
 from farm.adb.devices import AdbDevice, parse_device_list
 from farm.adb.errors import (
     AdbError,
@@ -153,7 +153,7 @@ class AdbClient:
 
         def late() -> AdbTimeout:
             return AdbTimeout(
-                f"Phone {serial} did not finish a command in {timeout_s:g} s: {command[:120]}",
+                f"Phone {serial} did not finish a command in {timeout_s:g} s: {told(command)}",
                 hint="The phone or its link may hang; replug it if this repeats.",
                 evidence=b"".join(kept)[-_EVIDENCE_BYTES:].decode("utf-8", "replace"),
             )

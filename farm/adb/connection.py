@@ -7,6 +7,7 @@ and reading exactly what a reply needs leaves every byte of a `tcp:` stream in t
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from farm.core.errors import UserError
 
 CONNECT_RETRY_S = 0.002  # adb listens with a backlog of 4: a full unix-socket queue says EAGAIN at once
 RECEIVE_BYTES = 256 << 10  # one recv; larger than the largest packet burst seen from a phone's shell
+_TOLD_CHARS = 120
+_ASSIGNED = re.compile(r"(\w=)\S+")
 _UNIX_PATH_BYTES = 107  # sun_path is 108 bytes with its NUL
 _LOOPBACK = ("", "localhost", "127.0.0.1")
 
@@ -209,10 +212,15 @@ class Connection:
         data = await self.receive(wanted)
         if not data:
             raise AdbServerUnreachable(
-                f"The adb server on {self._address.spec} closed the connection in the middle of {what[:80]}.",
+                f"The adb server on {self._address.spec} closed the connection in the middle of {told(what)}.",
                 hint="It was killed or crashed; farm's own server is started again by itself.",
             )
         return data
+
+
+def told(request: str) -> str:
+    """A request or command as errors quote it: its beginning, and of variables the names only, for some are secrets."""
+    return _ASSIGNED.sub(r"\1...", request)[:_TOLD_CHARS]
 
 
 async def _connect_unix(sock: socket.socket, path: str) -> None:

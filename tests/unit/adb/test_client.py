@@ -19,6 +19,8 @@ from farm.adb.errors import (
     PhonePortClosed,
 )
 from farm.core.errors import ProtocolError, UserError
+from farm.fleet import rpc_server
+from farm.fleet.rpc_server import RpcServer
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -102,6 +104,33 @@ async def test_a_link_lost_in_a_command_is_not_success(server: FakeServer, clien
     with pytest.raises(AdbLinkLost) as caught:
         await client.shell("FAKE1", "half", timeout_s=5)
     assert not isinstance(caught.value, AdbTimeout)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_an_rpc_server_that_does_not_start_tells_no_secret(
+    server: FakeServer, client: AdbClient, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    class AnyShell(dict[str, object]):
+        def __contains__(self, request: object) -> bool:
+            return str(request).startswith("shell,")
+
+        def __getitem__(self, request: str) -> object:
+            asked.append(request)
+            return silence
+
+    async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        if hangs:
+            await reader.read()
+
+    asked: list[str] = []
+    monkeypatch.setattr(server, "services", AnyShell())
+    monkeypatch.setattr(rpc_server, "START_TIMEOUT_S", 0.2)
+    with pytest.raises(AdbTimeout if hangs else AdbServerUnreachable) as caught:
+        await RpcServer(client, "FAKE1").start("bundle")
+    secret = asked[0].partition("FARM_SECRET=")[2].split()[0]
+    assert len(secret) == 2 * rpc_server.SECRET_BYTES
+    assert "rpc_supervise.sh" in caught.value.message
+    assert secret not in caught.value.message + caught.value.hint + caught.value.evidence
 
 
 async def test_an_unknown_phone(client: AdbClient) -> None:
