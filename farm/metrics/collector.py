@@ -117,7 +117,7 @@ class FarmCollector:
         for holder in holders:
             request = holder.lease.request
             leases[request.lease_class.value, request.door.value] += 1
-            by_user[ledger.users.name(request.user)] += 1
+            by_user[ledger.user_label(request.user)] += 1
             ledger.bill(holder.lease.id, request.user, holder.held_s)
         ledger.billed_are({holder.lease.id for holder in holders})
         waiting, longest_s = sources.depth(), sources.longest_s()

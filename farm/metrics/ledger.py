@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 from farm.core.events import Event
@@ -12,7 +13,6 @@ from farm.core.histogram import MEND_S, WAIT_S, Histogram
 from farm.core.job import FINAL, JobState
 from farm.core.lifecycle_state import LINK_DOWN
 from farm.core.recovery import Rung
-from farm.metrics.users import FewUsers
 
 # What was wrong with a device that no rung was taken for.
 LINK, CLEANING = "link", "cleaning"
@@ -23,15 +23,9 @@ _OTHERWISE = {
     "device.quarantined": CLEANING,
     **dict.fromkeys(("device.provisioning", "device.starting", "device.checking"), ""),
 }
+MOST_USERS = 20
+OTHER = "other"
 _ENDED = {f"job.{state}": state.value for state in JobState if state in FINAL}
-
-
-def _waits() -> Histogram:
-    return Histogram(WAIT_S)
-
-
-def _mends() -> Histogram:
-    return Histogram(MEND_S)
 
 
 class Ledger:
@@ -46,11 +40,15 @@ class Ledger:
         self.gate_lost = False
         self.usb_faults: dict[str, frozenset[str]] = {}  # by hub: the devices that are lost
         self.rungs: Counter[tuple[str, str]] = Counter()  # by ailment and rung
-        self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(_mends)  # by rung and outcome
-        self.repairs: defaultdict[str, Histogram] = defaultdict(_mends)  # by ailment
+        self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(
+            partial(Histogram, MEND_S)
+        )  # by rung and outcome
+        self.repairs: defaultdict[str, Histogram] = defaultdict(partial(Histogram, MEND_S))  # by ailment
         self.quarantines: Counter[str] = Counter()  # by ailment
         self.ailments: dict[str, str] = {}  # of devices that are being mended
-        self.waits: defaultdict[tuple[str, str], Histogram] = defaultdict(_waits)  # by class and door
+        self.waits: defaultdict[tuple[str, str], Histogram] = defaultdict(
+            partial(Histogram, WAIT_S)
+        )  # by class and door
         self.held = Histogram(WAIT_S)
         self.revoked = 0
         self.sessions: Counter[str] = Counter()  # by outcome
@@ -62,11 +60,10 @@ class Ledger:
         self.attempts: Counter[tuple[str, str, str]] = Counter()  # by kind, state and fault
         self.trials = 0
         self.poisons = 0
-        self.users = FewUsers()
+        self._users: set[str] = set()  # who have labels of their own
         self._ready: set[str] = set()
-        self._down: dict[
-            str, tuple[float, str]
-        ] = {}  # was ready, is not: since when (since 1970), what if nothing else
+        # By device that was ready and is not: since when (since 1970), what if nothing else.
+        self._down: dict[str, tuple[float, str]] = {}
         self._trials: dict[str, int] = {}  # by job that has not ended: told so far
         self._billed: dict[str, float] = {}  # lease -> seconds in `user_s`
         self._missing: AbstractSet[str] = frozenset()  # leases of `_billed` that nobody held at the latest scrape
@@ -115,8 +112,15 @@ class Ledger:
         if lease not in self._billed:
             self._billed[lease] = held_s
         elif held_s > self._billed[lease]:
-            self.user_s[self.users.name(user)] += held_s - self._billed[lease]
+            self.user_s[self.user_label(user)] += held_s - self._billed[lease]
             self._billed[lease] = held_s
+
+    def user_label(self, user: str) -> str:
+        """The first `MOST_USERS` keep their names for good, so that their counters never jump; the rest are "other"."""
+        if user not in self._users and len(self._users) >= MOST_USERS:
+            return OTHER
+        self._users.add(user)
+        return user or "farm"
 
     def billed_are(self, held: AbstractSet[str]) -> None:
         """These leases are held now. One that was not there last time either has ended, however it was billed since."""

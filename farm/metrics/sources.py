@@ -6,16 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from farm.core.device import DeviceView
 from farm.core.histogram import QUICK_S, Histogram
 from farm.core.requests import LeaseClass
 from farm.leasing.model import Holder
-
-
-def _quick() -> Histogram:
-    return Histogram(QUICK_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,7 @@ class Sources:
     longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
     servable: Callable[[], int] = lambda: 0  # waiting requests that an idle device would suit
     draining: Callable[[], bool] = lambda: False  # an operator wants no phone to be handed out
-    decisions: Histogram = field(default_factory=_quick)  # of the allocator
+    decisions: Histogram = field(default_factory=partial(Histogram, QUICK_S))  # of the allocator
     sessions: Callable[[], int] = lambda: 0
 
     jobs: Callable[[], Mapping[tuple[str, str], int]] = dict  # by kind and state
@@ -48,8 +45,8 @@ class Sources:
     worker_ends: Mapping[tuple[str, str], int] = field(default_factory=Counter)  # by toolchain and outcome
 
     store_problem: Callable[[], str] = str
-    commits: Histogram = field(default_factory=_quick)
+    commits: Histogram = field(default_factory=partial(Histogram, QUICK_S))
     calls: Mapping[str, int] = field(default_factory=Counter)  # by outcome
     auth_failures: Callable[[], int] = lambda: 0
     pulses: Callable[[], Iterable[tuple[str, float, float]]] = tuple  # part, silent_s, limit_s
-    loop_delay: Histogram = field(default_factory=_quick)
+    loop_delay: Histogram = field(default_factory=partial(Histogram, QUICK_S))

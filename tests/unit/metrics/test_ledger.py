@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from farm.core.events import EventLog
-from farm.metrics.ledger import Ledger
-from farm.metrics.users import MOST_USERS, OTHER, FewUsers
+from farm.metrics.ledger import MOST_USERS, OTHER, Ledger
 
 
 class Clock:
@@ -123,11 +122,11 @@ def test_a_lease_of_before_the_start_is_billed_from_now_on(told: Told) -> None:
 
 
 def test_only_so_many_users_have_names() -> None:
-    users = FewUsers()
-    first = [users.name(f"user-{number}") for number in range(MOST_USERS)]
+    ledger = Ledger()
+    first = [ledger.user_label(f"user-{number}") for number in range(MOST_USERS)]
     assert first == [f"user-{number}" for number in range(MOST_USERS)]
-    assert users.name("one-more") == OTHER
-    assert users.name("user-0") == "user-0"
+    assert ledger.user_label("one-more") == OTHER
+    assert ledger.user_label("user-0") == "user-0"
 
 
 def test_sessions_and_their_bytes(told: Told) -> None:
