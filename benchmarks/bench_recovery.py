@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from benchmarks.fault_scene import spins
 from benchmarks.harness import Context, Figure, under, until
 from benchmarks.rpc_client import RpcClient
 from benchmarks.whole_farm import PROFILES, Happened, Journal, about
@@ -28,7 +29,6 @@ PHONE = "pixel"
 SESSION_TIMEOUT_S = 1.5  # as clients give it; the clock of these figures starts when it is over
 UNUSED_GRANT_S = LeasePolicy().unused_s
 SILENCE_S = GateLimits().answer_s
-SPIN_CPU_S = 0.2  # of a kernel that spins: nothing else in a session takes that long
 SPIN_LIMIT_S = 20.0
 WAITING_LIMIT_S = 10.0
 STUCK_S = 300.0  # how long it would stay, were the phone not rebooted
@@ -85,18 +85,10 @@ class Scene:
             try:
                 client.must("open", key=self.device, timeout_s=timeout_s)
                 client.tell("run")
-                until(self._spins, SPIN_LIMIT_S, "the kernel did not begin to spin")
+                until(spins, SPIN_LIMIT_S, "the kernel did not begin to spin")
             finally:
                 self.lab.good_kernels(PHONE)
             yield client, self.opened(seq)
-
-    @staticmethod
-    def _spins() -> bool:
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.name() == "tvm_rpc" and process.cpu_times().user > SPIN_CPU_S:
-                    return True
-        return False
 
     @staticmethod
     def stuck() -> bool:

@@ -166,8 +166,8 @@ def _clean_slate(scene: Scene) -> None:
         scene.lab.plug(scene.phone)
     scene.farm.farm("device", "release", scene.device)
     scene.until(scene.is_free, "it is ready after the fault")
-    for phone in filter(None, (scene.neighbour,)):
-        scene.until_state(scene.name_of(scene.lab.phone(phone).serial), READY)
+    if scene.neighbour:
+        scene.until_state(scene.name_of(scene.lab.phone(scene.neighbour).serial), READY)
 
 
 def _played(scene: Scene, fault: Fault) -> Outcome:

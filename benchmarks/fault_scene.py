@@ -72,15 +72,12 @@ class Recorder:
         return event
 
     def _follow(self) -> None:
-        from datetime import datetime
-
         while not self._over.is_set():
             since = self.events[-1].seq if self.events else 0
             with contextlib.suppress(FarmError, TimeoutError, OSError):
                 for each in self._farm.events(since, timeout_s=5.0):
-                    at = datetime.fromisoformat(each["at"]).timestamp()
                     with self._news:
-                        self.events.append(Event(each["seq"], at, each["kind"], each["subject"], each["data"]))
+                        self.events.append(Event.read(each))
                         self._news.notify_all()
                     if self._over.is_set():
                         return
@@ -102,6 +99,15 @@ def matches(event: Event, wanted: str) -> bool:
     """Whether an event is `KIND`, or `KIND ~ REGEX` with the pattern in what it says."""
     kind, _, pattern = wanted.partition(" ~ ")
     return event.kind == kind and (not pattern or re.search(pattern, words(event)) is not None)
+
+
+def spins(pid: int | None = None) -> bool:
+    """Whether a session below a process (this one) is inside a kernel that never ends."""
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name() == "tvm_rpc" and process.cpu_times().user > SPIN_CPU_S:
+                return True
+    return False
 
 
 class Scene:
@@ -235,11 +241,7 @@ class Scene:
     def spins(self) -> bool:
         """Whether a session on it is inside a kernel that never ends."""
         init = self.lab.phone(self.phone).pid
-        for process in psutil.Process(init).children(recursive=True) if init else ():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.name() == "tvm_rpc" and process.cpu_times().user > SPIN_CPU_S:
-                    return True
-        return False
+        return bool(init) and spins(init)
 
     def keep(self, thing: contextlib.AbstractContextManager[Any]) -> Any:
         """Have something until the scene ends."""

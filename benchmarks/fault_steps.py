@@ -257,8 +257,3 @@ def bystander_returns(scene: Scene) -> None:
     """It takes its phone again."""
     assert scene.bystander is not None
     scene.bystander.work()
-
-
-def note_time(scene: Scene) -> None:
-    """The clock of a session past its timeout starts when that is over."""
-    del scene

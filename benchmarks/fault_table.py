@@ -123,7 +123,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- sessions --
     Fault(
-        "kernel ignores SIGTERM, session past its timeout", (do.note_time,),
+        "kernel ignores SIGTERM, session past its timeout", (),  # `before` lasted until then
         ("session.ended", "recovery.rung ~ reap", "device.ready"), _GATE, stage=Stage.USER,
         before=spinning("ignore_sigterm", do.SESSION_TIMEOUT_S), rungs=("reap",), goal_s=10.0, repeats=3,
         tidy=(do.drop_client,),

@@ -11,8 +11,9 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from farm.cli.virtual_farm import VirtualFarm
 from farm.control.client import ControlClient
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.simulation.control import LabClient
+from farm.simulation.faults import OFFLINE_MODES
 from farm.simulation.phone_status import PhoneOffError
 
 PATIENCE_S = 60.0  # a phone's hub may be unplugged meanwhile, and the adb server killed
@@ -35,6 +37,46 @@ every_s = 1.0
 [heat]
 cool_for_s = 0.5
 """
+
+
+class Order:
+    """A fault of the lab (farm.simulation.faults) with its arguments."""
+
+    def __init__(self, name: str, **arguments: object) -> None:
+        self.name, self.arguments = name, arguments
+
+
+# What the lab alone does to a phone, and what ends it; None: it passes.
+BY_LAB: Mapping[str, Callable[[random.Random], tuple[Order, Order | None]]] = {
+    "unplugged": lambda _: (Order("unplug"), Order("plug")),
+    "offline": lambda chance: (Order("offline", mode=chance.choice(OFFLINE_MODES)), Order("plug")),
+    "slow": lambda chance: (
+        Order("slow", bytes_per_s=chance.uniform(1e6, 2e7), latency_s=chance.uniform(0.0, 0.05)), Order("fast")
+    ),
+    "server_crash": lambda _: (Order("server_crash"), None),
+    "server_hang": lambda _: (Order("server_hang"), None),
+    "segfault": lambda _: (Order("segfault"), Order("good_kernels")),
+    "endless": lambda _: (Order("ignore_sigterm"), Order("good_kernels")),
+    # A kernel hangs in a driver: SIGKILL waits for the driver.
+    "stuck": lambda chance: (Order("unkillable", seconds=chance.uniform(1.0, 10.0)), Order("good_kernels")),
+    "reboot": lambda chance: (Order("reboot", down_s=chance.uniform(0.1, 2.0)), None),
+    "boot_loop": lambda _: (Order("boot_loop", boots=2, up_s=0.5), None),
+    "dark": lambda _: (Order("power_cut"), Order("boot")),
+    "port_off": lambda _: (Order("port_off"), Order("port_on")),
+    "hot": lambda chance: (Order("heat", skin_c=chance.uniform(38.0, 55.0)), Order("cool")),
+    "low_battery": lambda chance: (
+        Order("battery", level=chance.randrange(1, 15)), Order("battery", level=100, charging=True)
+    ),
+    "hot_battery": lambda _: (
+        Order("wear", cycles=10, full_share=1.0, health="overheat"),
+        Order("wear", cycles=10, full_share=1.0, health="good"),
+    ),
+    "mute_services": lambda _: (Order("dumpsys_hangs"), Order("dumpsys_hangs", on=False)),
+    "slow_shell": lambda chance: (
+        Order("slow_shell", delay_s=chance.uniform(0.1, 1.0)), Order("slow_shell", delay_s=0.0)
+    ),
+    "held_clock": lambda _: (Order("clock_stuck", share=0.5), Order("clock_stuck", share=1.0)),
+}  # fmt: skip
 
 
 class PatientLab(LabClient):
@@ -70,14 +112,13 @@ class PhoneStorm(threading.Thread):
         self.failure: FarmError | None = None
 
     def run(self) -> None:
-        faults: list[Callable[[], AbstractContextManager[None]]] = [
-            self.unplugged, self.unplugged, self.offline, self.unauthorized, self.slow, self.wiped, self.full,
-            self.server_crash, self.server_hang, self.segfault, self.endless, self.reboot, self.dark, self.hot,
-            self.low_battery, self.hot_battery, self.stuck, self.supervisor_killed, self.corrupted, self.boot_loop,
-            self.port_off, self.mute_services, self.slow_shell, self.held_clock,
-        ]  # fmt: skip
+        faults: dict[str, Callable[[], AbstractContextManager[None]]] = {
+            "unauthorized": self.unauthorized, "wiped": self.wiped, "full": self.full, "corrupted": self.corrupted,
+            "supervisor_killed": self.supervisor_killed, **{name: partial(self.by_lab, name) for name in BY_LAB},
+        }  # fmt: skip
         if self._lab.phone(self._phone).isolation != "full":
-            faults.remove(self.stuck)
+            del faults["stuck"]
+        names = [*faults, "unplugged"]  # which is twice as frequent
         try:
             self._farm.status()  # its connection is there before anybody counts
             while True:
@@ -85,10 +126,10 @@ class PhoneStorm(threading.Thread):
                 with self._weather.turn() as goes_on:
                     if not goes_on:
                         return
-                    fault = self._random.choice(faults)
+                    fault = self._random.choice(names)
                     self._lab.wait(self._phone, "on", timeout_s=BOOT_LIMIT_S)  # the last one may have been a reboot
-                    self._tally.blow(self._phone, fault.__name__)
-                    with fault():
+                    self._tally.blow(self._phone, fault)
+                    with faults[fault]():
                         self._weather.pause(self._random.uniform(0.0, 3.0))
         except FarmError as error:
             self.failure = error
@@ -99,16 +140,12 @@ class PhoneStorm(threading.Thread):
             self._lab.close()
 
     @contextlib.contextmanager
-    def unplugged(self) -> Iterator[None]:
-        self._lab.unplug(self._phone)
+    def by_lab(self, name: str) -> Iterator[None]:
+        begin, end = BY_LAB[name](self._random)
+        self._lab.fault(self._phone, begin.name, **begin.arguments)
         yield
-        self._lab.plug(self._phone)
-
-    @contextlib.contextmanager
-    def offline(self) -> Iterator[None]:
-        self._lab.offline(self._phone, self._random.choice(("offline", "silent", "refuse")))
-        yield
-        self._lab.plug(self._phone)
+        if end is not None:
+            self._lab.fault(self._phone, end.name, **end.arguments)
 
     @contextlib.contextmanager
     def unauthorized(self) -> Iterator[None]:
@@ -124,13 +161,6 @@ class PhoneStorm(threading.Thread):
                     raise
             else:
                 return
-
-    @contextlib.contextmanager
-    def slow(self) -> Iterator[None]:
-        bytes_per_s, latency_s = self._random.uniform(1e6, 2e7), self._random.uniform(0.0, 0.05)
-        self._lab.fault(self._phone, "slow", bytes_per_s=bytes_per_s, latency_s=latency_s)
-        yield
-        self._lab.fault(self._phone, "fast")
 
     @contextlib.contextmanager
     def wiped(self) -> Iterator[None]:
@@ -149,64 +179,6 @@ class PhoneStorm(threading.Thread):
         self._lab.free_disk(self._phone)
 
     @contextlib.contextmanager
-    def server_crash(self) -> Iterator[None]:
-        self._lab.server_crash(self._phone)
-        yield
-
-    @contextlib.contextmanager
-    def server_hang(self) -> Iterator[None]:
-        self._lab.server_hang(self._phone)
-        yield
-
-    @contextlib.contextmanager
-    def segfault(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "segfault")
-        yield
-        self._lab.good_kernels(self._phone)
-
-    @contextlib.contextmanager
-    def endless(self) -> Iterator[None]:
-        self._lab.ignore_sigterm(self._phone)
-        yield
-        self._lab.good_kernels(self._phone)
-
-    @contextlib.contextmanager
-    def reboot(self) -> Iterator[None]:
-        self._lab.reboot(self._phone, down_s=self._random.uniform(0.1, 2.0))
-        yield
-
-    @contextlib.contextmanager
-    def dark(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "power_cut")
-        yield
-        self._lab.fault(self._phone, "boot")
-
-    @contextlib.contextmanager
-    def hot(self) -> Iterator[None]:
-        self._lab.heat(self._phone, self._random.uniform(38.0, 55.0))
-        yield
-        self._lab.cool(self._phone)
-
-    @contextlib.contextmanager
-    def low_battery(self) -> Iterator[None]:
-        self._lab.battery(self._phone, self._random.randrange(1, 15))
-        yield
-        self._lab.battery(self._phone, 100, charging=True)
-
-    @contextlib.contextmanager
-    def hot_battery(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "wear", cycles=10, full_share=1.0, health="overheat")
-        yield
-        self._lab.fault(self._phone, "wear", cycles=10, full_share=1.0, health="good")
-
-    @contextlib.contextmanager
-    def stuck(self) -> Iterator[None]:
-        """A kernel hangs in a driver: SIGKILL waits for the driver."""
-        self._lab.fault(self._phone, "unkillable", seconds=self._random.uniform(1.0, 10.0))
-        yield
-        self._lab.good_kernels(self._phone)
-
-    @contextlib.contextmanager
     def supervisor_killed(self) -> Iterator[None]:
         pid = f"$(sed -n s/^pid=//p {FARM_ROOT}/run/state)"
         self._farm_adb("shell", f"kill -9 $(sed -n s/^PPid://p /proc/{pid}/status)")
@@ -219,35 +191,6 @@ class PhoneStorm(threading.Thread):
         self._farm_adb("shell", f"for f in {FARM_ROOT}/bundles/*/libtvm_runtime.so; do {damage}; done")
         self._lab.server_crash(self._phone)
         yield
-
-    @contextlib.contextmanager
-    def boot_loop(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "boot_loop", boots=2, up_s=0.5)
-        yield
-
-    @contextlib.contextmanager
-    def port_off(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "port_off")
-        yield
-        self._lab.fault(self._phone, "port_on")
-
-    @contextlib.contextmanager
-    def mute_services(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "dumpsys_hangs")
-        yield
-        self._lab.fault(self._phone, "dumpsys_hangs", on=False)
-
-    @contextlib.contextmanager
-    def slow_shell(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "slow_shell", delay_s=self._random.uniform(0.1, 1.0))
-        yield
-        self._lab.fault(self._phone, "slow_shell", delay_s=0.0)
-
-    @contextlib.contextmanager
-    def held_clock(self) -> Iterator[None]:
-        self._lab.fault(self._phone, "clock_stuck", share=0.5)
-        yield
-        self._lab.fault(self._phone, "clock_stuck", share=1.0)
 
     def _farm_adb(self, *arguments: str) -> None:
         self._farm.adb("-s", self._lab.phone(self._phone).serial, *arguments)

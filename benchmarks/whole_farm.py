@@ -35,6 +35,11 @@ class Event:
     subject: str
     data: Mapping[str, Any]
 
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Self:
+        """An event as the daemon tells it."""
+        return cls(row["seq"], datetime.fromisoformat(row["at"]).timestamp(), row["kind"], row["subject"], row["data"])
+
     @property
     def device(self) -> str:
         """The name of the device it is about, or ""."""
@@ -58,9 +63,7 @@ class Journal:
             HostError: `limit_s` is over.
         """
         try:
-            for event in self._farm.events(seq, timeout_s=limit_s):
-                at = datetime.fromisoformat(event["at"]).timestamp()
-                yield Event(event["seq"], at, event["kind"], event["subject"], event["data"])
+            yield from map(Event.read, self._farm.events(seq, timeout_s=limit_s))
         except TimeoutError as error:
             raise HostError(f"the farm did not get there: {error}") from error
 
