@@ -310,18 +310,9 @@ def errors() -> list[type[Any]]:
     import farm
     from farm.core.errors import FarmError
 
+    left_out = ("worker", "tuning", "compiler", "simulation", "store.migrations", "client.tuning", "__main__")
     for found in pkgutil.walk_packages(farm.__path__, "farm."):
-        if not found.name.startswith(
-            (
-                "farm.worker",
-                "farm.tuning",
-                "farm.compiler",
-                "farm.simulation",
-                "farm.store.migr",
-                "farm.client.tun",
-                "farm.__main__",
-            )
-        ):
+        if not found.name.removeprefix("farm.").startswith(left_out):
             importlib.import_module(found.name)
 
     def below(cls: type[Any]) -> Iterator[type[Any]]:

@@ -15,36 +15,10 @@ GLOSSARY = "glossary"
 ROW = re.compile(r"^\| (\*\*.*?\*\*(?:, \*\*.*?\*\*)*) \|", re.MULTILINE)
 WORD = re.compile(r"\*\*(.+?)\*\*")
 # Words of everyday speech, which would be underlined everywhere.
-COMMON = frozenset(
-    [
-        "device",
-        "line",
-        "name",
-        "key",
-        "hub",
-        "part",
-        "place",
-        "run",
-        "turn",
-        "check",
-        "event",
-        "share",
-        "phase",
-        "leg",
-        "target",
-        "life",
-        "quiet",
-        "note",
-        "heat",
-        "service",
-        "round",
-        "pair",
-        "session",
-        "job",
-        "closed",
-        "holder",
-    ]
-)
+COMMON = frozenset([
+    "device", "line", "name", "key", "hub", "part", "place", "run", "turn", "check", "event", "share", "phase", "leg",
+    "target", "life", "quiet", "note", "heat", "service", "round", "pair", "session", "job", "closed", "holder",
+])  # fmt: skip
 
 
 def anchor(term: str) -> str:

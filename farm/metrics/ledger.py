@@ -40,15 +40,11 @@ class Ledger:
         self.gate_lost = False
         self.usb_faults: dict[str, frozenset[str]] = {}  # by hub: the devices that are lost
         self.rungs: Counter[tuple[str, str]] = Counter()  # by ailment and rung
-        self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(
-            partial(Histogram, MEND_S)
-        )  # by rung and outcome
-        self.repairs: defaultdict[str, Histogram] = defaultdict(partial(Histogram, MEND_S))  # by ailment
+        self.recoveries = defaultdict[tuple[str, str], Histogram](partial(Histogram, MEND_S))  # by rung and outcome
+        self.repairs = defaultdict[str, Histogram](partial(Histogram, MEND_S))  # by ailment
         self.quarantines: Counter[str] = Counter()  # by ailment
         self.ailments: dict[str, str] = {}  # of devices that are being mended
-        self.waits: defaultdict[tuple[str, str], Histogram] = defaultdict(
-            partial(Histogram, WAIT_S)
-        )  # by class and door
+        self.waits = defaultdict[tuple[str, str], Histogram](partial(Histogram, WAIT_S))  # by class and door
         self.held = Histogram(WAIT_S)
         self.revoked = 0
         self.sessions: Counter[str] = Counter()  # by outcome
