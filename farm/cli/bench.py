@@ -186,8 +186,7 @@ def print_profile(result: Mapping[str, Any]) -> None:
 
 
 def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
-    latency = result["latency"]
-    estimate = result.get("estimate") or latency  # of an older release
+    latency, estimate = result["latency"], result["estimate"]
     factor = _factor(result)
     error = result.get("max_abs_error")
     return (
@@ -199,16 +198,14 @@ def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
         f"{latency['min_ms'] * factor:.3f} .. {latency['max_ms'] * factor:.3f}",
         *((f"{latency['median_ms']:.3f}",) if as_seen else ()),
         latency["count"],
-        result.get("verdict") or "-",
+        result["verdict"],
         "-" if error is None else f"{error:.1e}",
     )
 
 
 def _factor(result: Mapping[str, Any]) -> float:
     """What times as seen are multiplied with to be at nominal speed."""
-    seen_ms = float(result["latency"]["median_ms"])
-    estimate = result.get("estimate")
-    return estimate["median_ms"] / seen_ms if estimate and seen_ms else 1.0
+    return float(result["estimate"]["median_ms"] / result["latency"]["median_ms"])
 
 
 def _is_corrected(result: Mapping[str, Any]) -> bool:

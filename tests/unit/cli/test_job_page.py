@@ -38,7 +38,10 @@ def test_a_bench_has_its_table_and_a_model_by_name(page):
     spec = BenchSpec(on="android", model=HASH, name="net.onnx", repeat=7, hold=True, shapes={"x": (1, 3)})
     names = ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms", "low_ms", "high_ms")
     latency = {"count": 7, **dict.fromkeys(names, 1.5)}
-    result = {"soc": "SM8650", "target": "cpu", "identity": {}, "latency": latency, "max_abs_error": 1e-6}
+    result = {
+        "soc": "SM8650", "target": "cpu", "identity": {}, "latency": latency, "estimate": latency,
+        "verdict": "trusted", "max_abs_error": 1e-6,
+    }  # fmt: skip
     text = "\n".join(page(spec, result=result, attempts=[attempt()]))
     assert "job-1 is done: bench of ann, priority" in text
     assert "net.onnx (0123456789ab)" in text
