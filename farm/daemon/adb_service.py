@@ -2,7 +2,8 @@
 
     python -m farm.daemon.adb_service --socket localfilesystem:/run/farm-adb/adb.sock --folder /var/lib/farm/adb
 
-`[adb] binary` and `usb` of the configuration count.
+`[adb] binary` and `usb` of the configuration count; of one that cannot be read, their defaults: the daemon goes on with
+its old configuration, and the phones must not go because somebody mistypes a key.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 from farm.adb.program import find_adb
 from farm.adb.server import AdbServer, ensure_key
-from farm.config import load
+from farm.config import AdbConfig, ConfigError, load
 from farm.core.errors import FarmError
+
+PAUSE_S = 5.0  # before the service manager tries again; it starts one that was killed at once
 
 
 def main(arguments: list[str]) -> int:
@@ -25,18 +29,32 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", required=True, type=Path, help="its home: the key is there")
     told = parser.parse_args(arguments)
     try:
-        config = load()
-        binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
-        server = AdbServer(binary, told.socket, told.folder, usb=config.adb.usb)
+        config = _config()
+        binary = find_adb(Path(config.binary) if config.binary else None)
+        server = AdbServer(binary, told.socket, told.folder, usb=config.usb)
         ensure_key(binary, told.folder)
         os.chdir(told.folder)
         command = [str(binary.path), "-L", told.socket, "nodaemon", "server"]
         os.execve(binary.path, command, server.environment())  # noqa: S606 (no shell is the point)
     except FarmError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
+        _say(error)
     except OSError as error:
         sys.stderr.write(f"error: cannot start adb: {error}\n")
+    time.sleep(PAUSE_S)
     return 1
+
+
+def _config() -> AdbConfig:
+    try:
+        return load().adb
+    except ConfigError as error:
+        _say(error)
+        sys.stderr.write("  adb starts with the defaults of [adb]\n")
+        return AdbConfig()
+
+
+def _say(error: FarmError) -> None:
+    sys.stderr.write(f"error: {error.message}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
 
 
 if __name__ == "__main__":
