@@ -39,11 +39,11 @@ def list_sets(
         print_json(sets)
         return
     print_table(
-        ("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "JOB"),
+        ("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "USER", "JOB"),
         (
             (
                 row["set"], row["name"], row["version"], target_words(row["target"]), row["records"],
-                local_time(row["at"], to="minutes"), row["job"] or "-",
+                local_time(row["at"], to="minutes"), row["user"] or "-", row["job"] or "-",
             )
             for row in sets
         ),
@@ -77,7 +77,7 @@ def show(
             }
         )
         return
-    for key in ("name", "version", "target", "job", "at", "artifact"):
+    for key in ("name", "version", "target", "user", "job", "at", "artifact"):
         if about.get(key):
             tell(f"{key:9} {target_words(about[key]) if key == 'target' else about[key]}")
     measured = ", ".join(f"{count} by {device}" for device, count in sorted(devices.items()))

@@ -31,7 +31,7 @@ class ListSets:
 
 @form
 class OneSet:
-    """A set: its number, or a model's name for its newest one."""
+    """A set: its number, or a model's name for the caller's newest one; of who has none, for the only one there is."""
 
     set: Name
 
@@ -95,7 +95,7 @@ class RecordsVerbs:
 
     async def show(self, call: ControlCall) -> Mapping[str, Any]:
         """One set."""
-        return row(await asyncio.to_thread(self._found, read_fields(call, OneSet).set), whole=True)
+        return row(await asyncio.to_thread(self._found, read_fields(call, OneSet).set, call.caller.user), whole=True)
 
     async def keep(self, call: ControlCall) -> Mapping[str, Any]:
         """Keep an artifact as a version of a model's records.
@@ -113,23 +113,23 @@ class RecordsVerbs:
             artifact=asked.artifact,
             records=asked.records,
             best=asked.best,
+            user=call.caller.user,
             job="",
         )
         return {"version": version}
 
     async def remove(self, call: ControlCall) -> Mapping[str, Any]:
-        """Forget a set: who ran its job may, and operators; answers with what was removed."""
+        """Forget a set: who keeps it may, and operators; answers with what was removed."""
         number = read_fields(call, RemoveSet).set
-        kept = await asyncio.to_thread(self._found, str(number))
-        owner = await asyncio.to_thread(self._sets.owner, kept)
-        if call.caller.role < Role.OPERATOR and call.caller.user != owner:
-            whose = f"{owner}'s" if owner else "nobody's: it was kept by hand, or its job is forgotten"
+        kept = await asyncio.to_thread(self._found, str(number), call.caller.user)
+        if call.caller.role < Role.OPERATOR and call.caller.user != kept.user:
+            whose = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"
             raise NotAllowedError(f"set {number} is {whose}", hint="its owner or an operator may remove it")
         if not await self._sets.remove(number):
             raise NoSuchSetError(f"there is no set of records {number}", hint="farm records list")
         return row(kept)
 
-    def _found(self, which: str) -> KeptSet:
+    def _found(self, which: str, user: str) -> KeptSet:
         if which.isascii() and which.isdigit() and len(which) < 19:
             found = self._sets.get(int(which))
             if found is None:
@@ -138,9 +138,12 @@ class RecordsVerbs:
         newest = self._sets.newest(which)
         if not newest:
             raise NoSuchSetError(f"there are no records of a model {which!r}", hint="farm records list")
-        if len({(each.model, each.target_key) for each in newest}) > 1:
-            numbers = ", ".join(f"{each.id} ({target_words(each.target)})" for each in newest[:8])
-            raise NoSuchSetError(f"{which} has records for several models or targets", hint=f"say which: {numbers}")
+        newest = tuple(each for each in newest if each.user == user) or newest
+        if len(newest) > 1:
+            numbers = ", ".join(f"{each.id} ({target_words(each.target)}, {each.user or '-'})" for each in newest[:8])
+            raise NoSuchSetError(
+                f"{which} has records for several models or targets, or of several users", hint=f"say which: {numbers}"
+            )
         return newest[0]
 
 
@@ -152,6 +155,7 @@ def row(kept: KeptSet, *, whole: bool = False) -> dict[str, Any]:
         "version": kept.version,
         "target": kept.target,
         "records": kept.records,
+        "user": kept.user,
         "job": kept.job,
         "at": kept.at.isoformat(),
         "model": kept.model,

@@ -41,6 +41,7 @@ class RecordKeeper(Protocol):
         artifact: str,
         records: int,
         best: Mapping[str, Any],
+        user: str,
         job: str,
     ) -> int:
         """Keep a set of records as the next version for its model and target; returns that version."""
@@ -73,7 +74,8 @@ class KeepingHost(LeaseHost):
             return await LeaseHost.serve(self, verb, fields)
         found = _records(fields)
         await asyncio.to_thread(self.artifacts.path, found["artifact"])
-        self.kept.append(await self.keeper.keep(**found, job=self.running.job.id))
+        job = self.running.job
+        self.kept.append(await self.keeper.keep(**found, user=job.user, job=job.id))
         return {"version": self.kept[-1]}
 
 

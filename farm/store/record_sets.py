@@ -14,10 +14,9 @@ from farm.core.errors import UserError
 from farm.core.events import Event
 from farm.core.target_key import target_key
 from farm.store.database import Database
-from farm.store.schema import job as job_table
 from farm.store.schema import record_set
 
-KEPT_VERSIONS = 5  # of one model and target; what older ones hold is mostly in these, too
+KEPT_VERSIONS = 5  # of one user, model and target; what older ones hold is mostly in these, too
 
 MAX_TARGET_BYTES = 16 << 10  # as JSON; LLVM's longest list of features has 3 kB
 MAX_BEST_BYTES = 1 << 20  # as JSON: the rows of some 4000 tasks
@@ -59,6 +58,7 @@ class KeptSet:
     artifact: str  # SHA-256 of the records
     records: int
     best: Mapping[str, Any]  # {tasks: [{name weight trials failed seconds gflops device}], ...}
+    user: str  # who keeps it; "": nobody remembers
     job: str  # whose end it was; "": made by hand
     at: datetime
 
@@ -82,9 +82,9 @@ class RecordSets:
         return found[0] if found else None
 
     def newest(self, name: str) -> tuple[KeptSet, ...]:
-        """The newest version for each model and target that people call so, the newest first."""
+        """Each user's newest version for each model and target that people call so, the newest first."""
         wanted = select(func.max(record_set.c.id)).where(record_set.c.name == name)
-        newest = wanted.group_by(record_set.c.model, record_set.c.target_key)
+        newest = wanted.group_by(record_set.c.model, record_set.c.target_key, record_set.c.user)
         return self._rows(select(record_set).where(record_set.c.id.in_(newest)).order_by(record_set.c.id.desc()))
 
     async def keep(
@@ -96,12 +96,14 @@ class RecordSets:
         artifact: str,
         records: int,
         best: Mapping[str, Any],
+        user: str,
         job: str,
         events: Sequence[Event] = (),
     ) -> int:
         """Keep a set as the next version of its model and target; returns the version.
 
-        Each version holds what it went on from, so only the newest `KEPT_VERSIONS` are kept, this one included.
+        Each version holds what it went on from, so of each user only the newest `KEPT_VERSIONS` are kept, this one
+        included; nobody pushes out what others keep.
 
         What a job has kept already is not kept again: an attempt may be killed between this and its result.
         """
@@ -109,7 +111,8 @@ class RecordSets:
         same = (record_set.c.model == model, record_set.c.target_key == key)
 
         def keep(connection: Connection) -> int:
-            kept = select(record_set.c.version).where(*same, record_set.c.artifact == artifact, record_set.c.job == job)
+            own = (*same, record_set.c.user == user)
+            kept = select(record_set.c.version).where(*own, record_set.c.artifact == artifact, record_set.c.job == job)
             there = connection.execute(kept).scalar()
             if there is not None:
                 return int(there)
@@ -118,21 +121,16 @@ class RecordSets:
             connection.execute(
                 insert(record_set).values(
                     model=model, name=name, target_key=key, target=target, version=version, artifact=artifact,
-                    records=records, best=dict(best), job=job, at=datetime.now(UTC),
+                    records=records, best=dict(best), user=user, job=job, at=datetime.now(UTC),
                 )
             )  # fmt: skip
-            of_these = select(record_set.c.version).where(*same).order_by(record_set.c.version.desc())
+            of_these = select(record_set.c.version).where(*own).order_by(record_set.c.version.desc())
             oldest = connection.execute(of_these.offset(KEPT_VERSIONS - 1).limit(1)).scalar()
             if oldest is not None:
-                connection.execute(delete(record_set).where(*same, record_set.c.version < oldest))
+                connection.execute(delete(record_set).where(*own, record_set.c.version < oldest))
             return version
 
         return await self._database.write(keep, events)
-
-    def owner(self, kept: KeptSet) -> str:
-        """Whose job it is of; "" when it was kept by hand or nobody remembers the job."""
-        with self._database.reading() as connection:
-            return connection.execute(select(job_table.c.user).where(job_table.c.id == kept.job)).scalar() or ""
 
     async def remove(self, number: int, events: Sequence[Event] = ()) -> bool:
         """Forget the set of that id; its artifact goes when nothing else needs it. False when there was none."""

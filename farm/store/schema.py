@@ -28,7 +28,7 @@ from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import Door, LeaseClass
 from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -242,6 +242,7 @@ record_set = Table(
     Column("artifact", Word, nullable=False),  # SHA-256 of the records
     Column("records", Integer, nullable=False),  # how many
     Column("best", StrictJson, nullable=False),
+    Column("user", Word, nullable=False),  # who keeps it; "": nobody remembers
     Column("job", Word, nullable=False),  # its id; it may be forgotten before its records
     Column("at", UtcTime, nullable=False),
     UniqueConstraint("model", "target_key", "version", name="record_set_version_once"),

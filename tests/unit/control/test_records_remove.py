@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +14,15 @@ from farm.control.records_verbs import NoSuchSetError, RecordsVerbs
 from farm.core.errors import NotAllowedError, UserError
 from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, BadSetError
 from farm.store.store import Store
-from tests.unit.store.values import job
 
 FIELDS: dict[str, Any] = {
     "model": "a" * 64, "name": "net.onnx", "target": "llvm", "artifact": "b" * 64, "records": 1, "best": {},
 }  # fmt: skip
 
 
-def call(user: str, role: Role, number: object) -> Any:
-    request = SimpleNamespace(kind="records.remove")
-    return SimpleNamespace(fields={"set": number}, request=request, caller=SimpleNamespace(user=user, role=role))
+def call(user: str, role: Role, *, verb: str = "records.remove", **fields: object) -> Any:
+    request = SimpleNamespace(kind=verb)
+    return SimpleNamespace(fields=fields, request=request, caller=SimpleNamespace(user=user, role=role))
 
 
 @pytest.mark.parametrize(
@@ -36,25 +36,37 @@ async def test_what_cannot_be_kept_beside_a_set_is_refused(wrong: dict[str, Any]
         await verbs.keep(asked)
 
 
-async def test_the_owner_of_its_job_and_operators_may_and_nobody_else(tmp_path: Path) -> None:
+@pytest.fixture
+def verbs(tmp_path: Path) -> Iterator[RecordsVerbs]:
     store = Store.open(tmp_path / "farm.db")
-    try:
-        tuning: Any = job("j1")
-        await store.jobs.add([tuning])
-        await store.record_sets.keep(**FIELDS, job="j1")
-        await store.record_sets.keep(**FIELDS, job="")
-        by_hand, of_job = (each.id for each in store.record_sets.page(limit=2))
-        verbs = RecordsVerbs(store.record_sets, SimpleNamespace())
-        with pytest.raises(NotAllowedError, match=f"{tuning.user}'s"):
-            await verbs.remove(call("mallory", Role.USER, of_job))
-        with pytest.raises(NotAllowedError, match="kept by hand"):
-            await verbs.remove(call(tuning.user, Role.USER, by_hand))
-        assert (await verbs.remove(call(tuning.user, Role.USER, of_job)))["set"] == of_job
-        assert (await verbs.remove(call("root", Role.OPERATOR, by_hand)))["set"] == by_hand
-        with pytest.raises(NoSuchSetError):
-            await verbs.remove(call("root", Role.OPERATOR, by_hand))
-        with pytest.raises(UserError, match=r"records\.remove"):
-            await verbs.remove(call("root", Role.OPERATOR, "net.onnx"))
-        assert store.record_sets.page(limit=2) == ()
-    finally:
-        store.close()
+    yield RecordsVerbs(store.record_sets, SimpleNamespace(path=lambda _: None))
+    store.close()
+
+
+async def test_who_keeps_it_and_operators_may_and_nobody_else(verbs: RecordsVerbs) -> None:
+    for user in ("ann", "bob"):
+        await verbs.keep(call(user, Role.USER, verb="records.keep", **FIELDS))
+    with pytest.raises(NotAllowedError, match="set 1 is ann's"):
+        await verbs.remove(call("mallory", Role.USER, set=1))
+    assert (await verbs.remove(call("ann", Role.USER, set=1)))["user"] == "ann"
+    assert (await verbs.remove(call("root", Role.OPERATOR, set=2)))["set"] == 2
+    with pytest.raises(NoSuchSetError):
+        await verbs.remove(call("root", Role.OPERATOR, set=2))
+    with pytest.raises(UserError, match=r"records\.remove"):
+        await verbs.remove(call("root", Role.OPERATOR, set="net.onnx"))
+    assert (await verbs.list(call("ann", Role.VIEWER, verb="records.list")))["sets"] == []
+
+
+async def test_a_name_means_ones_own_set_or_the_only_one(verbs: RecordsVerbs) -> None:
+    """Whoever kept one last under a name decided what the others compiled with."""
+
+    async def named(user: str) -> object:
+        return (await verbs.show(call(user, Role.USER, verb="records.show", set="net.onnx")))["set"]
+
+    await verbs.keep(call("ann", Role.USER, verb="records.keep", **FIELDS))
+    assert await named("bob") == 1
+    await verbs.keep(call("mallory", Role.USER, verb="records.keep", **FIELDS))
+    assert (await named("ann"), await named("mallory")) == (1, 2)
+    with pytest.raises(NoSuchSetError, match="of several users") as caught:
+        await named("bob")
+    assert caught.value.hint == "say which: 2 (llvm, mallory), 1 (llvm, ann)"

@@ -183,7 +183,7 @@ RECORDS = {"model": B, "name": "net", "target": {"kind": "llvm"}, "artifact": A,
 
 async def test_records_are_kept_as_the_jobs(host):
     assert await host.serve("records.keep", RECORDS) == {"version": 3}
-    assert host.keeper.kept == {**RECORDS, "job": "j1"}
+    assert host.keeper.kept == {**RECORDS, "user": "ann", "job": "j1"}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ SALVAGED = (SALVAGE, {"job": "j1", "name": "net", "cache": "/cache/default", "pr
 @pytest.fixture
 def tuning():
     said = []
-    job = SimpleNamespace(id="j1", attempts=1, uncounted=0, max_attempts=3)
+    job = SimpleNamespace(id="j1", user="ann", attempts=1, uncounted=0, max_attempts=3)
     spec = TuneSpec(model=B, name="net", on="android", prior=A)
     return SimpleNamespace(job=job, spec=spec, pool=Pool(), said=said, log=lambda *line: said.append(line))
 
@@ -251,7 +251,7 @@ async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without
     keeper, work = Keeper(), Work()
     await TuneExecutor(work, keeper, Artifacts(), dict, AS_THEY_ARE).keep_left(tuning)
     assert work.ran == SALVAGED
-    assert keeper.kept == {**RECORDS, "job": "j1"}
+    assert keeper.kept == {**RECORDS, "user": "ann", "job": "j1"}
     assert tuning.said == [("what was measured could not be kept: it died", "warning")]
 
 

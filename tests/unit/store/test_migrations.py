@@ -16,6 +16,7 @@ from farm.jobs.specs import spec_from_wire
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrate import migrate
 from farm.store.migrations.versions import v2_shared_farm as v2
+from farm.store.migrations.versions import v3_tuning as v3
 from farm.store.opening import DatabaseUnusableError, create_tables
 from farm.store.records import DeviceRecord
 from farm.store.schema import SCHEMA_VERSION, metadata
@@ -264,3 +265,27 @@ async def test_the_second_releases_attempts_are_kept(where, caplog):
     if not isinstance(where, str):
         (backup,) = where.parent.glob("farm.db.backup-*-schema2")
         assert str(backup) in caplog.text
+
+
+async def test_sets_of_records_are_of_who_ran_their_job(where):
+    second_release(where)
+    engine = engine_of(where)
+    with engine.begin() as connection, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("farm.store.migrate.SCHEMA_VERSION", 6)
+        migrate(connection, 2)
+        connection.execute(v2.meta.update().where(v2.meta.c.name == "schema_version").values(value=6))
+        for version, of in enumerate(("j1", "forgotten", ""), start=1):
+            row = {"model": "m", "name": "net", "target_key": "k", "target": '"llvm"', "version": version}
+            row |= {"artifact": "a", "records": 1, "best": "{}", "job": of, "at": 1e9}
+            connection.execute(insert(v3.record_set).values(row))
+    engine.dispose()
+    store = Store.open(where)
+    try:
+        assert [(each.id, each.user, each.job) for each in store.record_sets.page(limit=9)] == [
+            (3, "", ""), (2, "", "forgotten"), (1, values.job().user, "j1"),
+        ]  # fmt: skip
+        fields = {"model": "m", "name": "net", "target": "llvm", "artifact": "b", "records": 1, "best": {}}
+        await store.record_sets.keep(**fields, user="ann", job="")
+        assert store.record_sets.page(limit=1)[0].id == 4
+    finally:
+        store.close()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from farm.store.record_sets import KEPT_VERSIONS
-from tests.unit.store.values import job
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 
@@ -15,7 +13,7 @@ ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 async def kept(store: Any, **changes: Any) -> int:
     fields = {
         "model": "a" * 64, "name": "net.onnx", "target": ARM, "artifact": "b" * 64,
-        "records": 8, "best": {}, "job": "j1",
+        "records": 8, "best": {}, "user": "ann", "job": "j1",
     }  # fmt: skip
     version: int = await store.record_sets.keep(**(fields | changes))
     return version
@@ -44,12 +42,22 @@ async def test_only_the_newest_versions_are_kept_and_only_their_artifacts_are_ne
     assert store.artifact_use.live() == {f"{number}" * 64 for number in (0, 3, 4, 5, 6, 7)}
 
 
+async def test_nobody_pushes_out_what_others_keep(store: Any) -> None:
+    assert await kept(store) == 1
+    for number in range(2, KEPT_VERSIONS + 5):
+        assert await kept(store, user="mallory", job="", artifact=f"{number:064}") == number
+    whose = [(each.user, each.version) for each in store.record_sets.page(limit=50)]
+    assert whose == [*(("mallory", version) for version in range(9, 4, -1)), ("ann", 1)]
+    newest = store.record_sets.newest("net.onnx")
+    assert [(each.user, each.version) for each in newest] == [("mallory", 9), ("ann", 1)]
+    assert await kept(store, job="") == 10  # the next of all: no two are version 2
+    assert await kept(store, user="bob", job="") == 11  # the same file, kept by another
+
+
 async def test_what_is_removed_is_forgotten_and_its_artifact_not_needed(store: Any) -> None:
-    await store.jobs.add([job("j1")])
     await kept(store)
     [there] = store.record_sets.page(limit=2)
-    assert store.record_sets.owner(there) == job("j1").user
-    assert store.record_sets.owner(replace(there, job="")) == ""
+    assert there.user == "ann"
     assert await store.record_sets.remove(there.id)
     assert not await store.record_sets.remove(there.id)
     assert store.record_sets.page(limit=2) == ()

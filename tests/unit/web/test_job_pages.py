@@ -283,7 +283,7 @@ async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
 async def test_history_and_records() -> None:
     measured = {"seq": 1, "job": "bench-1", "model": SHA, "name": HOSTILE, "device": "pixel", "at": AT,
                 "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted"}  # fmt: skip
-    kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "job": "",
+    kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "user": HOSTILE, "job": "",
             "best": {"tasks": [{"name": HOSTILE, "weight": 1, "trials": 2, "failed": 0}]}}  # fmt: skip
     answers = {
         "history.models": {"models": [{"model": SHA, "name": HOSTILE, "count": 2}]},
