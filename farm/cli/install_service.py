@@ -31,6 +31,7 @@ next:
   usermod -aG farm YOU          # who may use phones; it counts from their next login
   farm doctor                   # what this host still lacks
   journalctl -u farm -f         # what it says"""
+ELSEWHERE = "make an environment elsewhere: python3 -m venv /opt/farm && /opt/farm/bin/pip install farm"
 LEFT = """\
 what people made stays: /var/lib/farm, and the users farm and farm-job. To remove these too:
   rm -r /var/lib/farm && userdel farm && userdel farm-job"""
@@ -51,7 +52,7 @@ def install_service(
     and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date.
     """
     from farm.cli.units import (
-        Doing,
+        CHANGES,
         files,
         hidden,
         install_steps,
@@ -66,7 +67,7 @@ def install_service(
     if strange := unwritable((sys.executable, *folders)):
         raise UserError(
             f"a unit cannot name {strange[0]!r}: it has a quote, a backslash, a dollar or a control character",
-            hint="make an environment elsewhere: python3 -m venv /opt/farm && /opt/farm/bin/pip install farm",
+            hint=ELSEWHERE,
         )
     wanted = files(shipped(), sys.executable, folders)
     if show:
@@ -76,7 +77,7 @@ def install_service(
     if unseen := hidden(folders):
         raise UserError(
             f"a service cannot run from {unseen[0]}: everybody may write there, and its sandbox has another",
-            hint="make an environment elsewhere: python3 -m venv /opt/farm && /opt/farm/bin/pip install farm",
+            hint=ELSEWHERE,
         )
     prefix = prefix.absolute()
     try:
@@ -84,18 +85,16 @@ def install_service(
     except OSError as error:
         raise _not_done(error, prefix) from error
     steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, there))
-    doing = [step for step in steps if step.doing in (Doing.WRITE, Doing.REPLACE, Doing.REMOVE)]
+    doing = [step for step in steps if step.doing in CHANGES]
     before, after = commands_for(steps, uninstall=uninstall) if prefix == SYSTEM else ((), ())
     runs = systemd_runs()
     if json:
         print_json([{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps])
     else:
-        for command in before:
-            tell(f"{'run' if runs else 'not run':9} {' '.join(command)}")
+        _tell_commands(before, runs=runs)
         for step in steps:
             tell(f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}")
-        for command in after:
-            tell(f"{'run' if runs else 'not run':9} {' '.join(command)}")
+        _tell_commands(after, runs=runs)
         if (before or after) and not runs:
             tell("systemd does not run on this host: what is marked `not run` is yours to do where it does")
     root_lacks = prefix == SYSTEM and os.geteuid() != 0 and bool(doing)
@@ -119,6 +118,11 @@ def install_service(
         _tell_lines(LEFT if uninstall else NEXT)
 
 
+def _tell_commands(commands: Commands, *, runs: bool) -> None:
+    for command in commands:
+        tell(f"{'run' if runs else 'not run':9} {' '.join(command)}")
+
+
 def _tell_lines(text: str) -> None:
     for line in text.splitlines():
         tell(line)
@@ -131,9 +135,9 @@ def systemd_runs() -> bool:
 
 def commands_for(steps: Sequence[Step], *, uninstall: bool) -> tuple[Commands, Commands]:
     """What the running system is told before and after `steps`: of units only those that there are."""
-    from farm.cli.units import UNIT_FOLDER, Doing
+    from farm.cli.units import CHANGES, UNIT_FOLDER
 
-    doing = [step for step in steps if step.doing in (Doing.WRITE, Doing.REPLACE, Doing.REMOVE)]
+    doing = [step for step in steps if step.doing in CHANGES]
     if not doing:
         return (), ()
     if not uninstall:

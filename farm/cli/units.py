@@ -30,6 +30,9 @@ class Doing(StrEnum):
     REMOVE = "remove"
 
 
+CHANGES = (Doing.WRITE, Doing.REPLACE, Doing.REMOVE)
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A file as it should be. `own`: people edit it, so that one that is there is never replaced."""
