@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -137,36 +137,29 @@ def names_of(jobs: JobRefs) -> tuple[str, ...]:
 def job_from(row: Mapping[str, Any]) -> JobInfo:
     """A job row of the daemon."""
     return JobInfo(
-        id=row["id"],
-        kind=row["kind"],
-        name=row["name"],
-        user=row["user"],
-        state=JobState(row["state"]),
-        selector=row["selector"],
-        device=row["device"] or "",
-        on=row["on"] or "",
-        array=row["array"] or "",
-        priority=row["priority"],
-        submitted_at=datetime.fromisoformat(row["submitted_at"]),
-        ended_at=_time(row["ended_at"]),
-        attempts=row["attempts"],
-        error=_error(row["error"]),
-        waits=row["waits"],
+        **{
+            **_fields_of(JobInfo, row),
+            "state": JobState(row["state"]),
+            "device": row["device"] or "",
+            "on": row["on"] or "",
+            "array": row["array"] or "",
+            "submitted_at": datetime.fromisoformat(row["submitted_at"]),
+            "ended_at": _time(row["ended_at"]),
+            "error": _error(row["error"]),
+        }
     )
 
 
 def attempt_from(row: Mapping[str, Any]) -> AttemptInfo:
     """An attempt of `job.show`."""
     return AttemptInfo(
-        id=row["id"],
-        number=row["number"],
-        device=row["device"],
-        fence=row["fence"],
-        lease=row["lease"],
-        state=AttemptState(row["state"]),
-        started_at=datetime.fromisoformat(row["started_at"]),
-        ended_at=_time(row["ended_at"]),
-        error=_error(row["error"]),
+        **{
+            **_fields_of(AttemptInfo, row),
+            "state": AttemptState(row["state"]),
+            "started_at": datetime.fromisoformat(row["started_at"]),
+            "ended_at": _time(row["ended_at"]),
+            "error": _error(row["error"]),
+        }
     )
 
 
@@ -175,14 +168,14 @@ def submitted_from(answer: Mapping[str, Any]) -> Submitted:
     return Submitted(tuple(map(job_from, answer["jobs"])), answer["array"] or "", tuple(answer["warnings"]))
 
 
-def event_from(fields: Mapping[str, Any]) -> Event:
+def event_from(told: Mapping[str, Any]) -> Event:
     """One event of a stream."""
-    return Event(fields["seq"], datetime.fromisoformat(fields["at"]), fields["kind"], fields["subject"], fields["data"])
+    return Event(told["seq"], datetime.fromisoformat(told["at"]), told["kind"], told["subject"], told["data"])
 
 
-def line_from(fields: Mapping[str, Any]) -> LogLine:
+def line_from(told: Mapping[str, Any]) -> LogLine:
     """One line of `job.logs`."""
-    return LogLine(datetime.fromisoformat(fields["at"]), fields["level"], fields["source"], fields["text"])
+    return LogLine(datetime.fromisoformat(told["at"]), told["level"], told["source"], told["text"])
 
 
 def status_from(answer: Mapping[str, Any]) -> FarmStatus:
@@ -199,25 +192,16 @@ def status_from(answer: Mapping[str, Any]) -> FarmStatus:
 
 def usage_from(row: Mapping[str, Any]) -> Usage:
     """A row of `usage`."""
-    return Usage(row["name"], row["held_s"], row["leases"], row["jobs"])
+    return Usage(**_fields_of(Usage, row))
 
 
 def _device_from(row: Mapping[str, Any]) -> DeviceInfo:
-    return DeviceInfo(
-        name=row["name"],
-        serial=row["serial"],
-        state=row["state"],
-        reason=row["reason"],
-        adopted=row["adopted"],
-        pool=row["pool"],
-        soc=row["soc"],
-        gpu=row["gpu"],
-        virtual=row["virtual"],
-        holder=row["holder"],
-        temperature_c=row["temperature_c"],
-        battery_percent=row["battery_percent"],
-        keys=tuple(row["aliases"]),
-    )
+    return DeviceInfo(**_fields_of(DeviceInfo, {**row, "keys": tuple(row["aliases"])}))
+
+
+def _fields_of(cls: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row that a class has."""
+    return {each.name: row[each.name] for each in fields(cls)}
 
 
 def _time(text: str | None) -> datetime | None:

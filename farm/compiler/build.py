@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 
 from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
-from farm.compiler.inputs import Fed, Fill, all_inputs, filled, fitted, import_with, read_arrays, shapes_of
+from farm.compiler.inputs import Fed, Fill, all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import import_model, read
 from farm.compiler.model import Array, TensorSpec
 from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
@@ -96,14 +96,14 @@ class Build:
 
     def about(self) -> dict[str, Any]:
         """What was compiled how, as a result's fields."""
-        compiled = self.compiled
+        compiled, shapes = self.compiled, {name: list(array.shape) for name, array in self.inputs.items()}
         return {
             "compile": {
                 "seconds": compiled.seconds, "cached": compiled.cached, "linker": compiled.linker,
                 "library_sha256": compiled.sha256, "key": compiled.key, "target": self.recipe.target,
                 "precision": self.recipe.precision, "tuned": self.tuned, "packaged": self.package is not None,
             },
-            "model": {"name": self.name, "sha256": self.sha256, "inputs": shapes_of(self.inputs)},
+            "model": {"name": self.name, "sha256": self.sha256, "inputs": shapes},
         }  # fmt: skip
 
 

@@ -122,11 +122,6 @@ def filled(model: Fed, given: Mapping[str, Array], fill: Fill) -> dict[str, Arra
     }
 
 
-def shapes_of(inputs: Mapping[str, Array]) -> dict[str, list[int]]:
-    """Shapes by input name."""
-    return {name: list(array.shape) for name, array in inputs.items()}
-
-
 def _made(model: Fed, spec: TensorSpec, fill: Fill, position: int) -> Array:
     for dimension, size in enumerate(spec.shape):
         if not isinstance(size, int):

@@ -81,21 +81,13 @@ _LLD_VERSIONS = range(30, 13, -1)  # Debian and Ubuntu install LLD as ld.lld-NN 
 Which = Callable[[str], str | None]
 
 
-def find_linker(
-    abi: Abi,
-    platform: Platform,
-    *,
-    environ: Mapping[str, str] | None = None,
-    which: Which = shutil.which,
-    machine: str = "",
-) -> Linker:
+def find_linker(abi: Abi, platform: Platform) -> Linker:
     """The linker that will be used for a target; see `linkers` for the order.
 
     Raises:
         NoLinkerError: there is none.
     """
-    found = linkers(abi, platform, environ=environ, which=which, machine=machine)
-    if found:
+    if found := linkers(abi, platform):
         return found[0]
     raise NoLinkerError(
         f"this host has no linker for {abi} ({platform}): TVM makes object files only, which no phone can load",
@@ -195,7 +187,6 @@ def exporter(abi: Abi, platform: Platform, stubs: Path | None = None) -> Callabl
         link_shared(chosen, Path(output), [Path(name) for name in objects], needed=needed, stubs=stubs)
 
     fcompile.output_format = "so"  # type: ignore[attr-defined]  # how export_library learns the suffix
-    fcompile.linker = chosen  # type: ignore[attr-defined]
     return fcompile
 
 

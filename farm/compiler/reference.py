@@ -21,6 +21,7 @@ import tvm
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
+from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, Evaluated, ImportedModel, TensorSpec, typed
 from farm.compiler.precision import FLOAT32
 from farm.core.errors import ExitCode, ModelError, PhoneError
@@ -227,7 +228,7 @@ def _save(path: Path, reference: Reference) -> None:
     about = {"independent": reference.independent, "by": reference.by, "note": reference.note}
     arrays |= {name: np.array(value) for name, value in about.items()}
     partial = path.with_suffix(f".{os.getpid()}.npz")
-    np.savez(partial, **arrays)  # type: ignore[arg-type]  # its stub takes the names for keyword options
+    write_arrays(partial, arrays)
     partial.replace(path)
 
 

@@ -28,7 +28,7 @@ from farm.jobs.pool import Pool
 from farm.jobs.ports import Devices, Leases, seen
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
-from farm.jobs.zygote import START_LIMIT_S
+from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.model import NoSuchLeaseError, PhoneLostError
 
 UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for some milliseconds
@@ -229,6 +229,8 @@ def _keepable(verdict: Verdict) -> Verdict:
 
 
 def _failed(error: BaseException) -> Verdict:
+    if isinstance(error, ToolchainError):  # nothing was begun: the queue waits for the toolchain, however long it takes
+        return Verdict(AttemptState.INTERRUPTED, error_to_wire(error))
     return Verdict(AttemptState.FAILED, error_to_wire(error))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -68,13 +69,8 @@ class PoisonLedger:
 
 def _row(record: PoisonRecord) -> dict[str, Any]:
     return {
-        "artifact": record.artifact,
-        "what": record.what,
-        "device": record.device,
-        "kills": record.kills,
+        **asdict(record),
         "refused": record.kills >= REFUSED_AFTER,
         "first_at": record.first_at.isoformat(),
         "last_at": record.last_at.isoformat(),
-        "user": record.user,
-        "job": record.job,
     }

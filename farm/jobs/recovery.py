@@ -89,13 +89,11 @@ def _goes_on(job: Job, attempt: Attempt, record: LeaseRecord, now: Moment) -> bo
 
 
 def _lease(job: Job, record: LeaseRecord, now: Moment) -> Lease:
+    assert record.expires_at is not None  # else it does not go on
     held_s = (now.at - record.granted_at).total_seconds()
-    request = replace(request_of(job, frozenset()), longest_s=_left_s(record, now))
+    left_s = (record.expires_at - now.at).total_seconds()
+    request = replace(request_of(job, frozenset()), longest_s=left_s)
     return Lease(record.id, record.device, record.fence, request, granted_at=now.s - held_s)
-
-
-def _left_s(record: LeaseRecord, now: Moment) -> float | None:
-    return None if record.expires_at is None else (record.expires_at - now.at).total_seconds()
 
 
 async def _end_of_lease(writer: JobWriter, job: Job, attempt: Attempt, record: LeaseRecord | None, now: Moment) -> None:

@@ -56,7 +56,7 @@ class _Slot:
 
     toolchain: Toolchain
     zygote: Zygote | None = None
-    problem: FarmError | None = None
+    problem: ToolchainError | None = None  # why its latest start failed
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     keeper: asyncio.Task[None] | None = None
     busy: int = 0  # attempts under way
@@ -72,13 +72,23 @@ class Supervisor:
     """Runs attempts. `start` begins importing TVM in the background; `run` waits for it if it must."""
 
     def __init__(
-        self, toolchains: Sequence[Toolchain], folder: Path, door: Door, *, user: WorkerUser | None = None
+        self,
+        toolchains: Sequence[Toolchain],
+        folder: Path,
+        door: Door,
+        *,
+        user: WorkerUser | None = None,
+        patience_s: float = START_LIMIT_S,
     ) -> None:
-        """`folder`: logs, and one folder per attempt. `user`: whom workers become; None: nobody else."""
+        """`folder`: logs, and one folder per attempt. `user`: whom workers become; None: nobody else.
+
+        `patience_s`: how long an attempt waits for a toolchain that is not up.
+        """
         self._slots = {toolchain.name: _Slot(toolchain) for toolchain in toolchains}
         self._folder = folder
         self._door = door
         self._user = user
+        self._patience_s = patience_s
         self.starts: Counter[str] = Counter()  # zygotes that came up, by toolchain
         self.ends: Counter[tuple[str, str]] = Counter()  # workers, by toolchain and how they ended
 
@@ -127,6 +137,10 @@ class Supervisor:
         """Whether each toolchain's zygote is up, and how many attempts are under way in it."""
         return {name: (slot.zygote is not None, slot.busy) for name, slot in self._slots.items()}
 
+    def problems(self) -> list[str]:
+        """One line for each toolchain whose latest start failed."""
+        return [f"toolchain {name}: {slot.problem}" for name, slot in self._slots.items() if slot.problem]
+
     def versions(self, toolchain: str) -> Mapping[str, str]:
         """Versions in a toolchain; empty while it is not up."""
         slot = self._slots.get(toolchain)
@@ -144,15 +158,14 @@ class Supervisor:
 
         Raises:
             WorkerDiedError, WorkerSilentError, AttemptTimeoutError, ZygoteDiedError: what became of the worker.
-            ToolchainError: the toolchain cannot be used.
+            ToolchainError: the toolchain did not come up; no work was begun.
             FarmError: what the worker itself reported.
         """
         slot = self._slot(toolchain)
         slot.busy += 1
         try:
-            if slot.zygote is None:  # no part of the attempt's time, which begins with its worker
-                host.progressed(f"waiting for toolchain {toolchain}", {})
-            return await self._run(await _ready(slot), task, host)
+            zygote = await _ready(slot, host, self._patience_s)  # no part of the attempt's time
+            return await self._run(zygote, task, host)
         finally:
             slot.busy -= 1
 
@@ -242,10 +255,12 @@ class Supervisor:
             started_s = time.monotonic()
             try:
                 zygote = await Zygote.start(slot.toolchain, self._folder, self._user)
-            except (FarmError, OSError) as error:  # OSError: the daemon itself is out of descriptors, processes ...
-                problem = error if isinstance(error, FarmError) else ToolchainError(f"cannot start a zygote: {error}")
-                logger.warning("%s", problem)
-                await _change(slot, None, problem)
+            except ToolchainError as error:
+                logger.warning("%s", error)
+                await _change(slot, None, error)
+            except Exception as error:  # out of descriptors, processes ..., or a mistake of ours: the next may succeed
+                logger.exception("cannot start a zygote of toolchain %s", slot.toolchain.name)
+                await _change(slot, None, ToolchainError(f"cannot start a zygote: {error}"))
             else:
                 self.starts[slot.toolchain.name] += 1
                 await _change(slot, zygote, None)
@@ -283,20 +298,20 @@ def _clear(folder: Path, user: WorkerUser | None) -> None:
         remove_tree(left, user)
 
 
-async def _ready(slot: _Slot) -> Zygote:
-    """A toolchain's zygote, waited for if it must be."""
+async def _ready(slot: _Slot, host: AttemptHost, limit_s: float) -> Zygote:
+    """A toolchain's zygote. A start that failed says nothing of the next one: it is waited for."""
+    name = slot.toolchain.name
     try:
-        async with asyncio.timeout(START_LIMIT_S), slot.changed:
+        async with asyncio.timeout(limit_s), slot.changed:
             while slot.zygote is None or slot.zygote.ended.is_set():
-                if slot.problem is not None:
-                    raise slot.problem
+                host.progressed(f"waiting for toolchain {name}" + (f": {slot.problem}" if slot.problem else ""), {})
                 await slot.changed.wait()
             return slot.zygote
     except TimeoutError as error:
-        raise ToolchainError(f"toolchain {slot.toolchain.name} is not up after {START_LIMIT_S:g} s") from error
+        raise slot.problem or ToolchainError(f"toolchain {name} is not up after {limit_s:g} s") from error
 
 
-async def _change(slot: _Slot, zygote: Zygote | None, problem: FarmError | None) -> None:
+async def _change(slot: _Slot, zygote: Zygote | None, problem: ToolchainError | None) -> None:
     async with slot.changed:
         slot.zygote, slot.problem = zygote, problem
         slot.changed.notify_all()

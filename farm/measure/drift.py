@@ -9,6 +9,7 @@ import numpy as np
 from farm.measure.series import FloatArray, Series
 
 HALF_WINDOW = 7  # readings to either side: slower than scheduling noise, faster than a phone warms up
+HALF_MEDIAN = 4  # values to either side that a wild one is told by
 FEWEST_FOR_LINES = 8  # below, a line through the reference would be more noise than drift
 CLIP = 3.0  # a reference time further from its neighbours than so many standard deviations is pulled to that distance
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
@@ -82,8 +83,9 @@ def detrended(values: FloatArray) -> FloatArray:
     return np.asarray(rest - np.median(rest), dtype=np.float64)
 
 
-def running_median(values: FloatArray, half: int = 4) -> FloatArray:
-    """The median of each value and `half` neighbours on either side; fewer at the ends."""
+def running_median(values: FloatArray) -> FloatArray:
+    """The median of each value and its four neighbours on either side; fewer at the ends."""
+    half = HALF_MEDIAN
     if values.size <= 2 * half + 1:
         return np.full(values.size, np.median(values))
     padded = np.concatenate([np.full(half, np.nan), values, np.full(half, np.nan)])

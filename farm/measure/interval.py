@@ -91,7 +91,6 @@ def median_interval(
     *,
     beside: int = 1,
     confidence: float = 0.95,
-    seed: int = SEED,
 ) -> Estimate:
     """The median of `exp(log_values)` and its interval by the circular block bootstrap (Politis and Romano 1992).
 
@@ -105,7 +104,6 @@ def median_interval(
         residual: of the reference kernel (`drift.Corrected`), drawn together with the samples; its median is 0.
         beside: samples that share one value of `residual`; blocks are at least so long.
         confidence: between 0 and 1.
-        seed: of the draws.
     """
     count = log_values.size
     middle = float(np.median(log_values))
@@ -114,7 +112,7 @@ def median_interval(
     inflation = variance_inflation(likeness_of, count)
     tail = (1 - confidence) / 2
     together = max(block, min(beside, max(count // FEWEST_BLOCKS, 1)))
-    drawn = _medians(log_values - middle, residual, together, seed)
+    drawn = _medians(log_values - middle, residual, together)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     wider = _widening(likeness_of, block, together, count, confidence)
     return Estimate(
@@ -140,8 +138,8 @@ def student(probability: float, freedom: float) -> float:
     )
 
 
-def _medians(values: FloatArray, residual: FloatArray | None, block: int, seed: int) -> FloatArray:
-    generator = np.random.default_rng(seed)
+def _medians(values: FloatArray, residual: FloatArray | None, block: int) -> FloatArray:
+    generator = np.random.default_rng(SEED)
     count = values.size
     blocks = math.ceil(count / block)
     places = np.arange(block)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerResult
 
 from farm.core.errors import FarmError, HostError
@@ -93,7 +94,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         """
         self._pool = Pool(source, Settings(evaluator or Evaluator(), timeout_s, judge, link), measured, tell)
         # The C++ side keeps this function, and with it the pool, but not this object.
-        self.__init_handle_by_constructor__(_constructor(), self._pool.run)
+        self.__init_handle_by_constructor__(_ffi_api.RunnerPyRunner, self._pool.run)
 
     def __enter__(self) -> Self:
         return self
@@ -249,9 +250,3 @@ def _result(answer: Future[Measured]) -> Any:
     except CandidateError as error:
         return RunnerResult(None, f"farm: {error}")
     return RunnerResult(measured.scaled, None)
-
-
-def _constructor() -> Any:
-    from tvm.s_tir.meta_schedule import _ffi_api
-
-    return _ffi_api.RunnerPyRunner

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.bundle.abi import Abi, Platform
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, KIND_CPU, KIND_OPENCL
-from farm.compiler.link import exporter
+from farm.compiler.link import exporter, find_linker
 from farm.core.errors import FarmError, HostError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def compile_golden(abi: Abi, platform: Platform, kinds: Sequence[str], out: Path
                 for case in cases
             ],
         }
-    made = {"tvm_version": str(tvm.__version__), "linker": fcompile.linker.name}  # type: ignore[attr-defined]
+    made = {"tvm_version": str(tvm.__version__), "linker": find_linker(abi, platform).name}
     index = {"format": GOLDEN_FORMAT, "abi": abi, "platform": platform, **made, "kernels": kernels}
     (out / GOLDEN_INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return made

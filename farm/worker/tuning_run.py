@@ -256,9 +256,8 @@ def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple
             hint="the evidence says why",
             evidence="\n".join(errors[:5]),
         )
-    folder = best_folder(ready)
+    folder = ready.folder / "best"
     write_records(kept, folder)
-
     untuned = built(plan, None, tell)
     if not kept.records:
         tell.log("no schedule was faster than TVM's own: the model is compiled without records", "warning")
@@ -274,11 +273,6 @@ def built(plan: Plan, records: Path | None, tell: Tell) -> Build:
     what = "with the best schedules" if records else "without tuning"
     wanted = Wanted(recipe=Recipe(plan.target, plan.precision, records), shapes=plan.shapes, dtypes=plan.dtypes)
     return build(plan.data, plan.name, wanted, plan.cache, lambda step: tell.progress(f"{step} {what}"))
-
-
-def best_folder(ready: Prepared) -> Path:
-    """Where the records are that the model is compiled with, once `builds` has written them."""
-    return ready.folder / "best"
 
 
 @contextlib.contextmanager

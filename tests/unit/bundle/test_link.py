@@ -20,7 +20,7 @@ def _no_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(abi: Abi, platform: Platform, *programs: str, machine: str = "x86_64") -> str:
-    return find_linker(abi, platform, environ={}, which=host(*programs), machine=machine).name
+    return linkers(abi, platform, environ={}, which=host(*programs), machine=machine)[0].name
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_the_ndk_wins_for_phones_only(tmp_path: Path) -> None:
     clang.touch()
     environ = {"ANDROID_NDK_HOME": str(tmp_path)}
     which = host("ld.lld", "g++")
-    best = find_linker(Abi.ARM64, Platform.ANDROID, environ=environ, which=which)
+    best = linkers(Abi.ARM64, Platform.ANDROID, environ=environ, which=which)[0]
     assert best.name == "NDK clang (ANDROID_NDK_HOME)"
     assert best.command[:2] == (str(clang), "--target=aarch64-linux-android28")
-    assert find_linker(Abi.X86_64, Platform.LINUX, environ=environ, which=which, machine="x86_64").name == "g++"
-    assert find_linker(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": "/gone"}, which=which).name == "ld.lld"
+    assert linkers(Abi.X86_64, Platform.LINUX, environ=environ, which=which, machine="x86_64")[0].name == "g++"
+    assert linkers(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": "/gone"}, which=which)[0].name == "ld.lld"
 
 
 def test_all_ways_are_listed_for_doctor() -> None:
@@ -97,9 +97,11 @@ def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("abi", list(Abi))
 @pytest.mark.parametrize("platform", list(Platform))
-def test_no_linker_says_what_to_install(abi: Abi, platform: Platform) -> None:
+def test_no_linker_says_what_to_install(abi: Abi, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert linkers(abi, platform, environ={}, which=host()) == ()
+    monkeypatch.setattr("farm.compiler.link.linkers", lambda *_: ())
     with pytest.raises(NoLinkerError, match=f"no linker for {abi}") as caught:
-        find_linker(abi, platform, environ={}, which=host())
+        find_linker(abi, platform)
     assert "apt install lld" in caught.value.hint
 
 
@@ -123,7 +125,7 @@ def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path: Pat
         f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n',
     )
     clang.chmod(0o755)
-    linker = find_linker(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": str(tmp_path / "ndk")}, which=host())
+    linker = linkers(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": str(tmp_path / "ndk")}, which=host())[0]
     link_shared(linker, tmp_path / "out.so", [tmp_path / "code.o"], needed=["libtvm_ffi.so"])
     stub, final = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
     assert "-Wl,-soname,libtvm_ffi.so" in stub

@@ -51,7 +51,7 @@ def test_tasks_survive_the_wire():
         ),
         CompareTask(
             **what, **measured, model_b="b" * 64, name_b="other", target_b="tag", target_b_name="opencl",
-            precision_b=None, records_b="c" * 64, min_effect=0.05,
+            precision_b=None, records_b="c" * 64, min_effect=0.05, bundles=None,
         ),
         RunTask(**what, fill="ones", top_k=3, labels="b" * 64),
     ):  # fmt: skip
