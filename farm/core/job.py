@@ -39,7 +39,7 @@ class AttemptState(StrEnum):
     FAILED = "failed"  # `error` says how, and by its fault whether another attempt follows
     CANCELLED = "cancelled"  # with its job
     YIELDED = "yielded"  # gave the phone to others at a candidate boundary; goes on later, not counted as a try
-    INTERRUPTED = "interrupted"  # the daemon died under it; not counted as a try
+    INTERRUPTED = "interrupted"  # the daemon died under it, or its toolchain was down; not counted as a try
 
 
 @dataclass(frozen=True, slots=True)

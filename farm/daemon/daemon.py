@@ -107,6 +107,7 @@ class Daemon:
         parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
         stack.push_async_callback(_end, parts)
         sharing = await open_sharing(config, stack, memory, workers, phones)
+        problems.sources.append(workers.supervisor.problems)
         problems.sources.append(sharing.problems)
         problems.sources.append(lambda: phones.dangling(reloader.config))
         web = WebDoor(config.web, problems)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.core.errors import FarmError, UserError
+from farm.core.errors import UserError
 from farm.jobs.attempt import (
     Attempt,
     AttemptHost,

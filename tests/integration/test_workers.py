@@ -64,9 +64,9 @@ class Host:
 
 
 class Lab:
-    def __init__(self, folder: Path, toolchains):
+    def __init__(self, folder: Path, toolchains, **options):
         self.door = WorkerDoor(folder / "workers.sock", ArtifactFolder(folder / "artifacts"))
-        self.supervisor = Supervisor(toolchains, folder / "work", self.door)
+        self.supervisor = Supervisor(toolchains, folder / "work", self.door, **options)
         self.folder = folder
         self.count = 0
 
@@ -76,12 +76,12 @@ class Lab:
         return await self.supervisor.run(toolchain, task, host or Host())
 
     async def zygote(self):
-        return await _ready(self.supervisor._slot("default"))
+        return await _ready(self.supervisor._slot("default"), Host(), 90.0)
 
 
 @contextlib.asynccontextmanager
-async def lab_in(folder, toolchains=DEFAULT):
-    lab = Lab(folder, toolchains)
+async def lab_in(folder, toolchains=DEFAULT, **options):
+    lab = Lab(folder, toolchains, **options)
     await lab.door.start()
     await lab.supervisor.start()
     try:
@@ -316,7 +316,7 @@ async def test_a_toolchain_that_cannot_be_used_says_why(tmp_path):
         Toolchain("bare", without_tvm),
         *(Toolchain(f"instant-{i}", Path("/bin/true")) for i in range(8)),  # gone before anybody looks
     )
-    async with lab_in(tmp_path, toolchains) as lab:
+    async with lab_in(tmp_path, toolchains, patience_s=1.0) as lab:
         with pytest.raises(ToolchainError, match="cannot run") as caught:
             await lab.run("answer", toolchain="missing")
         assert "farm[tvm]" in caught.value.hint
@@ -328,3 +328,15 @@ async def test_a_toolchain_that_cannot_be_used_says_why(tmp_path):
                 await lab.run("answer", toolchain=f"instant-{i}")
         with pytest.raises(UserError, match="no toolchain 'other'"):
             await lab.run("answer", toolchain="other")
+
+
+async def test_a_toolchain_that_cannot_start_now_is_waited_for(tmp_path):
+    once = tmp_path / "python-killed-once"
+    once.write_text(
+        f'#!/bin/sh\n[ -e {tmp_path}/again ] || {{ touch {tmp_path}/again; kill -9 $$; }}\nexec {sys.executable} "$@"\n'
+    )
+    once.chmod(0o755)
+    async with lab_in(tmp_path, (Toolchain("default", once),)) as lab:
+        assert await lab.run("answer")
+        assert (tmp_path / "again").exists()
+        assert lab.supervisor.problems() == []

@@ -12,6 +12,7 @@ from farm.core.queue_model import JobRunsError, NoSuchJobError
 from farm.jobs.admission import QuotaError, ended_before
 from farm.jobs.executor import YieldedError
 from farm.jobs.specs import BadSpecError
+from farm.jobs.zygote import ToolchainError
 from farm.leasing.model import LeaseEndedError, NoSuchLeaseError, PhoneLostError, TooHotError
 from tests.unit.jobs.dispatching import Farm, running
 from tests.unit.jobs.fakes import FakeExecutor, phone
@@ -151,6 +152,15 @@ async def test_a_users_fault_is_final(farm):
     await farm.started()
     await farm.ends(job_id, UserError("no such model"))
     assert farm.job(job_id).state is JobState.FAILED
+
+
+async def test_a_toolchain_that_is_down_is_no_try_of_the_jobs(farm):
+    job_id = await farm.one(max_attempts=1)
+    for number in range(1, 5):
+        assert (await farm.started()).attempt.number == number
+        await farm.ends(job_id, ToolchainError("toolchain default is not up"))
+    assert farm.job(job_id).state is not JobState.FAILED
+    assert farm.job(job_id).uncounted == 4
 
 
 async def test_what_gives_way_goes_on_later(farm):
