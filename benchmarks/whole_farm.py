@@ -72,17 +72,16 @@ class Journal:
         with contextlib.closing(self.after(seq, limit_s)) as events:
             return next(event for event in events if happened(event))
 
-    def leasable_again(self, device: str, seq: int, noticed: Happened, limit_s: float = WAIT_S) -> Event:
+    def leasable_again(self, device: str, seq: int, noticed: Happened) -> Event:
         """The event after which `device` is ready and nobody holds it, at or after the one that `noticed` accepts.
 
         Args:
             device: its name.
             seq: nothing up to there counts as noticed.
             noticed: tells the event by which the farm knows that something is wrong; before, the phone looks ready.
-            limit_s: how long to wait.
         """
         ready = held = seen = False
-        with contextlib.closing(self.after(0, limit_s)) as events:
+        with contextlib.closing(self.after(0)) as events:
             for event in events:
                 if event.device != device:
                     continue

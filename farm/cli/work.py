@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 IDLE_S = 2.0  # without news, people wonder why it waits
 WAITING = ("held", "blocked", "queued", "running")
 ASKED_NAMES = 1000  # jobs and arrays in one question
+SHOWN_NAMES = 4  # of jobs that wait for the same
 ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
 Selector = Annotated[
@@ -306,9 +307,9 @@ def checked(path: Path) -> Path:
     return path
 
 
-def _some(names: Sequence[str], shown: int = 4) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + more
 
 
 def _devices(text: str) -> int | str:

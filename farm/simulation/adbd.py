@@ -11,6 +11,7 @@ Read into `writable()`, tell `wrote(count)`, call `next_event()` until it return
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -103,6 +104,10 @@ class _Stream:
     owes_acknowledgement: bool = False
 
 
+def _random_token() -> bytes:
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
 class DeviceConnection:
     """One host on one connection, as adbd sees it.
 
@@ -115,20 +120,14 @@ class DeviceConnection:
         banner: str,
         *,
         verify: Callable[[bytes, bytes], bool] | None = None,
-        new_token: Callable[[], bytes] | None = None,
-        version: int = VERSION_SKIP_CHECKSUM,
-        max_payload: int = MAX_PAYLOAD_BYTES,
+        new_token: Callable[[], bytes] = _random_token,
     ) -> None:
-        if verify is not None and new_token is None:
-            raise ValueError("a phone that verifies keys needs tokens")
         self.phase = Phase.WAITING
-        self.max_payload = max_payload
+        self.max_payload = MAX_PAYLOAD_BYTES
         self._decoder = PacketDecoder()
         self._banner = banner.encode()
         self._verify = verify
         self._new_token = new_token
-        self._version = version
-        self._announced_payload = max_payload
         self._token = b""
         self._streams: dict[int, _Stream] = {}
         self._last_stream = 0
@@ -190,9 +189,9 @@ class DeviceConnection:
             raise ProtocolError(f"adb version 0x{packet.arg0:08x} is older than any we know")
         if packet.arg1 < HANDSHAKE_PAYLOAD_BYTES:
             raise ProtocolError(f"the host takes {packet.arg1} bytes of payload, fewer than a handshake needs")
-        self.max_payload = min(self._announced_payload, packet.arg1)
+        self.max_payload = min(MAX_PAYLOAD_BYTES, packet.arg1)
         self._decoder.max_payload = self.max_payload
-        self._decoder.check_sums = min(self._version, packet.arg0) < VERSION_SKIP_CHECKSUM
+        self._decoder.check_sums = packet.arg0 < VERSION_SKIP_CHECKSUM
         self.phase = Phase.WAITING
         if self._verify is None:
             return self.accept_host()
@@ -254,7 +253,7 @@ class DeviceConnection:
         dropped = tuple(self._streams)
         self._streams.clear()
         self.phase = Phase.ONLINE
-        self._send(Command.CNXN, self._version, self._announced_payload, self._banner)
+        self._send(Command.CNXN, VERSION_SKIP_CHECKSUM, MAX_PAYLOAD_BYTES, self._banner)
         return WentOnline(dropped)
 
     def accept(self, stream: int) -> None:
@@ -309,7 +308,6 @@ class DeviceConnection:
         return output
 
     def _challenge(self) -> None:
-        assert self._new_token is not None
         self.phase = Phase.AUTHORIZING
         self._token = self._new_token()
         self._send(Command.AUTH, AuthKind.TOKEN, 0, self._token)

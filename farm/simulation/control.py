@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONTROL_SOCKET = "control.sock"
 EVERY_PHONE = "*"
 READY_LINE = "lab ready"
-DEFAULT_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 BOOT_TIMEOUT_S = 120.0  # a hundred phones on two loaded cores
 STOP_TIMEOUT_S = 20.0
 _ANSWER_MARGIN_S = 5.0  # beyond what the lab itself was told to wait
@@ -43,12 +43,11 @@ class LabClient:
     `HostError` for those that did not work, `LabUnreachableError` when there is no lab.
     """
 
-    def __init__(self, directory: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._timeout_s = timeout_s
         self._last = 0
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(timeout_s)
+        self._socket.settimeout(TIMEOUT_S)
         try:
             self._socket.connect(os.fspath(directory / CONTROL_SOCKET))
         except OSError as error:
@@ -195,7 +194,7 @@ class LabClient:
     def _call(self, action: str, *, answer_within_s: float = 0.0, **fields: object) -> Any:
         self._last += 1
         order = {"id": self._last, "do": action, **fields}
-        self._socket.settimeout(max(self._timeout_s, answer_within_s + _ANSWER_MARGIN_S))
+        self._socket.settimeout(max(TIMEOUT_S, answer_within_s + _ANSWER_MARGIN_S))
         try:
             self._socket.sendall(json.dumps(order).encode() + b"\n")
             line = self._lines.readline()
@@ -228,7 +227,6 @@ def running_lab(
     arm64: Path | None = None,
     plugged: bool = True,
     places: Mapping[str, str] | None = None,
-    boot_timeout_s: float = BOOT_TIMEOUT_S,
 ) -> Iterator[LabClient]:
     """Start a lab with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
 
@@ -258,7 +256,7 @@ def running_lab(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_environment()
         )
     try:
-        if not _said_ready(process, boot_timeout_s):
+        if not _said_ready(process):
             _stop(process)
             with log_path.open("rb") as log:
                 log.seek(began)
@@ -275,10 +273,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-def _said_ready(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+def _said_ready(process: subprocess.Popen[bytes]) -> bool:
     """Wait for the line that says all phones are up; False when it ended or took too long."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    ready, _, _ = select.select([process.stdout], [], [], BOOT_TIMEOUT_S)
     return bool(ready) and process.stdout.readline().strip() == READY_LINE.encode()
 
 

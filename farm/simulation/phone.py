@@ -12,7 +12,6 @@ import asyncio
 import gc
 import json
 import os
-import secrets
 import signal
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.core.errors import FarmError, ProtocolError
-from farm.simulation.adbd import TOKEN_BYTES, DeviceConnection, Phase
+from farm.simulation.adbd import DeviceConnection, Phase
 from farm.simulation.keys import parse_public_key
 from farm.simulation.link import Pace
 from farm.simulation.machine import DiskQuota, PushFuse
@@ -216,11 +215,7 @@ class _Host:
         self._session = Session(
             phone.loop,
             connection,
-            DeviceConnection(
-                _banner(phone.settings, config.state),
-                verify=self._verify if config.secure else None,
-                new_token=partial(secrets.token_bytes, TOKEN_BYTES),
-            ),
+            DeviceConnection(_banner(phone.settings, config.state), verify=self._verify if config.secure else None),
             open_service=self._open_service,
             on_online=partial(phone.tell, "online"),
             on_key=self._on_key,

@@ -53,12 +53,12 @@ def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Pop
                 stream.close()
 
 
-def wait_for_port(port: int, limit_s: float = START_LIMIT_S) -> None:
+def wait_for_port(port: int) -> None:
     """Until something listens on 127.0.0.1:`port`, without connecting (a bare connect confuses stock servers)."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + START_LIMIT_S
     while not port_addresses(port):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing listens on port {port} after {limit_s} s")
+            raise TimeoutError(f"nothing listens on port {port} after {START_LIMIT_S} s")
         time.sleep(0.02)
 
 

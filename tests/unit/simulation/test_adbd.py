@@ -180,11 +180,6 @@ def test_a_second_handshake_drops_all_streams(online):
     assert online.receive(wire(connect())) == [WentOnline((1,))]
 
 
-def test_a_verifying_phone_needs_tokens():
-    with pytest.raises(ValueError, match="tokens"):
-        DeviceConnection(BANNER, verify=lambda *_: True)
-
-
 @given(
     st.lists(
         st.builds(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.simulation import arm64, arm64_downloads
+from farm.simulation import arm64_downloads
 from farm.simulation.arm64 import Arm64ToolsError, find_tools, is_whole
 from farm.simulation.arm64_downloads import DownloadError, fetch_debian, fetch_wheels
 from farm.simulation.profiles import Choice, choose, load_profile
@@ -45,7 +45,7 @@ def test_another_host_is_refused(monkeypatch):
 def folder(path):
     (path / "root").mkdir()
     (path / "root/libc").write_bytes(b"as it was")
-    contents = {"files": {"root/libc": arm64._sha256(path / "root/libc")}}
+    contents = {"files": {"root/libc": arm64_downloads.sha256_of(path / "root/libc")}}
     (path / "contents.json").write_text(json.dumps(contents))
     return path
 
