@@ -248,7 +248,7 @@ async def _serving(folder: Path, pipe: Connection) -> None:
         return []
 
     facts = DaemonFacts(
-        "bench", 1, lambda: ("127.0.0.1", 9190), lambda: {"server_info": [], "queue_info": {}}, "", folder, no_problems
+        "bench", 1, lambda: ("127.0.0.1", 9190), lambda: {"server_info": [], "queue_info": {}}, "", no_problems
     )
     FleetVerbs(cast("Any", fleet), cast("Any", _Leasing(fleet)), cast("Any", None), events, facts).register(desk)
     ReadingsVerbs(cast("Any", fleet), series).register(desk)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from farm.control.callers import Role
@@ -80,7 +79,6 @@ class DaemonFacts:
     tracker: Callable[[], tuple[str, int]]  # where stock clients on this host connect
     summary: Callable[[], Mapping[str, Any]]  # what SUMMARY answers them: boards that registered themselves included
     adb_socket: str
-    adb_key: Path  # farm's private key; a phone's owner accepts its public half
     problems: Callable[[], Awaitable[list[str]]]
     door: Callable[[], tuple[str, int]] = lambda: ("", 0)  # what the TVM port is bound to, and the process that has it
     web: Callable[[], str] = str  # the page's address; "": there is none

@@ -73,14 +73,12 @@ async def open_job_door(
         elsewhere=security.elsewhere,
     )
     AuthVerbs(security.accounts, store.audit, security.elsewhere).register(control)
-    adb_key = config.state_dir / "adb" / "adbkey"
     facts = DaemonFacts(
         __version__,
         os.getpid(),
         sharing.gate,
         sharing.door.summary,
         config.adb_socket,
-        adb_key,
         problems.look,
         door=lambda: (sharing.door.host, sharing.door.pid),
         web=lambda: web.url,
@@ -128,7 +126,7 @@ async def open_job_door(
         memory.events,
         records=store.leases,
         reservations=sharing.reservations,
-        adb_key=adb_key,
+        adb_key=config.state_dir / "adb" / "adbkey",
         explain_job=jobs.explain,
         notes_of=notes_of,
         heat_note=phones.gates.note,

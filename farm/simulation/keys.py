@@ -21,11 +21,10 @@ _SHA1_DIGEST_INFO = bytes.fromhex("3021300906052b0e03021a05000414")
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A 2048-bit RSA key of an adb host. `comment` is usually user@host."""
+    """A 2048-bit RSA key of an adb host."""
 
     modulus: int
     exponent: int
-    comment: str
 
     def verifies(self, token: bytes, signature: bytes) -> bool:
         """Whether `signature` is this key's over `token`."""
@@ -43,7 +42,7 @@ def parse_public_key(text: bytes) -> PublicKey:
     Raises:
         ProtocolError: it is not an adb key.
     """
-    encoded, _, comment = text.partition(b" ")
+    encoded, _, _user_at_host = text.partition(b" ")
     try:
         blob = base64.b64decode(encoded, validate=True)
         words, _n0inv, modulus, _rr, exponent = _KEY.unpack(blob)
@@ -54,4 +53,4 @@ def parse_public_key(text: bytes) -> PublicKey:
     number = int.from_bytes(modulus, "little")
     if number == 0:
         raise ProtocolError("the host's public key has a modulus of 0")
-    return PublicKey(number, exponent, comment.decode("utf-8", "replace"))
+    return PublicKey(number, exponent)

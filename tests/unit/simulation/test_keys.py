@@ -26,10 +26,9 @@ def test_other_tokens_and_signatures_are_not():
     assert not key.verifies(TOKEN, b"")
 
 
-def test_the_key_has_a_comment_and_an_ordinary_exponent():
-    key = parse_public_key(KEY + b" someone@somewhere" if b" " not in KEY else KEY)
-    assert "@" in key.comment
-    assert key.exponent == 65537
+def test_the_key_has_an_ordinary_exponent_whatever_its_comment():
+    assert parse_public_key(KEY) == parse_public_key(KEY.partition(b" ")[0])
+    assert parse_public_key(KEY).exponent == 65537
 
 
 @pytest.mark.parametrize("text", [b"", b"QAAA", b"not base64!", b"A" * 700, b"A" * 699])
