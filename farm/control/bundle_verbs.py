@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from farm.control.callers import Role
 from farm.control.forms import Nothing, form, read_fields
 from farm.control.render import bundle_row
 from farm.control.server import ControlCall, ControlServer
+from farm.control.shared_look import SharedLook
 
 
 @form
@@ -54,6 +55,8 @@ class BundleVerbs:
         self._compiler_of = compiler_of
         self._in_use = in_use
         self._changed = changed
+        self._verified = SharedLook(self._verify)
+        self._turn = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
     def register(self, server: ControlServer) -> None:
         """Add every verb to the door."""
@@ -102,5 +105,10 @@ class BundleVerbs:
     async def verify(self, call: ControlCall) -> Mapping[str, Any]:
         """Hash a bundle's files again."""
         which = read_fields(call, OneBundle).bundle
-        damages = await asyncio.to_thread(self._library.verify, which)
-        return {"name": which, "differences": [f"{damage.file}: {damage.problem}" for damage in damages]}
+        bundle = await asyncio.to_thread(self._library.get, which)
+        return {"name": which, "differences": await self._verified(bundle.hash)}
+
+    async def _verify(self, hash_: str) -> Sequence[str]:
+        async with self._turn:
+            damages = await asyncio.to_thread(self._library.verify, hash_)
+        return [f"{damage.file}: {damage.problem}" for damage in damages]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from farm.control.runtime_folder import FARM_GROUP
+from farm.control.shared_look import SharedLook
 
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
 
@@ -92,20 +93,14 @@ class People:
     ) -> None:
         self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
         self._group = group
-        self._clock = clock
-        self._known: dict[int, tuple[float, asyncio.Future[Person]]] = {}
+        self._known = SharedLook(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
 
     async def __call__(self, uid: int) -> Person:
         """Who `uid` is, at most a minute old. Name services are asked in a thread, once for all who wait."""
-        now = self._clock()
-        known = self._known.get(uid)
-        if known is None or now - known[0] > ROLE_CACHE_S:
-            known = self._known[uid] = (now, asyncio.ensure_future(asyncio.to_thread(self._read, uid)))
-        try:
-            return await asyncio.shield(known[1])
-        except Exception:
-            self._known.pop(uid, None)
-            raise
+        return await self._known(uid)
+
+    async def _ask(self, uid: int) -> Person:
+        return await asyncio.to_thread(self._read, uid)
 
     def _read(self, uid: int) -> Person:
         return Person(user_name(uid), self._role(uid))

@@ -15,9 +15,11 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role, user_name
 from farm.control.forms import Nothing, read_fields
 from farm.control.server import ControlCall, ControlServer
+from farm.control.shared_look import SharedLook
 from farm.core.doctor_findings import FAIL, OK, WARN, Finding
 
 NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
+KEPT_S = 5.0  # a look reads up to 256 MB of database and asks every hub, for anybody who may look
 MB = 10**6
 
 
@@ -50,14 +52,18 @@ class DoctorVerbs:
     def __init__(self, host: Host, look_at_usb: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
         self._host = host
         self._look_at_usb = look_at_usb
+        self._shared = SharedLook(self._look, keep_s=KEPT_S)
 
     def register(self, server: ControlServer) -> None:
         """Add the verb to the door."""
         server.register("doctor", self.doctor, Role.VIEWER)
 
     async def doctor(self, call: ControlCall) -> Mapping[str, Any]:
-        """Look at everything."""
+        """Look at everything, or tell what was found just now."""
         read_fields(call, Nothing)
+        return await self._shared(None)
+
+    async def _look(self, _: None) -> Mapping[str, Any]:
         findings = [*await asyncio.to_thread(look, self._host), *await self._look_at_usb()]
         return {"findings": [asdict(finding) for finding in findings]}
 

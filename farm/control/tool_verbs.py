@@ -59,8 +59,8 @@ class ToolVerbs:
         server.register("device.screenshot", self.screenshot, Role.USER)
         server.register("device.pull", self.pull, Role.USER)
         server.register("device.install", self.install, Role.OPERATOR)
-        server.register("device.adb", self.facts, Role.VIEWER)
-        server.register("device.probe", self.probe, Role.USER)  # it starts a shell on the phone
+        server.register("device.adb", self.facts, Role.USER)  # it starts shells on the phone, as a probe does
+        server.register("device.probe", self.probe, Role.USER)
 
     async def screenshot(self, call: ControlCall) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
@@ -92,7 +92,7 @@ class ToolVerbs:
 
     async def facts(self, call: ControlCall) -> Mapping[str, Any]:
         """What adb and the phone say of themselves, for support requests."""
-        return asdict(await self._tools.facts(self._adopted(read_fields(call, OneDevice).device)))
+        return asdict(await self._tools.facts(self._usable(call, read_fields(call, OneDevice).device)))
 
     async def probe(self, call: ControlCall) -> Mapping[str, Any]:
         """One probe, as the phone printed it and as farm reads it."""

@@ -100,7 +100,8 @@ class Uhubctl:
         Raises:
             PowerError: it is not installed, may not open the hubs, or there are none.
         """
-        return parse_status((await self._call((), "any hub"))[0])
+        async with self._turn:
+            return parse_status((await self._call((), "any hub"))[0])
 
     async def _switch(self, place: UsbPlace, *, on: bool) -> None:
         action = "on" if on else "off"

@@ -2,6 +2,7 @@
 
 import hashlib
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,11 @@ from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
 
+@dataclass
+class Facts:
+    serial: str
+
+
 class Tools:
     """A phone whose every file and screen says the same."""
 
@@ -31,6 +37,9 @@ class Tools:
     async def screenshot(self, serial, local):
         local.write_bytes(b"content")
         return 1, 1
+
+    async def facts(self, serial):
+        return Facts(serial)
 
     async def install(self, serial, local):
         assert local.read_bytes() == b"content"
@@ -88,6 +97,14 @@ async def test_a_held_phones_files_and_screen_are_its_holders(held, verb, tmp_pa
         assert artifacts.path(answer["artifact"]).read_bytes() == b"content"
     assert artifacts.used_bytes == 7
     assert list((tmp_path / "partial").iterdir()) == []
+
+
+async def test_what_adb_says_is_asked_of_a_phone_that_nobody_else_holds(held):
+    """It starts shells, which whoever measures there would see in the numbers."""
+    verbs, _ = held
+    with pytest.raises(NotAllowedError, match="alice holds a"):
+        await ask(verbs.facts, "bob", Role.USER, device="a")
+    assert await ask(verbs.facts, "alice", Role.USER, device="a") == {"serial": "S"}
 
 
 async def test_installing_on_a_held_phone_is_for_operators(held):

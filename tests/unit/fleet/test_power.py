@@ -128,6 +128,23 @@ async def test_its_complaints_name_what_mends_them(tmp_path: Path, stderr: str, 
     assert "git.io" not in caught.value.message
 
 
+async def test_nobody_looks_at_all_ports_while_one_is_switched(tmp_path: Path) -> None:
+    """Whoever looks meanwhile would see a hub half switched."""
+    switch = Uhubctl(fake(tmp_path, HUB.replace("LAG", "until [ -f $here/go ]; do sleep 0.01; done; touch $here/off;")))
+    calls = tmp_path / "calls"
+    switching = asyncio.create_task(switch.off(PLACE))
+    await until(lambda: calls.exists() and "-a off" in calls.read_text())
+    looking = asyncio.create_task(switch.ports())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not looking.done()
+    before = calls.read_text()
+    (tmp_path / "go").touch()
+    await switching
+    await looking
+    assert calls.read_text() == before + "-N\n"
+
+
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     switch = Uhubctl(str(tmp_path / "uhubctl"))
     assert not switch.installed
