@@ -7,32 +7,23 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from farm.adb.devices import DeviceState
+from farm.core.back_off import BackOff
 from farm.core.errors import UserError
 
 DEFAULT_NETWORK_PORT = 5555  # of `adb tcpip`
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?\]")  # RFC 1035, RFC 4007
 _PORT = re.compile(r"[0-9]{1,5}")
-
-
-@dataclass(frozen=True, slots=True)
-class BackOff:
-    """Delays that double: `first_s`, twice that, ... at most `limit_s`."""
-
-    first_s: float
-    limit_s: float
-
-    def delay_s(self, failures: int) -> float:
-        """The delay after that many failures in a row (at least one)."""
-        return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, 30))
+_SERVER = BackOff(0.05, 5.0)  # a killed server is back in 0.1 s; a missing binary needs no storm
+_NETWORK = BackOff(1.0, 30.0)  # a phone that left the room; adb itself tries every 3-10 s
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPolicy:
     """The watcher's numbers."""
 
-    server: BackOff = BackOff(0.05, 5.0)  # a killed server is back in 0.1 s; a missing binary needs no storm
-    network: BackOff = BackOff(1.0, 30.0)  # a phone that left the room; adb itself tries every 3-10 s
+    server: BackOff = _SERVER
+    network: BackOff = _NETWORK
     probe_every_s: float = 5.0  # a silent stream proves nothing: ask for the list
     probe_timeout_s: float = 2.0
     probes_lost: int = 2  # in a row, then the server counts as wedged; one may drown in a burst of plugging

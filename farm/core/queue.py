@@ -59,7 +59,7 @@ from farm.core.queue_model import (
     QueueError,
     not_done,
 )
-from farm.core.retry import LONGEST_BACK_OFF_S, after_attempt
+from farm.core.retry import BACK_OFF, after_attempt
 
 STANDS = {JobState.HELD: "is held", JobState.BLOCKED: "waits for others itself", JobState.RUNNING: "runs"}
 
@@ -200,7 +200,7 @@ class JobQueue:
             Phase.RUNNING if running else Phase.RESTING,
             None if job.deadline is None else now.s + (job.deadline - now.at).total_seconds(),
             # A wall clock that was set back while the daemon was away must not stretch a back-off.
-            now.s + min(LONGEST_BACK_OFF_S, (job.not_before - now.at).total_seconds()) if job.not_before else now.s,
+            now.s + min(BACK_OFF.limit_s, (job.not_before - now.at).total_seconds()) if job.not_before else now.s,
         )
         self._entries[job.id] = entry
         if job.avoid:

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from farm.core.back_off import BackOff
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, Fault, HostError
 from farm.core.job import Attempt, AttemptState, Job, JobState
 from farm.core.queue_messages import Error, Moment, Outcome
 
-FIRST_BACK_OFF_S = 1.0  # a worker that died or a full disk may be well again at once
-LONGEST_BACK_OFF_S = 60.0  # a host that is repaired is used again within a minute
+# A worker that died or a full disk may be well again at once; a host that is repaired is used again within a minute.
+BACK_OFF = BackOff(1.0, 60.0)
 MOST_CRASHES = 10  # a job under which the daemon died this often is likely what kills it
 
 
@@ -75,11 +76,6 @@ def failed_instead(job: Job, error: Error, at: datetime) -> Job:
     return replace(job, state=JobState.FAILED, error=error, not_before=None, ended_at=at)
 
 
-def back_off_s(tries: int) -> float:
-    """How long to wait after so many tries that failed by the host's or farm's fault."""
-    return min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** max(0, tries - 1))
-
-
 def _after_failure(job: Job, outcome: Outcome, now: Moment) -> Job:
     fault = (outcome.error or {}).get("fault")
     tries = job.attempts - job.uncounted
@@ -90,7 +86,7 @@ def _after_failure(job: Job, outcome: Outcome, now: Moment) -> Job:
         # With no other phone left the ones that failed get another chance, all of them.
         avoid = job.avoid | {outcome.device} if outcome.elsewhere and not job.device else frozenset()
         return _again(replace(job, avoid=avoid))
-    return replace(_again(job), not_before=now.at + timedelta(seconds=back_off_s(tries)))
+    return replace(_again(job), not_before=now.at + timedelta(seconds=BACK_OFF.delay_s(tries)))
 
 
 def _again(job: Job) -> Job:

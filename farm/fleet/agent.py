@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import socket
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -18,6 +19,7 @@ from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
 from farm.core.attribution import UsbPlace
+from farm.core.back_off import BackOff
 from farm.core.device import Life
 from farm.core.errors import FarmError, Fault, HostError, PhoneError
 from farm.core.health import Health
@@ -26,7 +28,6 @@ from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import LINK_DOWN, SERVED, DeviceState, Lifecycle
 from farm.core.recovery import Ailment, Quarantine, Rung
 from farm.fleet import quiesce, rungs, traces
-from farm.fleet.back_off import back_off_s
 from farm.fleet.farewells import Farewells
 from farm.fleet.identity import identify, read_identity
 from farm.fleet.means import Means
@@ -35,11 +36,18 @@ from farm.fleet.provision import drop_bundles, provision
 from farm.fleet.rpc_server import RpcServer, RunningServer, StuckProcessError
 from farm.fleet.tasks import let_go, told
 
+BACK_OFF = BackOff(0.5, 60.0)
+SCATTER_S = 0.5  # of waiting longer, by chance: a hub that came back is not stormed
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
 _OTHER_BUNDLE = "its server is of a bundle that is not its own any more"  # provisioned anew before anything else
 _REPORT_IT = "please report it with the daemon's log; then farm device release NAME"
 
 log = logging.getLogger(__name__)
+
+
+def back_off_s(attempt: int) -> float:
+    """Seconds to leave a device alone before `attempt` (from 1)."""
+    return BACK_OFF.delay_s(attempt) + random.uniform(0.0, SCATTER_S)  # noqa: S311 - nothing secret
 
 
 class ServerGoneError(PhoneError):

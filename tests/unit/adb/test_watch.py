@@ -12,7 +12,6 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import DeviceState
 from farm.adb.errors import AdbVersionClash
 from farm.adb.watch_policy import (
-    BackOff,
     Evidence,
     Load,
     NetworkAction,
@@ -23,6 +22,7 @@ from farm.adb.watch_policy import (
     judge,
     network_address,
 )
+from farm.core.back_off import BackOff
 from farm.core.errors import UserError
 from tests.unit.adb.fake_server import FakeServer
 from tests.unit.adb.watching import watching

@@ -5,7 +5,7 @@ from datetime import timedelta
 from farm.core.job import AttemptState, JobState
 from farm.core.queue import JobQueue
 from farm.core.queue_messages import JobAdded, Moment, Outcome, TimePassed
-from farm.core.retry import LONGEST_BACK_OFF_S
+from farm.core.retry import BACK_OFF
 from tests.support.queue_desk import START, Desk, a_job, moment
 
 
@@ -36,4 +36,4 @@ def test_a_jump_of_the_wall_clock_ends_no_job():
 def test_a_back_off_is_not_stretched_by_a_clock_that_was_set_back():
     queue = JobQueue()
     queue.apply(JobAdded(a_job(not_before=START + timedelta(days=30))), moment(0))
-    assert queue.next_look_s() == LONGEST_BACK_OFF_S
+    assert queue.next_look_s() == BACK_OFF.limit_s

@@ -7,12 +7,10 @@ from farm.core.errors import Fault
 from farm.core.job import Attempt, AttemptState, JobState
 from farm.core.queue_messages import Outcome, PhonesChanged
 from farm.core.retry import (
-    FIRST_BACK_OFF_S,
-    LONGEST_BACK_OFF_S,
+    BACK_OFF,
     MOST_CRASHES,
     DaemonDiedError,
     DaemonStoppedError,
-    back_off_s,
     crashes,
 )
 from tests.support.queue_desk import START, Desk, a_job, failure, moment
@@ -85,8 +83,8 @@ def test_the_hosts_fault_waits_longer_each_time(fault):
 
 
 def test_back_off_is_bounded():
-    assert back_off_s(1) == FIRST_BACK_OFF_S
-    assert back_off_s(50) == LONGEST_BACK_OFF_S
+    assert BACK_OFF.delay_s(1) == BACK_OFF.first_s
+    assert BACK_OFF.delay_s(50) == BACK_OFF.limit_s
 
 
 def test_yielding_and_interruption_are_no_tries():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from farm.adb.devices import AdbDevice, DeviceState, parse_device_list
 from farm.bundle.manifest import Bundle, BundleFile
 from farm.core.lifecycle_messages import Link
-from farm.fleet.back_off import back_off_s
+from farm.fleet.agent import back_off_s
 from farm.fleet.links import listed
 from farm.fleet.phone_paths import ROOT, scripts
 from farm.fleet.provision import parse_probe, probe_command
