@@ -28,7 +28,7 @@ from farm.core.errors import UserError
 from farm.core.field_errors import field_error
 from farm.core.folders import default_runtime_dir, default_state_dir
 from farm.core.health_rules import HealthConfig
-from farm.core.heat_policy import HeatConfig, mistake
+from farm.core.heat_policy import HeatConfig
 from farm.core.limits import MAX_PRIORITY
 from farm.core.power_policy import PowerConfig, UsbConfig
 from farm.core.quiesce import QuiesceConfig
@@ -337,15 +337,14 @@ def _check_amounts(config: FarmConfig, origin: str) -> None:
     amounts = {
         "jobs.workers": config.jobs.workers, "store.keep_days": config.store.keep_days,
         "store.max_mb": config.store.max_mb, "artifacts.budget_gb": config.artifacts.budget_gb,
-        "artifacts.keep_days": config.artifacts.keep_days, "probe.every_s": config.probe.every_s,
-        "quiesce.restore_after_s": config.quiesce.restore_after_s,
+        "artifacts.keep_days": config.artifacts.keep_days,
     }  # fmt: skip
     for name, amount in amounts.items():
         if not 0 < amount < math.inf:
             raise ConfigError(f"{origin}: {name}: {amount} is no amount", hint="a number above 0")
     if min(config.recovery.per_day().values()) < 0:
         raise ConfigError(f"{origin}: recovery: budgets count from 0")
-    if (wrong := mistake(config.heat) or web_mistake(config.web) or control_mistake(config.control)) is not None:
+    if (wrong := web_mistake(config.web) or control_mistake(config.control)) is not None:
         raise ConfigError(f"{origin}: {wrong[0]}", hint=wrong[1])
     _check_health(config.health, origin)
     if not 0 <= config.battery.low_percent < config.battery.high_percent <= 100:

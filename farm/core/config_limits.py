@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import product
 
 from farm.core.attribution import parse_place
+from farm.core.health import ThrottleStatus
 from farm.core.health_rules import HealthConfig
 from farm.core.heat_policy import DEFAULTS, END_LEASES, HARD, HeatConfig, HeatLimits, ModelHeat
 from farm.core.power_policy import PowerConfig, UsbConfig
@@ -19,9 +21,12 @@ PROBE_S = (0.2, 3600.0)  # a probe takes some 0.1 s of a phone; rarer than hourl
 RESTORE_S = (5.0, 86_400.0)  # the daemon renews a phone's patience three times within it
 MARGIN_C = (0.0, 20.0)  # more, and a phone at work in a room never opens again
 COOL_FOR_S = (0.0, 3600.0)
+LIMIT_C = (10.0, 200.0)  # below, a phone in a room is always closed; the highest is no limit
 STALE_S = (0.0, 86_400.0)
 PERCENT = (0.0, 100.0)
 BATTERY_HOT_C = (20.0, 80.0)
+_TABLES = tuple(each.name for each in fields(ModelHeat))
+_LIMITS = tuple(each.name for each in fields(HeatLimits))
 _FIELD = re.compile(r"\{(\w+)\}")
 _OF_PLACES = frozenset({"hub", "port", "path"})
 _ROOT_HUB = re.compile(r"usb\d+")
@@ -79,13 +84,25 @@ def _heat(heat: HeatConfig) -> Iterator[Mistake]:
     scopes: dict[str, ModelHeat | HeatConfig] = {"heat": heat} | {
         f'heat.model."{name}"': each for name, each in heat.model.items()
     }
-    for (scope, own), key in product(scopes.items(), ("skin_c", "cpu_c", "gpu_c", "battery_c", "throttle")):
+    for (scope, own), table, key in product(scopes.items(), _TABLES, _LIMITS):
+        yield from _limit(f"{scope}.{table}.{key}", key, getattr(getattr(own, table), key))
+    for (scope, own), key in product(scopes.items(), _LIMITS):
 
         def limit(table: str, default: HeatLimits, key: str = key, own: ModelHeat | HeatConfig = own) -> float | None:
             said = (getattr(getattr(each, table), key) for each in (own, heat))
             return next((each for each in (*said, getattr(default, key)) if each is not None), None)
 
         yield from _order(scope, key, limit)
+
+
+def _limit(where: str, key: str, limit: float | None) -> Iterator[Mistake]:
+    if limit is None:
+        return
+    if key == "throttle" and not 0 <= limit <= max(ThrottleStatus):
+        hint = "the highest that is let in: 0 none, 1 light, 2 moderate, 3 severe ... 6 shutdown"
+        yield f"{where}: {limit} is no thermal status", hint
+    if key != "throttle" and not LIMIT_C[0] <= limit <= LIMIT_C[1]:
+        yield f"{where}: {limit} °C is no limit for a phone", f"{LIMIT_C[0]:g} to {LIMIT_C[1]:g}"
 
 
 def _order(scope: str, key: str, limit: Callable[[str, HeatLimits], float | None]) -> Iterator[Mistake]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from shlex import quote
 
 from farm.core.health import ClusterReading, Health, ProcessReading, ThrottleStatus
-from farm.core.labels import normalise
+from farm.core.labels import of_model
 from farm.core.recovery import Ailment
 
 SERVER_NAME = "tvm_rpc"
@@ -99,8 +99,7 @@ class HealthConfig:
 
     def ignored(self, model: str) -> frozenset[FindingKind]:
         """Kinds of findings that count for nothing on that model (`ro.product.model`)."""
-        named = {normalise(name): each for name, each in self.model.items()}
-        return frozenset(named.get(normalise(model), ModelHealth()).ignore) if model else frozenset()
+        return frozenset((of_model(self.model, model) or ModelHealth()).ignore)
 
 
 @dataclass(frozen=True, slots=True)

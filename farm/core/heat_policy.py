@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from itertools import product
 
 from farm.core.health import SensorGroup, ThrottleStatus
-from farm.core.labels import normalise
+from farm.core.labels import of_model
 from farm.core.requests import LeaseClass
 
 
@@ -63,9 +61,6 @@ TUNE = HeatLimits(skin_c=43.0, cpu_c=95.0, gpu_c=95.0, battery_c=44.0, throttle=
 END_LEASES = HeatLimits(skin_c=65.0, battery_c=60.0, throttle=ThrottleStatus.EMERGENCY)
 DEFAULTS = {LeaseClass.INTERACTIVE: HeatLimits(), LeaseClass.BENCH: BENCH, LeaseClass.TUNE: TUNE}
 GROUPS = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.CPU, SensorGroup.GPU)  # what cools slowest is told first
-LEAST_LIMIT_C, MOST_LIMIT_C = 10.0, 200.0  # below, a phone in a room is always closed; the highest is no limit
-_TABLES = ("hard", "interactive", "bench", "tune", "end_leases")
-_LIMITS = tuple(each.name for each in fields(HeatLimits))
 BODY = frozenset({SensorGroup.SKIN, SensorGroup.BATTERY})
 
 
@@ -91,8 +86,7 @@ class HeatPolicy:
 
 def policy_for(model: str, config: HeatConfig) -> HeatPolicy:
     """The limits of a phone of this model (`ro.product.model`)."""
-    named = {normalise(name): each for name, each in config.model.items()}
-    own = named.get(normalise(model), ModelHeat()) if model else ModelHeat()
+    own = of_model(config.model, model) or ModelHeat()
     hard = _merged(HARD, config.hard, own.hard)
     limits: dict[LeaseClass, dict[SensorGroup, Limit]] = {}
     throttle: dict[LeaseClass, Limit] = {}
@@ -108,27 +102,6 @@ def policy_for(model: str, config: HeatConfig) -> HeatPolicy:
             throttle[each] = status
     last = _merged(END_LEASES, config.end_leases, own.end_leases)
     return HeatPolicy(limits, throttle, last, config.cool_for_s, config.stale_s)
-
-
-def mistake(config: HeatConfig) -> tuple[str, str] | None:
-    """The first thing that is wrong in the tables, and a hint; None: nothing."""
-    for name in ("margin_c", "core_margin_c", "cool_for_s", "stale_s"):
-        if not 0 <= (amount := getattr(config, name)) < math.inf:
-            return f"heat.{name}: {amount} is no amount", "0 or more"
-    tables: dict[str, HeatConfig | ModelHeat] = {"heat": config} | {
-        f'heat.model."{name}"': each for name, each in config.model.items()
-    }
-    for table, name, key in product(tables, _TABLES, _LIMITS):
-        limit = getattr(getattr(tables[table], name), key)
-        where = f"{table}.{name}.{key}: {limit}"
-        if limit is None:
-            continue
-        if key == "throttle" and not 0 <= limit <= max(ThrottleStatus):
-            hint = "the highest that is let in: 0 none, 1 light, 2 moderate, 3 severe ... 6 shutdown"
-            return f"{where} is no thermal status", hint
-        if key != "throttle" and not LEAST_LIMIT_C <= limit <= MOST_LIMIT_C:
-            return f"{where} °C is no limit for a phone", f"{LEAST_LIMIT_C:g} to {MOST_LIMIT_C:g}"
-    return None
 
 
 def _margin(group: SensorGroup, config: HeatConfig) -> float:

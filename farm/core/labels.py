@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from farm.core.alike import alike
 
 if TYPE_CHECKING:
     from farm.core.identity import DeviceIdentity
+
+T = TypeVar("T")
 
 ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
 MAX_VALUE_LENGTH = 96  # characters; a longer property value is no name any more and would break tables
@@ -40,6 +42,11 @@ def unique(value: str, taken: Collection[str]) -> str:
         number += 1
         candidate = f"{value}-{number}"
     return candidate
+
+
+def of_model(tables: Mapping[str, T], model: str) -> T | None:
+    """The table for a phone's model (`ro.product.model`), however either is spelt."""
+    return {normalise(name): each for name, each in tables.items()}.get(normalise(model)) if model else None
 
 
 def labels_of(

@@ -22,6 +22,7 @@ from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.errors import FarmError
 from farm.core.health import Health
+from farm.core.labels import of_model
 from farm.core.sensors import SensorPolicy, counted, one_temperature
 from farm.fleet.agent import Agent
 from farm.fleet.probe.command import SECTIONS
@@ -169,7 +170,7 @@ class ProbeRound:
             self._left_out.setdefault(agent, {})[done.stuck_in] = now + LEFT_OUT_S
         self._stuck[agent] = done.stuck_in
         model = agent.identity.model if agent.identity else ""
-        health = counted(done.health, self._policies.get(model, _NO_POLICY))
+        health = counted(done.health, of_model(self._policies, model) or _NO_POLICY)
         out = [name for name in self._left_out.get(agent, {}) if name not in health.missing]
         agent.health = replace(health, missing=(*health.missing, *out)) if out else health
         agent.health_at = now

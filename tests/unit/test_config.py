@@ -49,7 +49,7 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ),
         ("[heat.bench]\nskin_c = 3.8", "heat.bench.skin_c: 3.8", "10 to 200"),
         ("[heat.tune]\nthrottle = 7", "heat.tune.throttle: 7", "3 severe"),
-        ("[heat]\nmargin_c = -1", "heat.margin_c: -1.0", "0 or more"),
+        ("[heat]\nmargin_c = -1", "heat.margin_c: -1 °C is out of range", "0 to 20 °C"),
         ("[gates.tvm_class]\nflagship = 'benhc'", "gates.tvm_class.flagship must be 'interactive', 'bench'", ""),
         ("[gates.tvm_class]\nflagship = 'x'", "gates.tvm_class.flagship", ""),
         ("[health.model.X]\nignore = ['clok-held']", "health.model.X.ignore.0", "did you mean 'clock-held'?"),

@@ -107,7 +107,7 @@ async def test_a_probe_sets_health_and_the_two_figures() -> None:
 async def test_operators_say_what_counts_for_a_model() -> None:
     agent = agent_of("S1")
     policy = SensorPolicy(ignore=("LITTLE", "BIG", "MID"), skin="battery")
-    probes, _ = round_of(Phones(), [agent], policies={"M1": policy})
+    probes, _ = round_of(Phones(), [agent], policies={"m1": policy})
     await probes.read(agent)
     assert agent.health is not None
     assert agent.temperature_c == 34.0  # the GPU's
