@@ -194,13 +194,8 @@ _SHELL_IDS = {int(member): member for member in ShellId}
 CLOSE_STDIN_PACKET = SHELL_HEADER.pack(ShellId.CLOSE_STDIN, 0)
 
 
-def encode_shell_packet(packet_id: ShellId, data: bytes) -> bytes:
-    """A shell,v2 packet: u8 id, u32 length, data."""
-    return SHELL_HEADER.pack(packet_id, len(data)) + data
-
-
 class ShellReader:
-    """Reads shell,v2 packets; they cross every boundary below them."""
+    """Reads shell,v2 packets (u8 id, u32 length, data); they cross every boundary below them."""
 
     def __init__(self) -> None:
         self._buffer = _Buffer()

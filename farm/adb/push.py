@@ -159,25 +159,27 @@ async def _remove_quietly(client: AdbClient, serial: str, paths: Sequence[str]) 
 
 async def _ask(client: AdbClient, serial: str, paths: Sequence[str], size: int) -> script.TreeFacts:
     """Hashes, modes and free space, in as few round trips as the phone's longest request allows (one, for a bundle)."""
-    features = await client.features(serial)
-    limit = script.LONG_REQUEST_BYTES if "shell_v2" in features else script.SHORT_REQUEST_BYTES
     facts: script.TreeFacts | None = None
-    for part in script.split_paths(paths, limit):
+    for part in script.split_paths(paths, await _limit(client, serial)):
         result = await client.shell(serial, script.inspect(part), timeout_s=SCRIPT_TIMEOUT_S + size / HASH_BYTES_PER_S)
         more = script.read_inspection(part, result.text)
         if result.exit_code != 0 or more is None:
-            raise failure(result.text + result.stderr.decode("utf-8", "replace"), serial=serial)
+            raise failure(result.said, serial=serial)
         facts = more if facts is None else facts.joined(more)
     return facts or script.TreeFacts({}, HashTool.SHA256, None, "")
 
 
 async def _run(client: AdbClient, serial: str, lines: Sequence[str]) -> None:
-    features = await client.features(serial)
-    limit = script.LONG_REQUEST_BYTES if "shell_v2" in features else script.SHORT_REQUEST_BYTES
-    for command in script.batches(lines, limit):
+    for command in script.batches(lines, await _limit(client, serial)):
         result = await client.shell(serial, command, timeout_s=SCRIPT_TIMEOUT_S)
         if result.exit_code != 0:
-            raise failure(result.text + result.stderr.decode("utf-8", "replace"), serial=serial)
+            raise failure(result.said, serial=serial)
+
+
+async def _limit(client: AdbClient, serial: str) -> int:
+    """Bytes of the phone's longest request."""
+    v2 = "shell_v2" in await client.features(serial)
+    return script.LONG_REQUEST_BYTES if v2 else script.SHORT_REQUEST_BYTES
 
 
 async def _same(client: AdbClient, serial: str, tool: HashTool, found: FileFacts, file: PushFile) -> bool:

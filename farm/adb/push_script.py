@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -58,17 +58,7 @@ def temporary_name(remote: str) -> str:
 
 def split_paths(paths: Sequence[str], limit_bytes: int) -> Iterator[Sequence[str]]:
     """Groups of paths whose `inspect` fits a request; each path is quoted once, and half the room is the script's."""
-    group: list[str] = []
-    size = 0
-    for path in paths:
-        cost = len(shlex.quote(path).encode()) + 1
-        if group and size + cost > limit_bytes // 2:
-            yield group
-            group, size = [], 0
-        group.append(path)
-        size += cost
-    if group:
-        yield group
+    return _groups(paths, limit_bytes // 2, shlex.quote)
 
 
 def inspect(paths: Sequence[str]) -> str:
@@ -115,12 +105,9 @@ def read_inspection(paths: Sequence[str], text: str) -> TreeFacts | None:
     return TreeFacts(files, tool, free_bytes(words), words.strip())
 
 
-_DF_PERCENT = re.compile(
-    r"\s([\d.]+)([KMGT]?)\s+(\d+)%\s+/\S*\s*\Z"
-)  # coreutils, busybox, toybox: Available Use% Mount
-_DF_TOOLBOX = re.compile(
-    r"/\S*\s+[\d.]+[KMGT]?\s+[\d.]+[KMGT]?\s+([\d.]+)([KMGT]?)\s+\d+\s*\Z"
-)  # Size Used Free Blksize
+# coreutils, busybox, toybox: Available Use% Mount; toolbox: Mount Size Used Free Blksize.
+_DF_PERCENT = re.compile(r"\s([\d.]+)([KMGT]?)\s+(\d+)%\s+/\S*\s*\Z")
+_DF_TOOLBOX = re.compile(r"/\S*\s+[\d.]+[KMGT]?\s+[\d.]+[KMGT]?\s+([\d.]+)([KMGT]?)\s+\d+\s*\Z")
 
 
 def free_bytes(text: str) -> int | None:
@@ -161,14 +148,19 @@ def remove(path: str) -> str:
 
 def batches(lines: Sequence[str], limit_bytes: int = SHORT_REQUEST_BYTES) -> Iterator[str]:
     """The lines joined into as few commands as fit a request."""
+    return map("\n".join, _groups(lines, limit_bytes))
+
+
+def _groups(texts: Iterable[str], limit_bytes: int, sent: Callable[[str], str] = str) -> Iterator[list[str]]:
+    """The texts in order, in groups that together take no more, unless one does alone; `sent`: as they are sent."""
     group: list[str] = []
     size = 0
-    for line in lines:
-        cost = len(line.encode()) + 1
+    for text in texts:
+        cost = len(sent(text).encode()) + 1
         if group and size + cost > limit_bytes:
-            yield "\n".join(group)
+            yield group
             group, size = [], 0
-        group.append(line)
+        group.append(text)
         size += cost
     if group:
-        yield "\n".join(group)
+        yield group

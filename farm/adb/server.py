@@ -122,12 +122,12 @@ class AdbServer:
             await asyncio.to_thread(_end, self._process)
             self._process = None
         elif self._inherited is not None:
-            await asyncio.to_thread(_end_inherited, self._inherited)
+            await asyncio.to_thread(_end, self._inherited)
             self._inherited = None
         elif even_adopted:
             await self._end_adopted()
         elif (left := await asyncio.to_thread(self._unused)) is not None:
-            await asyncio.to_thread(_end_inherited, left)
+            await asyncio.to_thread(_end, left)
             ended = True
         if ended:
             self._remove_socket()
@@ -264,28 +264,15 @@ class AdbServer:
             await asyncio.sleep(_POLL_S)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL. Blocks."""
-    if process.poll() is None:
+def _end(process: subprocess.Popen[bytes] | psutil.Process) -> None:
+    """SIGTERM, then SIGKILL; it may be no child of ours, and gone. Blocks."""
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.terminate()
         try:
             process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _end_inherited(process: psutil.Process) -> None:
-    """The same for a server that is not our child. Blocks."""
-    try:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except psutil.TimeoutExpired:
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             process.kill()
             process.wait(STOP_TIMEOUT_S)
-    except psutil.NoSuchProcess:
-        return
 
 
 def ensure_key(binary: AdbBinary, folder: Path) -> Path:

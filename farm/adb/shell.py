@@ -12,19 +12,12 @@ from typing import Self
 
 from farm.adb.connection import Connection, Deadline
 from farm.adb.errors import AdbFailed, AdbLinkLost, AdbTimeout
-from farm.adb.host_protocol import (
-    CLOSE_STDIN_PACKET,
-    SentinelReader,
-    ShellId,
-    ShellReader,
-    encode_shell_packet,
-)
+from farm.adb.host_protocol import CLOSE_STDIN_PACKET, SentinelReader, ShellId, ShellReader
 
 MAX_OUTPUT_BYTES = 64 << 20  # of one command; a phone gone mad must not eat the daemon's memory
 MAX_LINE_CHARACTERS = 1 << 20  # of a line that has not ended
 STDERR_TAIL_BYTES = 16 << 10  # what a stream keeps of stderr, as evidence
 _EVIDENCE_BYTES = 2000
-_STDIN_CHUNK_BYTES = 32 << 10  # below every adbd's packet limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +32,11 @@ class ShellResult:
     def text(self) -> str:
         """Stdout as text; undecodable bytes are replaced."""
         return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def said(self) -> str:
+        """Stdout, then stderr, as text."""
+        return self.text + self.stderr.decode("utf-8", "replace")
 
 
 def new_sentinel() -> SentinelReader:
@@ -129,16 +127,6 @@ class ShellStream:
         rest += decode(b"", final=True)
         if rest:
             yield rest
-
-    async def write_stdin(self, data: bytes, *, timeout_s: float = 10.0) -> None:
-        """Writes to the command's stdin."""
-        async with Deadline(timeout_s, self._silent):
-            if self._sentinel is not None:
-                await self._connection.send(data)
-                return
-            for start in range(0, len(data), _STDIN_CHUNK_BYTES):
-                chunk = data[start : start + _STDIN_CHUNK_BYTES]
-                await self._connection.send(encode_shell_packet(ShellId.STDIN, chunk))
 
     async def close_stdin(self, *, timeout_s: float = 10.0) -> None:
         """Ends the command's stdin; does nothing without shell,v2, whose stream has no half-close."""

@@ -31,9 +31,7 @@ from farm.adb.host_protocol import (
 )
 from farm.core.errors import ProtocolError
 
-CHUNKS_PER_WRITE = (
-    16  # 1 MiB per send(), twice the rate of one chunk; 4 MiB gains little for its memory (docs/facts.md)
-)
+CHUNKS_PER_WRITE = 16  # 1 MiB: twice the rate of one chunk; 4 MiB gains little for its memory (docs/facts.md)
 STALL_TIMEOUT_S = 20.0  # no byte taken or given for so long: the phone or its link hangs; generous, for slow flash
 _SLOT_BYTES = SYNC_HEADER.size + SYNC_DATA_BYTES
 

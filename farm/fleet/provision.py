@@ -243,5 +243,5 @@ async def _run(client: AdbClient, serial: str, command: str) -> None:
         raise InstallError(
             "the phone refused to install the bundle",
             hint="look at the phone's storage: df /data, ls -l /data/local/tmp",
-            evidence=(result.text + result.stderr.decode("utf-8", "replace"))[-2000:],
+            evidence=result.said[-2000:],
         )

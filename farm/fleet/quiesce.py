@@ -44,9 +44,7 @@ class Restored:
     left: tuple[str, ...] = ()  # somebody else changed it meanwhile
     rebooted: tuple[str, ...] = ()  # it went with the boot
     failed: tuple[str, ...] = ()
-    unknown: tuple[
-        str, ...
-    ] = ()  # lines of its ledger that farm did not write, or not whole: nothing was done about them
+    unknown: tuple[str, ...] = ()  # lines of its ledger that are not farm's, or not whole: nothing was done about them
     complete: bool = False
 
 
@@ -80,7 +78,7 @@ class Quieting:
         # What was changed must have left the link as it was: only who can renew keeps it for longer than that.
         command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {round(min(TRIAL_S, restore_after_s))}"
         result = await self._client.shell(serial, command, timeout_s=BEGIN_TIMEOUT_S)
-        quiet = parse_begun(result.text + result.stderr.decode("utf-8", "replace"))
+        quiet = parse_begun(result.said)
         if not await self._renew(serial, restore_after_s):
             raise PhoneError(f"{name} was quiet and changed itself back before farm could say that it hears it")
         self._renewing[serial] = asyncio.create_task(self._keep(serial, restore_after_s), name=f"quiet {name}")
@@ -131,7 +129,7 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
     # The script waits for a begin that still runs there, though nobody listens to it any more.
     command = f"if [ -e {QUIESCE_LOCK} ]; then sh {QUIESCE} end {quote(owner) if owner else ''}; else echo ended; fi"
     result = await client.shell(serial, command, timeout_s=END_TIMEOUT_S)
-    said = result.text + result.stderr.decode("utf-8", "replace")
+    said = result.said
     restored = parse_restored(said)
     for each in restored.left:
         log.warning("%s: somebody else changed %s during a measurement; it stays so", serial, each)

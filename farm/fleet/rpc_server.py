@@ -39,6 +39,15 @@ class StuckProcessError(PhoneError):
 
     code = "stuck_process"
 
+    @classmethod
+    def of(cls, said: str) -> StuckProcessError:
+        """As a device script says it."""
+        return cls(
+            plain(said.strip().removeprefix("failed ").splitlines()[0]),
+            hint="a process is stuck in a driver: reboot the phone (farm device reboot NAME)",
+            evidence=said[-_EVIDENCE_CHARS:],
+        )
+
 
 class ScriptError(PhoneError):
     """A device script answered in words it does not have."""
@@ -115,7 +124,7 @@ class RpcServer:
             if 0 < port < 65536:
                 return RunningServer(port, bundle, server.secret)
         if first.startswith(_STUCK):
-            raise _stuck(said)
+            raise StuckProcessError.of(said)
         reason = first.removeprefix("failed ").strip() or "it said nothing"
         raise ServerStartError(
             f"the RPC server did not start: {reason}",
@@ -150,7 +159,7 @@ class RpcServer:
                 if line.startswith("died"):
                     how = describe_death(line)
                     if "stuck=" in line:
-                        raise _stuck(f"{how}; processes do not die: {_words(line)['stuck']}")
+                        raise StuckProcessError.of(f"{how}; processes do not die: {_words(line)['stuck']}")
                     return how
         return "the phone's shell ended without a word about the server"
 
@@ -162,7 +171,7 @@ class RpcServer:
         """
         said = (await self._run(f"sh {REAP}", REAP_TIMEOUT_S)).strip()
         if said.startswith("failed"):
-            raise _stuck(said)
+            raise StuckProcessError.of(said)
         if "server=" not in said:
             raise ScriptError("reap.sh did not say what it did", evidence=said[-_EVIDENCE_CHARS:])
         return "server=alive" in said
@@ -172,7 +181,7 @@ class RpcServer:
         command = f"if [ -f {SUPERVISE} ]; then sh {SUPERVISE} stop; else {_END_WITHOUT_SCRIPTS}; fi"
         said = await self._run(command, STOP_TIMEOUT_S)
         if said.startswith("failed"):
-            raise _stuck(said)
+            raise StuckProcessError.of(said)
 
     async def clean(self) -> None:
         """End the server and remove everything of ours from the phone, verified."""
@@ -182,7 +191,7 @@ class RpcServer:
         )
         said = await self._run(command, STOP_TIMEOUT_S)
         if said.startswith("failed"):
-            raise _stuck(said)
+            raise StuckProcessError.of(said)
         if "gone" not in said.split():
             raise PhoneError(f"{ROOT} is still on the phone", evidence=said[-_EVIDENCE_CHARS:])
 
@@ -192,7 +201,7 @@ class RpcServer:
 
     async def _run(self, command: str, timeout_s: float) -> str:
         result = await self._client.shell(self._serial, command, timeout_s=timeout_s)
-        return result.text or result.stderr.decode("utf-8", "replace")
+        return result.text or result.said
 
 
 def describe_death(line: str) -> str:
@@ -202,14 +211,6 @@ def describe_death(line: str) -> str:
         code = int(status)
         return f"the RPC server died of signal {code - 128}" if code > 128 else f"the RPC server exited with {code}"
     return f"the RPC server is gone ({plain(status, WORD) or 'unknown'})"
-
-
-def _stuck(said: str) -> StuckProcessError:
-    return StuckProcessError(
-        plain(said.strip().removeprefix("failed ").splitlines()[0]),
-        hint="a process is stuck in a driver: reboot the phone (farm device reboot NAME)",
-        evidence=said[-_EVIDENCE_CHARS:],
-    )
 
 
 def _words(line: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ async def note(client: AdbClient, serial: str) -> None:
         raise PhoneError(
             "the phone could not note what is on it before the lease",
             hint="look at its storage: df /data, ls -l /data/local/tmp",
-            evidence=(result.text + result.stderr.decode("utf-8", "replace"))[-_EVIDENCE_CHARS:],
+            evidence=result.said[-_EVIDENCE_CHARS:],
         )
 
 
@@ -50,12 +50,8 @@ async def tidy(client: AdbClient, serial: str) -> Tidied:
     result = await client.shell(serial, f"sh {LEASE} clean", timeout_s=TIDY_TIMEOUT_S)
     said = result.text.strip()
     if said.startswith("failed"):
-        raise StuckProcessError(
-            said.removeprefix("failed ").splitlines()[0],
-            hint="a process is stuck in a driver: reboot the phone (farm device reboot NAME)",
-            evidence=said[-_EVIDENCE_CHARS:],
-        )
-    return parse_tidied(said + result.stderr.decode("utf-8", "replace"))
+        raise StuckProcessError.of(said)
+    return parse_tidied(result.said)
 
 
 def parse_tidied(said: str) -> Tidied:

@@ -20,6 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from farm.adb import push_script
+from farm.adb.shell import ShellResult
 from farm.bundle.manifest import Bundle, BundleFile
 from farm.cli import holding, lease
 from farm.core.errors import FarmError
@@ -85,7 +86,7 @@ class RealShell:
 
     async def shell(self, _serial: str, command: str, **_: object) -> Any:
         said = await asyncio.to_thread(self.run, command)
-        return SimpleNamespace(text=said, stdout=said.encode(), stderr=b"", exit_code=0)
+        return ShellResult(said.encode(errors="surrogateescape"), b"", 0)
 
     def unharmed(self) -> bool:
         return bool(self.asked) and not list(self.folder.rglob("PWNED"))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.adb.host_protocol import (
+    SHELL_HEADER,
     BlockReader,
     Fail,
     Okay,
@@ -28,13 +29,12 @@ from farm.adb.host_protocol import (
     encode_request,
     encode_send,
     encode_send_v2,
-    encode_shell_packet,
     encode_sync,
 )
 from farm.core.errors import ProtocolError, UserError
 
 SHELL = [ShellPacket(ShellId.STDOUT, b"out"), ShellPacket(ShellId.STDERR, b""), ShellPacket(ShellId.EXIT, b"\x03")]
-SHELL_BYTES = b"".join(encode_shell_packet(packet.id, packet.data) for packet in SHELL)
+SHELL_BYTES = b"".join(SHELL_HEADER.pack(packet.id, len(packet.data)) + packet.data for packet in SHELL)
 SYNC = [SyncStat(0o100644, 7, 9), SyncData(b"abc"), SyncDone(), Okay(), Fail("No space left on device")]
 SYNC_BYTES = (
     b"STAT" + struct.pack("<III", 0o100644, 7, 9)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from farm.adb.errors import AdbLinkLost, AdbTimeout
@@ -87,6 +87,7 @@ def test_a_probe_that_was_cut_keeps_what_came_and_no_half_number() -> None:
     assert set(health.missing) == {"battery", "thermal", "processes", "kernel", "supply", "zones", "gpu"}
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(FULL)))
 @example(FULL.index(b"==farm:processes") - 200)
 @example(FULL.index(b"/dev/block/platform/soc/7824900.sdhci/by-name/userdata") - 3)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from farm.adb.client import AdbClient
+from farm.adb.shell import ShellResult
 from farm.core.errors import NoSuchDeviceError
 from farm.core.quiesce import Level
 from farm.fleet.agent import Agent
@@ -35,7 +36,7 @@ class Phones:
         if order == "renew":
             self.renewed.set()
         said = {"begin": "begun gentle\n", "renew": "renewed\n", "end": "restored display=Asleep\nended\n"}[order]
-        return SimpleNamespace(text=said, stderr=b"")
+        return ShellResult(said.encode(), b"", 0)
 
 
 async def test_a_phone_that_is_renamed_while_it_is_quiet_stays_so_and_is_changed_back() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from farm.adb.shell import ShellResult
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.lifecycle import DeviceState
@@ -33,7 +33,7 @@ class Supervised:
     async def __call__(self, _serial: str, command: str, **_: object) -> Any:
         self.commands.append(command)
         if command.endswith(" status"):
-            return SimpleNamespace(text=self._status, stderr=b"")
+            return ShellResult(self._status.encode(), b"", 0)
         return await asyncio.Event().wait()
 
 
