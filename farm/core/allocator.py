@@ -114,9 +114,7 @@ class Allocator:
             grants = self._serve(devices, {state.lines.waiting[event.id].line.group})
         else:
             grants = self._serve(devices, state.waiting_groups(devices))
-        while (
-            unclaimed := self._cooling.decide() & state.free
-        ):  # what was granted may have ended claims to other devices
+        while unclaimed := self._cooling.decide() & state.free:  # claims that ended with what was granted
             grants += self._serve(unclaimed, state.waiting_groups(unclaimed))
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
         reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)

@@ -18,9 +18,7 @@ from farm.core.selector import Selector
 if TYPE_CHECKING:
     from farm.core.waiting_lines import Line
 
-REMEMBERED_REQUESTS = (
-    256  # recent requests that tell which phones are in demand; about what a busy lab sees in a minute
-)
+REMEMBERED_REQUESTS = 256  # recent ones tell which phones are in demand; about what a busy lab sees in a minute
 WHOLE_REQUEST = 1_000_000_000  # a request's demand, divided among the devices that suit it: integers add up exactly
 
 

@@ -43,9 +43,7 @@ class State:
         self.held: dict[str, Holding] = {}
         self.free: set[str] = set()  # leasable and not held
         self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
-        self.warm: dict[LeaseClass, set[str]] = {
-            each: set() for each in LeaseClass
-        }  # those of them that refuse for heat
+        self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
         self.kept: dict[str, KeptCool] = {}  # by device
         self.quiet: set[str] = set()  # devices whose holders need a quiet hub
         self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as anybody knows where they are plugged in

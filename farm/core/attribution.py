@@ -13,6 +13,7 @@ from enum import StrEnum
 # Buses, root ports and hubs in a row that Linux and USB know (drivers/usb/core/hcd.c: USB_MAXBUS; USB 3.2, 10.1).
 _MAX_BUS = 64  # macOS counts locations instead, `231-1`: no place on this host
 _PATH = re.compile(r"([1-9]\d{0,2})-([1-9]\d{0,2}(?:\.[1-9]\d{0,2}){0,5})")
+_NETWORK = re.compile(r":\d+$|\._adb[\w-]*\._tcp")
 _FEWEST = 2  # lost at once before anything but the phone itself is blamed
 
 
@@ -33,6 +34,11 @@ def parse_place(text: str) -> UsbPlace | None:
     path = match[0]
     above, dot, port = path.rpartition(".")
     return UsbPlace(above, int(port), path) if dot else UsbPlace(f"usb{match[1]}", int(match[2]), path)
+
+
+def is_network(serial: str) -> bool:
+    """Whether adb lists a phone by its address: HOST:PORT, or an mDNS name."""
+    return _NETWORK.search(serial) is not None
 
 
 def hubs_above(place: UsbPlace) -> tuple[str, ...]:

@@ -85,7 +85,6 @@ class DeviceView:
     place: UsbPlace | None = None  # where it is plugged in, if anybody knows
     sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
-
     too_hot: str = ""  # why not even its holder may go on with it, for its heat
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from farm.core.attribution import is_network
 
 AS_IT_WAS = "(it was so)"  # ends the detail of what needed no change
 
@@ -97,7 +98,7 @@ def over_network(serial: str, devpath: str) -> bool:
         serial: as adb lists it.
         devpath: its USB path in adb's list; empty for network phones, emulators, and hosts whose adb cannot tell.
     """
-    if re.search(r":\d+$|\._adb[\w-]*\._tcp", serial):
+    if is_network(serial):
         return True
     return not devpath and not serial.startswith("emulator-")
 

@@ -89,7 +89,6 @@ class Step:
     what: str  # what is done, for a person
     radius: Radius
     per_day: int | None  # for one phone in any 24 h; None: as often as needed
-    needs_link: bool  # whether the phone must answer commands
     mends: Mapping[Ailment, int]  # what it can mend -> how often it is tried in a row before the next rung
 
 
@@ -99,7 +98,6 @@ LADDER: tuple[Step, ...] = (
         "kill what sessions left (SIGKILL by process group, verified)",
         Radius.SESSION,
         None,  # users' kernels hang as often as they like: a tuning has thousands of bad candidates
-        True,
         {Ailment.SESSION: ANY_NUMBER},
     ),
     Step(
@@ -107,7 +105,6 @@ LADDER: tuple[Step, ...] = (
         "start a fresh RPC server",
         Radius.SESSION,
         300,  # one in 5 minutes all day: more is no accident of a user's any more
-        True,
         {Ailment.SERVER: 3, Ailment.CHECK: 1, Ailment.WRONG: 1, Ailment.GPU: 1},
     ),
     Step(
@@ -115,7 +112,6 @@ LADDER: tuple[Step, ...] = (
         "compare the runtime with the bundle by hash and push what differs",
         Radius.SESSION,
         50,  # hashing reads 100 MB of flash: cheap, but no cure that is needed every half hour
-        True,
         {Ailment.SERVER: 1, Ailment.START: 3, Ailment.CHECK: 2, Ailment.WRONG: 1},
     ),
     Step(
@@ -123,7 +119,6 @@ LADDER: tuple[Step, ...] = (
         "have adb drop and make its transport anew",
         Radius.DEVICE,
         50,  # a bad cable asks for it all day; what it costs is a second
-        False,
         {Ailment.MUTE: 2, Ailment.OFFLINE: 2, Ailment.UNAUTHORIZED: 1},
     ),
     Step(
@@ -131,7 +126,6 @@ LADDER: tuple[Step, ...] = (
         "reboot",
         Radius.DEVICE,
         3,  # each costs a minute or two and a little flash; a phone that needs more needs a person
-        True,
         {Ailment.STUCK: 1, Ailment.GPU: 1, Ailment.SERVER: 1, Ailment.START: 1, Ailment.CHECK: 1},
     ),
     Step(
@@ -139,7 +133,6 @@ LADDER: tuple[Step, ...] = (
         "cut the power of its USB port for a moment",
         Radius.HUB,
         3,
-        False,
         {Ailment.MUTE: 1, Ailment.OFFLINE: 1},
     ),
     Step(
@@ -147,7 +140,6 @@ LADDER: tuple[Step, ...] = (
         "keep it away from users until a person has looked",
         Radius.DEVICE,
         None,
-        False,
         dict.fromkeys(
             (
                 Ailment.SERVER, Ailment.START, Ailment.CHECK, Ailment.WRONG, Ailment.STUCK, Ailment.GPU,
@@ -166,9 +158,8 @@ RETURN_S: Mapping[Rung, float] = MappingProxyType(
         Rung.POWER_CYCLE: 60.0,  # enumeration takes seconds; a phone that ran empty boots first
     }
 )
-WIRED_RECONNECT_S = (
-    5.0  # over USB adb opens the transport again within a second, and a phone that works answers at once
-)
+# Over USB adb opens the transport again within a second, and a phone that works answers at once.
+WIRED_RECONNECT_S = 5.0
 # With these its holder may still work with it; with others its server is dead or nobody reaches it anyway.
 _STILL_OF_USE = frozenset({Ailment.STUCK, Ailment.GPU})
 _FAULTS_OF_A_BUNDLE = frozenset({Ailment.SERVER, Ailment.START, Ailment.CHECK})

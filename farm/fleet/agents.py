@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -61,9 +60,3 @@ def require_reachable(agent: Agent) -> None:
             f"{agent.name} cannot be cleaned: it is {agent.state.life}",
             hint="connect it and wait until it is identified, or forget it without --clean",
         )
-
-
-def log_failure(task: asyncio.Task[None]) -> None:
-    """Keep what a task failed with that nobody waits for."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("%s failed: %r", task.get_name(), error, exc_info=error)

@@ -36,9 +36,8 @@ class Aliases:
         """
         self._fleet = fleet
         self._book = book
-        self._configured = {normalise(name): Selector.parse(text) for name, text in configured.items()}
         self._kept = {name: Selector.parse(text) for name, text in book.all().items()}
-        fleet.set_aliases(self.selectors())
+        self.use(configured)
 
     def use(self, configured: Mapping[str, str]) -> None:
         """Take the configuration's keys as they are now.

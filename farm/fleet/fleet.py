@@ -27,8 +27,9 @@ from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle import DeviceState
 from farm.core.selector import Selector
 from farm.core.sensors import ProbeConfig
+from farm.core.tasks import tell_failure
 from farm.fleet.agent import Agent
-from farm.fleet.agents import find_agent, log_failure
+from farm.fleet.agents import find_agent
 from farm.fleet.battery_care import BatteryBook, BatteryCare, BatteryLook
 from farm.fleet.board import Board
 from farm.fleet.care import Care, CareConfig
@@ -291,7 +292,7 @@ class Fleet(Orders):
         task = asyncio.create_task(what, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(log_failure)
+        task.add_done_callback(tell_failure)
 
     # -- below --
 

@@ -23,10 +23,8 @@ DROPPED_S = 1.0  # adb's list changes within milliseconds of a reconnect
 LOOK_EVERY_S = 1.0  # at the boot id of a phone that was asked to reboot
 # From the request until adb loses it: init stops services first, 2-10 s; a hanging one is killed after 20 s or so.
 REBOOT_DOWN_S = 60.0
-# As processes.sh reads it, but for phones that have no script of ours (yet).
-_BOOT_ID = (
-    "cat ${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id} 2>/dev/null || grep btime /proc/stat"  # some hide it
-)
+# As processes.sh reads it, but for phones that have no script of ours (yet); some hide the first.
+_BOOT_ID = "cat ${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id} 2>/dev/null || grep btime /proc/stat"
 
 
 class RebootRefusedError(PhoneError):

@@ -6,15 +6,13 @@ is needed (docs/decisions.md).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm.core.attribution import UsbPlace, parse_place
+from farm.core.attribution import UsbPlace, is_network, parse_place
 
 DEVICES = "bus/usb/devices"
-_NETWORK = re.compile(r".*:\d+|.*\._adb[\w-]*\._tcp\.?.*")  # HOST:PORT, or an mDNS name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Topology:
                 return parse_place(self.places[name])
         if (place := parse_place(devpath)) is not None:
             return place
-        if _NETWORK.fullmatch(serial):
+        if is_network(serial):
             return None  # its cable, if it has one, charges it: what hangs on the hub says nothing of its link
         wanted = {serial, hardware_serial} - {""}
         found = [place for place, its_serial in self.devices() if its_serial in wanted]
@@ -61,7 +59,7 @@ class Topology:
 
 def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
     """Phones on a cable that nobody can find: neither adb nor sysfs nor the configuration says where they are."""
-    return tuple(sorted(serial for serial in serials if serial not in places and not _NETWORK.fullmatch(serial)))
+    return tuple(sorted(serial for serial in serials if serial not in places and not is_network(serial)))
 
 
 def _read(path: Path) -> str:

@@ -106,9 +106,7 @@ class LeasePolicy:
     """How long leasing waits, and what users may have."""
 
     unused_s: float = 5.0  # a TVM grant that nobody dials (DESIGN §5)
-    recovery_s: float = (
-        60.0  # a job's phone that is mending: cleaning and checking take a second, a reboot ends the lease
-    )
+    recovery_s: float = 60.0  # a job's phone that mends: cleaning and checking take a second, a reboot ends the lease
     allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
     quota: UserConfig = field(default_factory=UserConfig)  # of everybody who is not in `users`
     users: Mapping[str, UserConfig] = field(default_factory=dict)

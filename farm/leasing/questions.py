@@ -87,7 +87,7 @@ class Questions:
     def servable(self) -> int:
         """How many waiting requests an idle device would suit by its labels, of `KINDS_LOOKED_AT` kinds of wishes.
 
-        None while nothing is granted to anybody: the store cannot be written, or an operator drains the host.
+        0 while nothing is granted to anybody: the store cannot be written, or an operator drains the host.
         """
         if self._allocator.paused:
             return 0
