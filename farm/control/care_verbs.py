@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.control.callers import Role
 from farm.control.explain_device import DeviceFacts
-from farm.control.forms import form, read_fields
+from farm.control.forms import FieldError, form, read_fields
 from farm.control.server import ControlCall, ControlServer
 from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
@@ -116,7 +116,7 @@ class CareVerbs:
         asked = read_fields(call, DistrustDevice)
         reason = " ".join(asked.reason.split())[:MOST_REASON]
         if not reason:
-            raise UserError("device.quarantine: a reason is missing", hint='--reason "what is wrong with it"')
+            raise FieldError("device.quarantine", "reason", "is missing", hint='--reason "what is wrong with it"')
         name = self._free(asked.device, f"add --force: {asked.device} is taken away from them", force=asked.force)
         holder = self._holder(name)
         by = f" (by {call.caller.user})" if call.caller.user else ""

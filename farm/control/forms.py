@@ -61,17 +61,26 @@ class OneDevice:
     device: str
 
 
+class FieldError(UserError):
+    """A verb's field is missing, unknown or impossible."""
+
+    def __init__(self, kind: str, field: str, said: str, *, hint: str) -> None:
+        super().__init__(f"{kind}: {field} {said}", hint=hint)
+        self.field = field
+        self.said = said
+
+
 def read_fields(call: ControlCall, fields: type[T]) -> T:
     """The request's fields, as a form.
 
     Raises:
-        UserError: one is missing, unknown or of the wrong type; the message names it.
+        FieldError: one is missing, unknown or of the wrong type; the message names it.
     """
     try:
         return TypeAdapter(fields).validate_python(dict(call.fields))
     except ValidationError as error:
         where, said, hint = field_error(error.errors())
-        raise UserError(f"{call.request.kind}: {where} {said}", hint=hint) from error
+        raise FieldError(call.request.kind, where, said, hint=hint) from error
 
 
 def handler(

@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from farm.control.accounts import Accounts
 from farm.control.callers import Caller, Role
+from farm.control.forms import FieldError
 from farm.control.router import Answer
 from farm.core.errors import NotAllowedError, UserError
 from farm.core.events import EventLog
@@ -35,6 +36,7 @@ CSRF_HEADER = "x-csrf-token"
 MOST_FIELDS = 40
 SEE_OTHER = 303
 SIGN_IN = "/sign-in"
+FORM_HINT = "Nothing was done; go back and send the form again."
 
 
 class Desk(Protocol):
@@ -140,9 +142,13 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
     """What a verb answers to whoever asks for the page.
 
     Raises:
-        FarmError: what the verb raises; it becomes an error page.
+        FarmError: what the verb raises; it becomes an error page. A field is called as the page's forms call it.
     """
-    return (await web_of(request).desk.ask(caller_of(request), kind, fields)).fields
+    try:
+        return (await web_of(request).desk.ask(caller_of(request), kind, fields)).fields
+    except FieldError as error:
+        hint = FORM_HINT if "--" in error.hint else error.hint or FORM_HINT  # a page has no options
+        raise UserError(f"{words.field(error.field)} {error.said}", hint=hint) from error
 
 
 def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:

@@ -34,6 +34,19 @@ TONES = {
     "maintenance": "hold",
 }
 
+# Fields of verbs that the page's forms have by another name than their own.
+FIELDS = {
+    "device": "Phone",
+    "of_kind": "Kind",
+    "reason": "What is wrong with it",
+    "rename": "Name",
+}
+
+
+def field(name: str) -> str:
+    """A verb's field as people read it in a form."""
+    return FIELDS.get(name, name.replace("_", " ").capitalize())
+
 
 def tone(state: str) -> str:
     """The colour class of a device's state."""

@@ -72,4 +72,4 @@ def test_what_cannot_be_done_says_why(farm):
     name = phones(farm)[0].name
     refused(farm.farm("device", "power-cycle", name), ExitCode.FAILED, "cannot be cut", "[power]")
     refused(farm.farm("device", "quarantine", name + "x", "--reason", "y"), ExitCode.USAGE, f"did you mean {name}?")
-    refused(farm.farm("device", "quarantine", name, "--reason", " "), ExitCode.USAGE, "a reason is missing")
+    refused(farm.farm("device", "quarantine", name, "--reason", " "), ExitCode.USAGE, "reason is missing")

@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from farm.core.device import Life, Service
 from farm.core.errors import HostError, NotAllowedError, PhoneError
 from farm.core.web_policy import WebConfig
 from farm.web.page import own_path
+from tests.support.verbs import registered
 from tests.support.web_desk import NOW, Desk, device_desk, lease, page, status, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
@@ -420,6 +422,30 @@ async def test_actions_are_asked_in_the_name_of_whoever_is_signed_in() -> None:
             assert asked == fields
             assert caller.user == "ann"
             assert told in said((await farm.client.get("/devices/pixel")).text)
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "told"),
+    [
+        (
+            "/devices/pixel/service",
+            {"service": "gone"},
+            "Service must be 'in', 'draining' or 'maintenance' (got 'gone')",
+        ),
+        ("/devices/pixel/service", {}, "Service must be 'in', 'draining' or 'maintenance' (got '')"),
+        ("/devices/pixel/quarantine", {"reason": ""}, "What is wrong with it is missing"),
+    ],
+)
+async def test_what_is_wrong_with_a_form_is_said_in_its_own_words(
+    path: str, form: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    desk = registered(tmp_path)  # every verb's own form; what is behind them is never reached
+    async with page(desk) as farm:
+        csrf = await farm.sign_in()
+        answer = await farm.client.post(path, data={"csrf": csrf, **form})
+    assert answer.status_code == 400
+    assert told in said(answer.text)
+    assert "Nothing was done" in said(answer.text)
 
 
 async def test_a_lease_is_extended_by_a_duration() -> None:
