@@ -12,9 +12,8 @@ import socket
 
 from farm.adb.connection import ServerAddress
 from farm.adb.program import holds_socket, server_pid
-from farm.control.callers import People
 from farm.core.errors import NotAllowedError
-from farm.tracker.sockets import owner_of
+from farm.tracker.sockets import UserNames, owner_of
 
 
 class LeasePeople:
@@ -23,7 +22,7 @@ class LeasePeople:
     def __init__(self, adb: ServerAddress) -> None:
         """`adb` is where the real adb server listens."""
         self._adb = adb
-        self._people = People()
+        self._names = UserNames()
 
     async def __call__(self, connection: socket.socket) -> str:
         """The name under which they submit jobs; "" for root and the daemon's user.
@@ -36,7 +35,7 @@ class LeasePeople:
         if owner is None:
             raise NotAllowedError("the kernel does not say who connects")
         if owner.uid not in (0, os.geteuid()):
-            return (await self._people(owner.uid)).user
+            return await self._names(owner.uid)
         if await asyncio.to_thread(self._is_adb_server, owner.inode):
             raise NotAllowedError("a phone dials a lease through a reverse")
         if owner_of(connection) != owner:  # closed while we looked: what it has sent must not count

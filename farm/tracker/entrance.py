@@ -15,7 +15,7 @@ from farm.tracker.connection import Limits
 from farm.tracker.handshake import SESSION_MAGIC
 from farm.tracker.listener import Listener, bind
 from farm.tracker.places import Places
-from farm.tracker.sockets import identify_peer, quick_ack, tune
+from farm.tracker.sockets import OtherEnd, UserNames, other_end, quick_ack, tune
 from farm.tracker.wire import TRACKER_MAGIC
 
 _MAGIC = struct.Struct("<i")
@@ -44,6 +44,9 @@ class Entrance:
         self._tracker = tracker
         self._session = session
         self._listener = Listener(self._accepted)
+        self._names = UserNames()
+        self._nameless: dict[int, list[tuple[socket.socket, OtherEnd]]] = {}  # by uid, while its name is asked for
+        self._naming: set[asyncio.Task[None]] = set()
         self._sniffers: set[_Sniffer] = set()
         self._places = Places(limits.connections)  # connections that have not ended
         self._told = told
@@ -87,16 +90,47 @@ class Entrance:
     def stop(self) -> None:
         """Stop listening, and give up who has not said what it is."""
         self._listener.stop()
+        for task in tuple(self._naming):
+            task.cancel()
+        for waiting in self._nameless.values():
+            for sock, _ in waiting:
+                sock.close()
+        self._nameless.clear()
         for sniffer in tuple(self._sniffers):
             sniffer.close()
 
     def _accepted(self, sock: socket.socket) -> None:
         try:
             tune(sock)
-            peer = identify_peer(sock)
+            end = other_end(sock)
         except OSError:  # it left while it waited in the queue
             sock.close()
             return
+        uid = end.uid
+        name = end.address if uid is None else self._names.known(uid)
+        if name is not None and uid not in self._nameless:
+            self._enter(sock, Peer(end.address, end.port, name))
+        elif uid is not None:
+            self._wait(sock, end, uid)
+
+    def _wait(self, sock: socket.socket, end: OtherEnd, uid: int) -> None:
+        """Until the user's name is known; then in the order in which they came."""
+        if uid not in self._nameless:
+            self._nameless[uid] = []
+            task = asyncio.create_task(self._name(uid), name=f"name of uid {uid}")
+            self._naming.add(task)
+            task.add_done_callback(self._naming.discard)
+        if len(self._nameless[uid]) < self._places.share:
+            self._nameless[uid].append((sock, end))
+        else:
+            sock.close()
+
+    async def _name(self, uid: int) -> None:
+        name = await self._names(uid)
+        for sock, end in self._nameless.pop(uid):
+            self._enter(sock, Peer(end.address, end.port, name))
+
+    def _enter(self, sock: socket.socket, peer: Peer) -> None:
         if self._places.used_up(peer.user):
             sock.close()
             if peer.user not in self._greedy:

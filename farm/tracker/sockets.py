@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import math
 import os
 import pwd
 import socket
 import struct
-from functools import lru_cache
+import time
 from typing import NamedTuple
-
-from farm.core.sessions import Peer
 
 # A peer that vanished without a FIN (power loss, pulled cable) is noticed after 30 + 3 * 10 s.
 KEEPALIVE_IDLE_S = 30
@@ -21,6 +21,8 @@ KEEPALIVE_PROBES = 3
 # net.core.wmem_max.
 UNIX_BUFFER_BYTES = 4 << 20
 UNACKED_LIMIT_MS = 60_000  # data that a peer does not acknowledge for this long: the peer is gone
+
+NAME_CACHE_S = 60.0  # a renamed user counts after a minute
 
 _SOCK_DIAG_BY_FAMILY = 20  # linux/sock_diag.h
 _NLM_F_REQUEST = 1  # linux/netlink.h
@@ -67,17 +69,54 @@ def address_of(name: tuple[object, ...]) -> tuple[str, int]:
     return address, port
 
 
-def identify_peer(sock: socket.socket) -> Peer:
-    """Who is at the other end.
+class UserNames:
+    """Login names by uid. They are asked for in a thread: a name service that hangs holds up whom it has to name."""
 
-    A process of this host is known by the owner of its socket (DESIGN D11), anybody else by the address.
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[float, asyncio.Future[str]]] = {}
+        self._names: dict[int, str] = {}
+
+    def known(self, uid: int) -> str | None:
+        """The name as it was told last; asked for anew when that is a minute ago. None: nobody has asked yet."""
+        self._ask(uid)
+        return self._names.get(uid)
+
+    async def __call__(self, uid: int) -> str:
+        """The login name, or `uid-N`."""
+        known = self.known(uid)
+        return await asyncio.shield(self._ask(uid)) if known is None else known
+
+    def _ask(self, uid: int) -> asyncio.Future[str]:
+        """One question for all who wait."""
+        now = time.monotonic()
+        at, answer = self._asked.get(uid, (-math.inf, None))
+        if answer is None or (answer.done() and now - at > NAME_CACHE_S):
+            answer = asyncio.ensure_future(self._learn(uid))
+            self._asked[uid] = (now, answer)
+        return answer
+
+    async def _learn(self, uid: int) -> str:
+        name = self._names[uid] = await asyncio.to_thread(_user_name, uid)
+        return name
+
+
+class OtherEnd(NamedTuple):
+    """Of a connection."""
+
+    address: str
+    port: int
+    uid: int | None  # of a process of this host, which is known by it (DESIGN D11); None: known by the address
+
+
+def other_end(sock: socket.socket) -> OtherEnd:
+    """Who is there.
 
     Raises:
         OSError: the connection is already gone.
     """
     address, port = address_of(sock.getpeername())
     owner = owner_of(sock)
-    return Peer(address, port, address if owner is None else _user_name(owner.uid))
+    return OtherEnd(address, port, owner.uid if owner else None)
 
 
 class Owner(NamedTuple):
@@ -126,7 +165,6 @@ def _owner(address: str, port: int, local_address: str, local_port: int) -> Owne
     return Owner(uid, inode) if state == _ESTABLISHED and inode else None
 
 
-@lru_cache(maxsize=1024)
 def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

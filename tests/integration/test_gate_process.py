@@ -17,7 +17,6 @@ import pytest
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
-from farm.core.sessions import Peer
 from farm.leasing import Leasing
 from farm.tracker import entrance, gate_door, gate_messages, gate_process, newcomers, remote_route, wire
 from farm.tracker.connection import Limits
@@ -28,6 +27,7 @@ from farm.tracker.gate_process import GateProcess, GateSocketError, sockets_of
 from farm.tracker.handshake import SessionCode
 from farm.tracker.places import FEWEST
 from farm.tracker.relay import GOODBYE
+from farm.tracker.sockets import OtherEnd
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import ROOT, FakeDevices, environment
@@ -306,7 +306,7 @@ async def test_newcomers_that_leave_a_hanging_daemon_are_not_kept():
 async def test_of_one_user_no_more_wait_than_its_share(monkeypatch, caplog):
     for module in (newcomers, remote_route):
         monkeypatch.setattr(module, "MOST_WAITING", 4 * FEWEST)
-    monkeypatch.setattr(entrance, "identify_peer", lambda _: Peer("10.0.0.1", 1, user))
+    monkeypatch.setattr(entrance, "other_end", lambda _: OtherEnd(user, 1, None))
     async with Lab() as lab:
         user = "ann"
         waiting = [asyncio.create_task(lab.key()) for _ in range(FEWEST)]

@@ -5,11 +5,11 @@ import itertools
 import socket
 import time
 
-from farm.core.sessions import Peer
 from farm.tracker import entrance, wire
 from farm.tracker.connection import Limits
 from farm.tracker.listener import SHED_AFTER_S
 from farm.tracker.places import FEWEST
+from farm.tracker.sockets import OtherEnd
 from tests.support.raw import RawTracker
 from tests.support.tvm import farm_door
 from tests.support.waiting import until
@@ -86,7 +86,7 @@ def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others
 
 async def test_all_users_together_are_served_in_turn(monkeypatch):
     users = itertools.cycle("abcd")
-    monkeypatch.setattr(entrance, "identify_peer", lambda _: Peer("10.0.0.1", 1, next(users)))
+    monkeypatch.setattr(entrance, "other_end", lambda _: OtherEnd(next(users), 1, None))
     served, problems = [], []
 
     def serve(sock, peer, first, closed):
@@ -111,7 +111,7 @@ async def test_all_users_together_are_served_in_turn(monkeypatch):
 
 async def test_who_has_a_users_share_is_sent_away_and_told_once_until_one_ends(monkeypatch):
     user = "ann"
-    monkeypatch.setattr(entrance, "identify_peer", lambda _: Peer("10.0.0.1", 1, user))
+    monkeypatch.setattr(entrance, "other_end", lambda _: OtherEnd(user, 1, None))
     served, problems = [], []
 
     def serve(sock, peer, first, closed):

@@ -5,6 +5,7 @@ import os
 import pwd
 import socket
 import struct
+import threading
 
 import pytest
 
@@ -13,13 +14,14 @@ from farm.core.events import EventLog
 from farm.leasing import LeasePolicy, Leasing
 from farm.tracker import sockets, wire
 from farm.tracker.door import TvmDoor
-from farm.tracker.sockets import identify_peer, owner_of
+from farm.tracker.sockets import other_end, owner_of
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
 ME = pwd.getpwuid(os.getuid()).pw_name
+LIMIT_S = 10.0
 NOBODY = pwd.getpwnam("nobody")
 
 
@@ -95,6 +97,24 @@ async def test_another_users_socket_is_that_user(family, dialled):
         await until(lambda: lab.users() == ["nobody"])
 
 
+async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
+    asked, answers = [], threading.Event()
+
+    def user_name(uid):
+        asked.append(uid)
+        return "slow-name" if answers.wait(LIMIT_S) else "the loop waited"
+
+    monkeypatch.setattr(sockets, "_user_name", user_name)
+    async with Lab() as lab:
+        coming = asyncio.create_task(lab.client())
+        await until(lambda: asked)
+        answers.set()
+        for client in (await coming, await lab.client()):
+            await client.send(wire.encode_message(wire.Request("android", "root", 1)))
+        await until(lambda: lab.users() == ["slow-name"] * 2)
+        assert asked == [os.getuid()]
+
+
 @pytest.mark.parametrize("how", ["closed", "half-closed", "reset"])
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_a_socket_that_is_closing_proves_nobody(family, address, how):
@@ -116,7 +136,7 @@ def test_a_socket_that_is_closing_proves_nobody(family, address, how):
                     owner_of(accepted)
             else:
                 assert owner_of(accepted) is None
-                assert identify_peer(accepted).user == address
+                assert other_end(accepted).uid is None
 
 
 def test_a_socket_in_time_wait_proves_nobody():
