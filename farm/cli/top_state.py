@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -100,32 +101,27 @@ class Farm:
 
     def counts(self) -> dict[str, int]:
         """Phones by state."""
-        found: dict[str, int] = {}
-        for phone in self.phones:
-            word = phone.state.partition(",")[0]
-            found[word] = found.get(word, 0) + 1
-        return found
+        return Counter(phone.state.partition(",")[0] for phone in self.phones)
 
 
 def farm_from(status: Mapping[str, Any], leases: Mapping[str, Any], jobs: Mapping[str, Any], at: datetime) -> Farm:
     """What the answers of `status`, `lease.list` and `job.list` come to."""
-    held = {row["device"]: row for row in leases.get("leases", ())}
-    tracker = status.get("tracker") or {}
+    held = {row["device"]: row for row in leases["leases"]}
     return Farm(
-        version=str(status.get("version", "")),
-        tracker=f"{tracker.get('host')}:{tracker.get('port')}" if tracker else "",
+        version=status["version"],
+        tracker=f"{status['tracker']['host']}:{status['tracker']['port']}",
         at=at,
-        phones=tuple(_phone(row, held.get(row["name"])) for row in status.get("devices", ())),
-        jobs=tuple(_job(row) for row in jobs.get("jobs", ())),
-        jobs_more=bool(jobs.get("more")),
+        phones=tuple(_phone(row, held.get(row["name"])) for row in status["devices"]),
+        jobs=tuple(_job(row) for row in jobs["jobs"]),
+        jobs_more=jobs["more"],
         waiting=tuple(
             Waiter(row["user"], row["selector"], row["job"] or "", row["priority"], row["waited_s"])
-            for row in leases.get("waiting", ())
+            for row in leases["waiting"]
         ),
-        waiting_more=int(leases.get("waiting_more") or 0),
-        problems=tuple(status.get("problems", ())),
-        seq=int(status.get("seq") or 0),
-        pid=int(status.get("pid") or 0),
+        waiting_more=leases["waiting_more"],
+        problems=tuple(status["problems"]),
+        seq=status["seq"],
+        pid=status["pid"],
     )
 
 

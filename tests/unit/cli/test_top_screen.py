@@ -48,7 +48,7 @@ def event(seq, kind="device.ready", subject="pixel", **data):
 
 def farm(*devices, leases=(), waiting=(), jobs=(), events=(), **facts):
     held = {"leases": list(leases), "waiting": list(waiting), "waiting_more": 0}
-    return followed(None, farm_from(status(*devices, **facts), held, {"jobs": list(jobs)}, AT), events)
+    return followed(None, farm_from(status(*devices, **facts), held, {"jobs": list(jobs), "more": False}, AT), events)
 
 
 def shown(farm, width=80, height=24, **facts):
@@ -116,7 +116,7 @@ def test_a_daemon_that_is_away_is_told_and_what_was_known_stays():
 
 def test_a_restart_is_told_and_the_ticker_goes_on():
     before = farm(device("pixel"), events=[event(5), event(6, "device.pushing"), event(7, "device.busy")])
-    after = followed(before, farm_from(status(device("pixel"), pid=2), {}, {}, AT), [event(7), event(1 << 33)])
+    after = followed(before, farm(device("pixel"), pid=2), [event(7), event(1 << 33)])
     assert [each.seq for each in after.news] == [5, 7, 1 << 33]
     assert any("the daemon was restarted" in line for line in shown(after))
     assert not any("restarted" in line for line in shown(before))
