@@ -18,7 +18,6 @@ from farm.simulation.phone_status import PhoneOffError, PhoneStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 CONTROL_SOCKET = "control.sock"
@@ -60,9 +59,7 @@ class LabClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
