@@ -123,7 +123,7 @@ def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda
         TargetError: TVM does not take the target; TargetRefusedError: it would do it wrongly.
         NoLinkerError: the host cannot link for the target.
     """
-    if is_package(data[:512]):
+    if is_package(data):
         return _unpacked(data, name, wanted, cache, say)
     model, given = import_with(read(data, name), wanted.npz, wanted.shapes, wanted.dtypes)
     inputs = _inputs(model, given, wanted)

@@ -167,7 +167,7 @@ class Package:
 
 
 def is_package(data: bytes) -> bool:
-    """Whether a file's beginning (512 bytes) is a package's: a tar archive whose first member is the manifest."""
+    """Whether a file, or its first 512 bytes, is a package's: a tar archive whose first member is the manifest."""
     return data[257:262] == b"ustar" and data[:100].rstrip(b"\0") == MANIFEST.encode()
 
 
@@ -185,13 +185,7 @@ def write_package(manifest: Manifest, members: Mapping[str, bytes]) -> bytes:
     hashes = {name: hashlib.sha256(members[name]).hexdigest() for name in sorted(members)}
     said = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
     said["check"] = _check(said)
-    with io.BytesIO() as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-            for name, content in ((MANIFEST, json.dumps(said, indent=1).encode()), *sorted(members.items())):
-                about = tarfile.TarInfo(name)
-                about.size, about.mode = len(content), 0o644
-                archive.addfile(about, io.BytesIO(content))
-        return file.getvalue()
+    return tar.packed([(MANIFEST, json.dumps(said, indent=1).encode()), *sorted(members.items())])
 
 
 def read_package(source: bytes | Path, name: str = "the package") -> Package:

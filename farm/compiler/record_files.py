@@ -7,11 +7,9 @@ a torn last line is cut off; lines that are wrong go into `corrupt.jsonl`, and t
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import shutil
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -82,14 +80,7 @@ def write_records(found: RecordSet, target: Path) -> None:
 
 def packed(found: RecordSet) -> bytes:
     """The set as the .tar that artifacts are: the same bytes for the same set."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
-        for name, text in found.texts().items():
-            data = text.encode()
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return made.getvalue()
+    return tar.packed((name, text.encode()) for name, text in found.texts().items())
 
 
 class RecordFolder:

@@ -1,10 +1,10 @@
-"""Reads .tar files of people's: plain files only, and never more bytes than the archive itself has."""
+"""Reads .tar files of people's: plain files only, and never more bytes than the archive itself has. Writes our own."""
 
 from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
@@ -36,3 +36,14 @@ def members(data: bytes, *, skip_folders: bool = False) -> Iterator[tuple[str, b
         raise
     except (tarfile.TarError, EOFError, OverflowError, ValueError, RecursionError, MemoryError) as error:
         raise TarError(f"it is damaged, or cut short ({str(error)[:200] or type(error).__name__})") from error
+
+
+def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """An archive of files with these names and contents: the same files, the same bytes."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in files:
+            about = tarfile.TarInfo(name)
+            about.size, about.mode = len(content), 0o644
+            archive.addfile(about, io.BytesIO(content))
+    return made.getvalue()

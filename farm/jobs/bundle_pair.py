@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from farm.bundle.abi import Platform
 from farm.bundle.manifest import Bundle
 from farm.core.errors import UserError
 from farm.core.identity import DeviceIdentity
+from farm.fleet.lending import Lending
 from farm.jobs.attempt import no_verb, text_field
 from farm.jobs.measuring import MeasuringHost
 from farm.jobs.tasks import BundleUse
+from farm.leasing import Leasing
 
 
 class BundlePairError(UserError):
@@ -21,33 +23,13 @@ class BundlePairError(UserError):
     code = "bundle_pair"
 
 
-class Lender(Protocol):
-    """Leasing, as far as it lends bundles."""
-
-    async def lend(self, lease_id: str) -> str:
-        """The lease's holder may have another bundle on the phone, whose name is returned, until the lease ends."""
-        ...
-
-
-class Changer(Protocol):
-    """The fleet, as far as it changes bundles."""
-
-    async def use(self, name: str, bundle: Bundle) -> None:
-        """Change the phone to a bundle at once; returns when it is ready with it.
-
-        Raises:
-            PhoneError: the phone does not run with it.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class BundleHost(MeasuringHost):
     """What the worker of such a comparison may ask for besides."""
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
-    lender: Lender
-    changer: Changer
+    leasing: Leasing
+    lending: Lending
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """`bundle.use`: the phone's RPC server starts from another bundle; answered when its check is passed."""
@@ -56,9 +38,9 @@ class BundleHost(MeasuringHost):
         bundle = self.bundles.get(text_field(fields, "bundle"))
         if bundle is None:
             raise no_verb("bundle.use of that bundle")
-        device = await self.lender.lend(self.running.lease.id)
+        device = await self.leasing.lend(self.running.lease.id)
         # No await between the two: the phone must not be lent any more when the lease has ended.
-        await self.changer.use(device, bundle)
+        await self.lending.use(device, bundle)
         return {}
 
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from farm.bundle.manifest import Bundle
-from farm.jobs.bundle_pair import BundleHost, Changer, Lender, check_pair, uses
+from farm.fleet.lending import Lending
+from farm.jobs.bundle_pair import BundleHost, check_pair, uses
 from farm.jobs.executor import Running
 from farm.jobs.measuring import MeasuringHost, ReadConditions, is_virtual, measured, quiet_lease
 from farm.jobs.phone_work import PhoneWork
 from farm.jobs.quieting import QuietParts
 from farm.jobs.specs import CompareSpec
 from farm.jobs.tasks import CompareTask
+from farm.leasing import Leasing
 
 WORKER = "farm.worker.compare"
 
@@ -24,8 +26,8 @@ class Bundles:
     """Where bundles are and who puts them on phones."""
 
     get: Callable[[str], Bundle]  # by name or hash, in a thread; UnknownBundleError: there is none
-    lender: Lender
-    changer: Changer
+    leasing: Leasing
+    lending: Lending
 
 
 class CompareExecutor:
@@ -61,8 +63,8 @@ class CompareExecutor:
             look=self._look,
             quiet=quiet_lease(self._quieting, running),
             bundles={a.hash: a, b.hash: b},
-            lender=self._bundles.lender,
-            changer=self._bundles.changer,
+            leasing=self._bundles.leasing,
+            lending=self._bundles.lending,
         )
         return await measured(self._work, running, WORKER, task.to_wire(), host)
 

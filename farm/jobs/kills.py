@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from farm.core.device import DeviceView, Life
 from farm.jobs.ports import Devices
+from farm.leasing import Leasing
 
 # A broken session is followed by a check within 2 s. A worker asks, and hears of a busy daemon after 15 s.
 LOOK_S = 10.0
@@ -15,18 +15,10 @@ LOOK_S = 10.0
 _THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
 
 
-class Ends(Protocol):
-    """Leasing, as far as it knows how sessions ended."""
-
-    async def ended_by_phone(self, lease_id: str) -> bool:
-        """Whether the phone's side ended the lease's last session, which is waited for."""
-        ...
-
-
 class Kills:
     """Tells a killed process from a lost phone."""
 
-    def __init__(self, leases: Ends, devices: Devices, look_s: float = LOOK_S) -> None:
+    def __init__(self, leases: Leasing, devices: Devices, look_s: float = LOOK_S) -> None:
         self._leases = leases
         self._devices = devices
         self._look_s = look_s

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,9 +28,11 @@ from farm.core.events import EventLog
 from farm.core.limits import MAX_LEASE_S
 from farm.core.requests import Lease
 from farm.core.selector import nearest
+from farm.fleet.fleet import Fleet
 from farm.jobs.executor import Running
-from farm.jobs.ports import Devices, seen
+from farm.jobs.ports import seen
 from farm.jobs.specs import LeaseSpec
+from farm.leasing import Leasing
 from farm.leasing.sessions import digest
 from farm.store.changes import to_its_end
 
@@ -44,38 +46,6 @@ class LeaseUnusableError(UserError):
     """Nobody has such a lease now."""
 
     code = "lease_not_ready"
-
-
-class Leases(Protocol):
-    """What it needs of leasing."""
-
-    def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
-        """A key to the lease's device."""
-        ...
-
-    def adopt_match_key(self, lease_id: str, sha256: str) -> None:
-        """Let an earlier key go on opening a restored lease's device."""
-        ...
-
-    async def extend(self, lease_id: str, longest_s: float) -> datetime:
-        """Let the lease last until so many seconds from now; returns that moment."""
-        ...
-
-    def expires_at(self, lease_id: str) -> datetime | None:
-        """When the lease is over at the latest."""
-        ...
-
-
-class Phones(Devices, Protocol):
-    """What it needs of the fleet."""
-
-    async def note_before_lease(self, name: str) -> None:
-        """Note what is on the phone, so that it can be cleaned afterwards."""
-        ...
-
-    def still_in_hands(self, name: str) -> None:
-        """A person has the phone: it must not be cleaned yet."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +94,8 @@ class LeaseExecutor:
     def __init__(
         self,
         *,
-        leases: Leases,
-        phones: Phones,
+        leases: Leasing,
+        phones: Fleet,
         client: AdbClient,
         gate: Callable[[], tuple[str, int]],
         events: EventLog,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from farm.core.device import DeviceView
 from farm.core.errors import ProtocolError
@@ -16,6 +16,7 @@ from farm.jobs.attempt import AttemptHost, SessionOffer, Task, Workers, no_verb,
 from farm.jobs.executor import Running
 from farm.jobs.kills import Kills
 from farm.jobs.poison import PoisonLedger
+from farm.leasing import Leasing
 
 WORKER = "worker"  # source of what workers say
 MAX_KILLS = 2  # of one artifact, told by one attempt: enough to have it refused
@@ -23,24 +24,12 @@ MAX_LOOKED = 1_000_000  # artifacts of one attempt
 MAX_ARTIFACTS = 10_000  # asked about at once
 
 
-class SessionKeys(Protocol):
-    """Leasing, as an attempt with a worker needs it."""
-
-    def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
-        """A key that opens a session at the gate."""
-        ...
-
-    def abort(self, lease_id: str, reason: str) -> None:
-        """The lease's session went wrong: the phone is cleaned and checked before anybody uses it again."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseHost:
     """What one attempt's worker may ask for: sessions under its lease, and to be heard."""
 
     running: Running
-    keys: SessionKeys
+    keys: Leasing
     gate: Callable[[], tuple[str, int]]
     poison: PoisonLedger
     kills: Kills
@@ -120,7 +109,7 @@ class PhoneWork:
     def __init__(
         self,
         *,
-        keys: SessionKeys,
+        keys: Leasing,
         workers: Workers,
         gate: Callable[[], tuple[str, int]],
         toolchain_of: Callable[[DeviceView], str],

@@ -4,40 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from farm.core.errors import FarmError
-from farm.core.quiesce import Level, QuiesceConfig, Quiet, describe, not_quiet
-from farm.fleet.quiesce import Restored
+from farm.core.quiesce import Level, QuiesceConfig, describe, not_quiet
+from farm.fleet.quiesce import Quieting
 from farm.jobs.executor import Running
-
-
-class QuietPhones(Protocol):
-    """The fleet, as far as it makes phones quiet (farm.fleet.quiesce.Quieting)."""
-
-    async def begin(self, name: str, level: Level, owner: str, restore_after_s: float) -> Quiet:
-        """Make a phone quiet until `end` or `leave`, one of which is due whatever becomes of this call."""
-        ...
-
-    async def end(self, name: str, owner: str) -> Restored:
-        """Change it back; what fails is left to its life cycle."""
-        ...
-
-
-class ChangingLeases(Protocol):
-    """Leasing, as far as it has changed phones cleaned."""
-
-    def changed_phone(self, lease_id: str, *, changed: bool) -> bool:
-        """Whether the holder has the phone otherwise than it was; returns whether the lease is still current."""
-        ...
+from farm.leasing import Leasing
 
 
 @dataclass(slots=True)
 class QuietParts:
     """What it takes. `config` may be exchanged: leases that have begun keep what they began with."""
 
-    phones: QuietPhones
-    leases: ChangingLeases
+    phones: Quieting
+    leases: Leasing
     config: QuiesceConfig
 
 

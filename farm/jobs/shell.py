@@ -11,11 +11,12 @@ import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.adb.shell import ShellStream
 from farm.core.errors import UserError
+from farm.fleet.fleet import Fleet
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.executor import FailedWithResultError, Running
 from farm.jobs.lines import Lines
@@ -34,18 +35,10 @@ class CommandFailedError(FailedWithResultError):
     code = "command_failed"
 
 
-class Phones(Protocol):
-    """The fleet, as it is needed here."""
-
-    async def note_before_lease(self, name: str) -> None:
-        """Note what is on the phone, so that it can be cleaned afterwards."""
-        ...
-
-
 class ShellExecutor:
     """Runs attempts of kind `shell`."""
 
-    def __init__(self, client: AdbClient, phones: Phones) -> None:
+    def __init__(self, client: AdbClient, phones: Fleet) -> None:
         self._client = client
         self._phones = phones
 

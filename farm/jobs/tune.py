@@ -19,7 +19,7 @@ from farm.jobs.quieting import QuietLease, QuietParts
 from farm.jobs.specs import TuneSpec
 from farm.jobs.tasks import SalvageTask, TuneTask
 from farm.leasing import NoSuchLeaseError
-from farm.store.record_sets import BadSetError, check_set
+from farm.store.record_sets import BadSetError, RecordSets, check_set
 
 WORKER = "farm.worker.tune"
 SALVAGE = "farm.worker.tune_salvage"
@@ -27,25 +27,6 @@ SALVAGE_S = 15.0  # less than a stopped attempt is waited for
 END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
 END_SHARE = 0.25  # of a short attempt
 MAX_NAME_CHARS = 255  # of a model
-
-
-class RecordKeeper(Protocol):
-    """The store's tuning records (farm.store.record_sets)."""
-
-    async def keep(
-        self,
-        *,
-        model: str,
-        name: str,
-        target: object,
-        artifact: str,
-        records: int,
-        best: Mapping[str, Any],
-        user: str,
-        job: str,
-    ) -> int:
-        """Keep a set of records as the next version for its model and target; returns that version."""
-        ...
 
 
 class Artifacts(Protocol):
@@ -64,7 +45,7 @@ class Artifacts(Protocol):
 class KeepingHost(LeaseHost):
     """What a worker may ask for that keeps records."""
 
-    keeper: RecordKeeper
+    keeper: RecordSets
     artifacts: Artifacts
     kept: list[int] = field(default_factory=list, kw_only=True)  # versions that this attempt has kept
 
@@ -142,7 +123,7 @@ class TuneExecutor:
     def __init__(
         self,
         work: PhoneWork,
-        keeper: RecordKeeper,
+        keeper: RecordSets,
         artifacts: Artifacts,
         nominals: Callable[[str, str], dict[str, float]],
         quieting: QuietParts,

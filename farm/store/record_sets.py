@@ -64,7 +64,7 @@ class KeptSet:
 
 
 class RecordSets:
-    """Statements over kept sets. Implements farm.jobs.tune.RecordKeeper."""
+    """Statements over kept sets."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

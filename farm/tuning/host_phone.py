@@ -36,18 +36,6 @@ def stock_server(port: int, key: str, folder: Path) -> Sequence[str]:
     return [sys.executable, "-m", "farm.tuning.host_server", "--host", "127.0.0.1", *ports, "--silent"]
 
 
-def compiled_server(bundle: Path) -> Command:
-    """A `tvm_rpc` with its libraries in one folder, as phones have it."""
-
-    def command(port: int, key: str, folder: Path) -> Sequence[str]:
-        return [
-            str(bundle / "tvm_rpc"), "server", "--host=127.0.0.1", f"--port={port}", f"--port-end={port + 1}",
-            f"--key={key}", f"--work-dir={folder}",
-        ]  # fmt: skip
-
-    return command
-
-
 class HostPhones:
     """RPC servers on this host, each a phone of the run. A PhoneSource."""
 

@@ -52,7 +52,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
     target = _target(request)
     path = Path(request["model"])
     data = file_bytes(path)
-    if is_package(data[:512]):
+    if is_package(data):
         raise UserError(f"{path} is a package already", hint="give the model file that it was made from")
     if is_texture(target):
         raise TargetRefusedError(

@@ -88,7 +88,7 @@ def profile(built: Build, data: bytes, session: PhoneSession, model_s: float) ->
     Raises:
         PhoneError: the phone failed.
     """
-    if is_package(data[:512]):
+    if is_package(data):
         return shaped([], model_s, [PACKAGED])
     shapes = {name: array.shape for name, array in built.inputs.items()}
     dtypes = {name: str(array.dtype) for name, array in built.inputs.items()}

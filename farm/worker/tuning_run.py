@@ -117,7 +117,7 @@ def prepared(plan: Plan, tell: Tell) -> Prepared:
         ModelError: it cannot be read, or there is nothing to tune in it.
         UserError: nothing can be tuned for the target.
     """
-    if is_package(plan.data[:512]):
+    if is_package(plan.data):
         raise UserError(f"{plan.name} is a package: compiled already", hint="tune the model file that it was made from")
     if is_texture(plan.target):
         raise NotTunableTargetError(

@@ -54,7 +54,7 @@ PHONE = DeviceView(
 )  # fmt: skip
 
 
-NO_BUNDLES = Bundles(get=lambda name: None, lender=None, changer=None)
+NO_BUNDLES = Bundles(get=lambda name: None, leasing=None, lending=None)
 
 
 class OneKey:

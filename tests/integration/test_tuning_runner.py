@@ -14,9 +14,9 @@ import pytest
 
 from farm.core.errors import PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
-from farm.tuning.host_phone import HostPhones, compiled_server, stock_server
+from farm.tuning.host_phone import HostPhones, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
-from tests.support.staged_phones import CountingPhones, StagedPhones
+from tests.support.staged_phones import CountingPhones, StagedPhones, compiled_server
 from tests.support.tvm import environment
 
 pytest.importorskip("tvm")
@@ -240,7 +240,8 @@ def test_a_candidate_that_never_returns_and_ignores_sigterm_costs_itself_only(ho
 def test_a_server_on_this_host_does_not_outlive_its_owner(host):
     """Even one that was killed outright."""
     code = (
-        "import sys, time; from pathlib import Path; from farm.tuning.host_phone import HostPhones, compiled_server\n"
+        "import sys, time; from pathlib import Path\n"
+        "from tests.support.staged_phones import HostPhones, compiled_server\n"
         "bundle = Path(sys.argv[1]); phones = HostPhones(command=compiled_server(bundle), libraries=bundle)\n"
         "print('ready', flush=True); time.sleep(60)"
     )

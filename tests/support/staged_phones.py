@@ -5,12 +5,25 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from farm.core.errors import PhoneError
 from farm.tuning.host_phone import Command, HostPhones, stock_server
 from farm.tuning.phones import PoolState, SessionOffer
+
+
+def compiled_server(bundle: Path) -> Command:
+    """A `tvm_rpc` with its libraries in one folder, as phones have it."""
+
+    def command(port: int, key: str, folder: Path) -> Sequence[str]:
+        return [
+            str(bundle / "tvm_rpc"), "server", "--host=127.0.0.1", f"--port={port}", f"--port-end={port + 1}",
+            f"--key={key}", f"--work-dir={folder}",
+        ]  # fmt: skip
+
+    return command
 
 
 class StagedPhones(HostPhones):
