@@ -154,6 +154,21 @@ def test_a_tuning_has_its_curve(farm: VirtualFarm, model: str, opens: Opens) -> 
     expect(page.get_by_role("link", name="tuning records")).to_be_visible()
 
 
+def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: VirtualFarm, model: str, opens: Opens) -> None:
+    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "400", "--detach", timeout_s=60)
+    job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
+    page = opens().open(f"/jobs/{job}")
+    expect(page.locator("#plot-tuning canvas")).to_have_count(2, timeout=60_000)  # the page was opened before
+    assert all(drawn > 500 and colours > 3 for drawn, colours in page.evaluate(DRAWN))
+    expect(page.locator("#plot-tuning")).to_contain_text("The estimate")
+    lines = page.locator("#log .log-line").filter(has_text="trial ")
+    expect(lines.last).to_be_visible(timeout=60_000)  # came after the page
+    expect(lines.last.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    assert farm.client.call("job.list", jobs=[job])["jobs"][0]["state"] == "running"
+    farm.client.call("job.cancel", job=job)
+    expect(page.locator(".state.big")).to_contain_text("cancelled", timeout=60_000)
+
+
 def test_jobs_are_filtered_and_paged(held: list[str], opens: Opens) -> None:
     page = opens().open("/jobs?state=held")
     assert shown_jobs(page) == held[:-51:-1]

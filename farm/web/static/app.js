@@ -29,7 +29,7 @@
       time.dataset.local = "";
     }
   }
-  document.body.addEventListener("htmx:afterSwap", (event) => localTimes(event.detail.target));
+  document.body.addEventListener("htmx:afterSwap", () => localTimes(document)); // of an outerHTML swap the target is gone
 
   // --- swaps that touch only what changed: hx-ext="keyed" hx-swap="keyed" ------------------------------------------
   // Children with data-key are compared by it; focus, selection and scrolling in the others are left alone.
