@@ -105,9 +105,14 @@ class CurveEntrance:
             ) from error
         self._endpoint = door.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """The guard: without it no key is judged."""
+        return () if self._answering is None else (self._answering,)
+
     def close(self) -> None:
         """End the guard."""
-        for task in (*self._waiting, *(() if self._answering is None else (self._answering,))):
+        for task in (*self._waiting, *self.parts):
             task.cancel()
         if self._zap is not None:
             self._zap.close(linger=0)

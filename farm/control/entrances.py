@@ -5,6 +5,7 @@ The other way in, for people elsewhere, is farm.control.curve_entrance.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
@@ -45,6 +46,10 @@ class Entrance(Protocol):
         Raises:
             DoorError: it cannot be opened.
         """
+
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """What must run for the door to let anybody in, besides its receiver."""
 
     def close(self) -> None:
         """Leave nothing behind. Called before the socket is closed."""
@@ -98,6 +103,11 @@ class UnixEntrance:
             raise DoorError(
                 f"cannot open the control socket {self._path}", hint="is its folder writable?", evidence=str(error)
             ) from error
+
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """None."""
+        return ()
 
     def close(self) -> None:
         """Remove the socket's name."""

@@ -126,6 +126,11 @@ class Router:
         """What is wrong with who comes; "" nothing."""
         return "" if self._crowd is None else self._crowd.problem
 
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """What runs for as long as the door is open. The end of one is a dead door, of which nothing else tells."""
+        return (*(() if self._receiver is None else (self._receiver,)), *self._entrance.parts)
+
     async def start(self) -> None:
         """Open the socket.
 

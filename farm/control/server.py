@@ -150,6 +150,11 @@ class ControlServer:
             await self._remote.stop()
         await self._router.stop()
 
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """What runs for as long as the doors are open."""
+        return [part for door in (self._router, self._remote) if door is not None for part in door.parts]
+
     def problems(self) -> list[str]:
         """What is wrong with the doors now."""
         doors = (self._router, self._remote)

@@ -6,8 +6,10 @@ stale.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +44,11 @@ class WorkerDoor:
     def socket_path(self) -> str:
         """The socket workers connect to."""
         return str(self._path)
+
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """What runs for as long as the door is open."""
+        return self._router.parts
 
     async def start(self) -> None:
         """Open the door.

@@ -73,7 +73,7 @@ class Daemon:
             self._notifier.stopping()
             log.info("stopping")
         for part in parts:
-            if not part.cancelled() and (failed := part.exception()) is not None:
+            if part.done() and not part.cancelled() and (failed := part.exception()) is not None:
                 raise failed
 
     async def _build(self, stack: contextlib.AsyncExitStack) -> list[asyncio.Task[None]]:
@@ -133,7 +133,7 @@ class Daemon:
             "loop delay": metering.loop_delay.run(),
         }
         parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
-        return parts
+        return [*parts, *workers.door.parts, *desk.parts, *web.parts]  # a door that is dead is no door: begin anew
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:

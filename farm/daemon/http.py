@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from farm.control.server import ControlServer
 from farm.core.events import EventLog
@@ -23,6 +24,7 @@ class WebDoor:
         self._config = config
         self._problems = problems
         self.url = ""  # "": there is no page
+        self.parts: Sequence[asyncio.Task[None]] = ()  # what runs for as long as it is open
 
     def open(
         self,
@@ -54,5 +56,5 @@ class WebDoor:
         server.start(app)
         stack.push_async_callback(server.stop)
         stack.callback(app.state.hints.close)
-        self.url = server.url
+        self.url, self.parts = server.url, server.parts
         log.info("the web page is at %s", self.url)

@@ -27,6 +27,7 @@ class Workers:
     artifacts: ArtifactFolder
     run_as: RunAs
     supervisor: Supervisor
+    door: WorkerDoor
     gid: int | None  # the group that may use the daemon's sockets
 
     def use(self, config: FarmConfig) -> None:
@@ -56,7 +57,7 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, me
     supervisor = Supervisor(toolchains.all(), config.state_dir / "work", door, user=run_as.user)
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
-    return Workers(bundles, toolchains, artifacts, run_as, supervisor, gid)
+    return Workers(bundles, toolchains, artifacts, run_as, supervisor, door, gid)
 
 
 def _rules(config: FarmConfig) -> ArtifactRules:

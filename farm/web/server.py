@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import h11
@@ -160,6 +160,11 @@ class WebServer:
         self._server = _Quiet(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
         self._serving.add_done_callback(tell_failure)
+
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """What runs for as long as it listens."""
+        return () if self._serving is None else (self._serving,)
 
     async def stop(self) -> None:
         """Take no more requests; running ones have a second."""
