@@ -1,7 +1,7 @@
 """farm's own adb server: started, adopted, restarted; with its own key and home, away from everybody's port 5037.
 
 By default it listens on a unix socket (`localfilesystem:PATH`): measured to work with adb 29 and 36, 40 % faster than
-loopback TCP, replaced cleanly after a crash, and closed to other users by file permissions (docs/facts.md).
+loopback TCP, replaced cleanly after a crash, and closed to all other users by file permissions (docs/facts.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 1.0  # then SIGKILL: it has nothing to save
 DYING_TIMEOUT_S = 2.0  # shorter than the client's own timeout, so that a hanging server is tried once
 KEYGEN_TIMEOUT_S = 30.0  # RSA 2048 on a busy small host
 _POLL_S = 0.02
-_SOCKET_MODE = 0o660
+_UMASK = 0o077  # the server opens every phone: users have a lease's own
 _LOG_LIMIT_BYTES = 8 << 20  # adb's log has filled whole disks (TVM PR 13172)
 _LOG_TAIL_BYTES = 4000
 _NO_EMULATOR_SCAN = "5554"  # ADB_LOCAL_TRANSPORT_MAX_PORT below the first emulator's port + 1
@@ -43,7 +43,6 @@ class AdbServer:
         socket: adb's socket spec.
         folder: the server's home, for example STATE/adb: `adbkey`, `adbkey.pub`, `server.log`. Made if missing.
         usb: whether it opens USB phones; False for tests and the demo.
-        gid: the group that may use a unix socket besides its owner.
     """
 
     def __init__(
@@ -53,13 +52,11 @@ class AdbServer:
         folder: Path,
         *,
         usb: bool = True,
-        gid: int | None = None,
     ) -> None:
         self.binary = binary
         self.client = AdbClient(socket)
         self.folder = folder
         self._usb = usb
-        self._gid = gid
         self._process: subprocess.Popen[bytes] | None = None
         self._stays = False
         self._inherited: psutil.Process | None = None  # started by a daemon of this folder that was killed
@@ -203,7 +200,7 @@ class AdbServer:
             command = [str(self.binary.path), "-L", self.client.address.spec, "nodaemon", "server"]
             self._process = await asyncio.to_thread(
                 lambda: subprocess.Popen(
-                    command, env=self.environment(), cwd=self.folder, start_new_session=True,
+                    command, env=self.environment(), cwd=self.folder, start_new_session=True, umask=_UMASK,
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 )
             )  # fmt: skip
@@ -222,15 +219,7 @@ class AdbServer:
                     raise
                 await asyncio.sleep(_POLL_S)
             else:
-                path = self.client.address.path
-                if path.startswith("/"):
-                    await asyncio.to_thread(self._let_group_in, Path(path))
                 return version
-
-    def _let_group_in(self, path: Path) -> None:
-        if self._gid is not None:
-            os.chown(path, -1, self._gid)
-        path.chmod(_SOCKET_MODE)
 
     def _not_started(self, code: int) -> AdbError:
         with self.log.open("rb") as log:

@@ -245,7 +245,7 @@ def _other_adb(socket: str) -> Iterator[Finding]:
 
     rivals = [server for server in other_servers(socket) if server.usb]
     if rivals:
-        fix = f"ask whoever runs them to stop, or to use the farm's: export ADB_SERVER_SOCKET={socket}"
+        fix = "ask whoever runs them to stop; `farm lease acquire` gives them a phone for adb"
         yield Finding("other adb servers", WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
 
 

@@ -204,7 +204,9 @@ def adb_server(config: FarmConfig, socket: str, binary: AdbBinary | None) -> Ite
     try:
         version = asyncio.run(AdbClient(socket).version())
     except AdbServerUnreachable as error:
-        if error.nobody_listens:
+        if isinstance(error.__cause__, PermissionError):
+            yield Finding("adb server", OK, f"{socket} is for its user and root: they see whether it answers")
+        elif error.nobody_listens:
             how = "systemctl start farm-adb" if config.adb.service else "the daemon starts it"
             yield Finding("adb server", OK, f"none runs on {socket} now: {how}")
         else:

@@ -16,7 +16,6 @@ from farm.adb.server import AdbServer
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher
 from farm.config import AdbConfig, FarmConfig
-from farm.control.runtime_folder import group_to_let_in
 from farm.control.usb_doctor import usb_findings
 from farm.core.adoption import rules_of
 from farm.core.doctor_findings import Finding
@@ -110,7 +109,7 @@ async def open_phones(
     if (config.adb.manage or config.adb.service) and binary is not None:
         kind: type[AdbServer] = KeptAdbServer if config.adb.service else AdbServer
         folder = config.state_dir / "adb"
-        server = kind(binary, config.adb_socket, folder, usb=config.adb.usb, gid=group_to_let_in())
+        server = kind(binary, config.adb_socket, folder, usb=config.adb.usb)
         stack.push_async_callback(server.stop)
     client = AdbClient(config.adb_socket)
     watcher = DeviceWatcher(

@@ -210,6 +210,7 @@ def test_the_installed_units_listen_on_loopback_only():
         assert [each for those in found.values() for each in those if not LOOPBACK.fullmatch(each[1])] == []
         assert sockets.keys() >= {"adb.sock", "gate.sock", "control.sock"}
         assert [name for name, mode in sockets.items() if mode & 0o007] == []
+        assert sockets["adb.sock"] & 0o070 == 0  # the group's members are users: they have leases
 
 
 # -- accounts through the command line ---------------------------------------------------------------------------------

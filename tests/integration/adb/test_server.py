@@ -27,10 +27,27 @@ from tests.unit.adb.watching import watching
 FAST = WatchPolicy(server=BackOff(0.01, 0.1), probe_every_s=0.1, probe_timeout_s=0.3)
 
 
-async def test_it_answers_on_a_socket_that_others_may_not_open(own_server: AdbServer, folder: Path) -> None:
+async def test_it_answers(own_server: AdbServer) -> None:
     assert await own_server.client.version() == own_server.binary.version == 41
     assert await own_server.client.list_devices() == []
-    assert stat.S_IMODE((folder / "adb.sock").stat().st_mode) == 0o660
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+async def test_a_member_of_its_group_does_not_reach_it(own_server: AdbServer, folder: Path) -> None:
+    """Users have a lease's own adb server; this one has everybody's phones."""
+    await asyncio.to_thread(folder.chmod, 0o755)
+    path, answered = folder / "adb.sock", await own_server.client.version()
+    with socket.socket(socket.AF_UNIX) as member:
+        os.setegid(path.stat().st_gid)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError):
+                member.connect(str(path))
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+        member.connect(str(path))
+    assert (answered, stat.S_IMODE(path.stat().st_mode) & 0o077) == (41, 0)
 
 
 async def test_the_adb_program_reaches_it(own_server: AdbServer) -> None:
@@ -154,17 +171,6 @@ async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary: AdbBinar
         assert holder == socket_holder(server.client.address)
         assert holder is not None
         assert holder.pid == server.pid
-    finally:
-        await server.stop()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to any group")
-async def test_the_group_may_use_its_socket(binary: AdbBinary, folder: Path) -> None:
-    server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False, gid=61235)
-    try:
-        await server.ensure()
-        facts = (folder / "s").stat()
-        assert (facts.st_gid, facts.st_mode & 0o777) == (61235, 0o660)
     finally:
         await server.stop()
 

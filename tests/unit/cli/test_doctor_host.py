@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,18 @@ def test_an_adb_server_of_another_version() -> None:
     assert host.judge_versions(41, 41, "tcp:x").verdict is OK
     assert host.judge_versions(41, 0, "tcp:x").verdict is OK
     assert host.judge_versions(40, 41, "tcp:x").verdict is FAIL
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_who_may_not_ask_the_adb_server_is_not_told_that_there_is_none() -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/adb.sock")
+        os.seteuid(65534)
+        try:
+            (finding,) = host.adb_server(FarmConfig(), f"localfilesystem:{folder}/adb.sock", None)
+        finally:
+            os.seteuid(0)
+    assert (finding.verdict, "for its user and root" in finding.detail) == (OK, True)
 
 
 def phone(tmp_path: Path, mode: int, interface: tuple[str, str] = ("ff", "42")) -> tuple[Path, Path]:
