@@ -94,13 +94,13 @@ class AdbClient:
         """Ends the server. Every phone's streams and forwards go with it."""
         (await self._host("host:kill")).close()
 
-    async def connect(self, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+    async def connect(self, address: str) -> str:
         """Attaches a network phone; returns the server's words.
 
         Raises:
             AdbError: it could not be reached (`adb connect` itself would still exit with 0).
         """
-        words = await self._query(f"host:connect:{address}", timeout_s=timeout_s)
+        words = await self._query(f"host:connect:{address}", timeout_s=CONNECT_TIMEOUT_S)
         if not words.startswith(("connected to", "already connected to")):
             raise failure(words, serial=address)
         return words
@@ -205,10 +205,10 @@ class AdbClient:
             ) from error
         return connection.detach()
 
-    async def reboot(self, serial: str, target: str = "", *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
-        """Reboots the phone: `target` is empty, `bootloader`, `recovery` or `sideload`."""
+    async def reboot(self, serial: str) -> None:
+        """Reboots the phone."""
         try:
-            async with self._opened(serial, f"reboot:{target}", timeout_s) as connection:
+            async with self._opened(serial, "reboot:") as connection:
                 while await connection.receive():
                     continue  # adbd closes the stream when it has asked init
         except AdbLinkLost:
@@ -242,22 +242,22 @@ class AdbClient:
         async with self._deadline(HOST_TIMEOUT_S), await self._host(service, serial=serial) as connection:
             await connection.status(serial=serial, service=service)
 
-    async def list_reverses(self, serial: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
+    async def list_reverses(self, serial: str) -> str:
         """`NAME REMOTE LOCAL` lines of one phone; the first column is not its serial."""
-        async with self._opened(serial, "reverse:list-forward", timeout_s) as connection:
+        async with self._opened(serial, "reverse:list-forward") as connection:
             return text_of(await connection.block())
 
-    async def add_reverse(self, serial: str, remote: str, local: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
+    async def add_reverse(self, serial: str, remote: str, local: str) -> str:
         """Listens on the phone's `remote` for the host's `local`; never rebinds. Returns the port of `tcp:0`, or ''."""
         service = f"reverse:forward:norebind:{remote};{local}"
-        async with self._opened(serial, service, timeout_s) as connection:
+        async with self._opened(serial, service) as connection:
             await connection.status(serial=serial, service=service)
             return text_of(await connection.block()) if remote == "tcp:0" else ""
 
-    async def remove_reverse(self, serial: str, remote: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+    async def remove_reverse(self, serial: str, remote: str) -> None:
         """Stops listening on the phone's `remote`. DANGER: aborts the adb server if the phone dials it right then."""
         service = f"reverse:killforward:{remote}"
-        async with self._opened(serial, service, timeout_s) as connection:
+        async with self._opened(serial, service) as connection:
             await connection.status(serial=serial, service=service)
 
     # -- below --
@@ -302,10 +302,10 @@ class AdbClient:
         return connection
 
     @asynccontextmanager
-    async def _opened(self, serial: str, service: str, timeout_s: float) -> AsyncIterator[Connection]:
-        """A service for one short exchange, all of it within the timeout."""
+    async def _opened(self, serial: str, service: str) -> AsyncIterator[Connection]:
+        """A service for one short exchange, all of it within `OPEN_TIMEOUT_S`."""
         async with (
-            Deadline(timeout_s, lambda: self._slow(serial, service)),
+            Deadline(OPEN_TIMEOUT_S, lambda: self._slow(serial, service)),
             await self._service(serial, service) as connection,
         ):
             yield connection

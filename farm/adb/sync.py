@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from farm.adb.client import OPEN_TIMEOUT_S, AdbClient
+from farm.adb.client import AdbClient
 from farm.adb.connection import Connection, Deadline
 from farm.adb.errors import AdbLinkLost, AdbTimeout
 from farm.adb.failures import failure
@@ -46,10 +46,10 @@ class SyncSession:
         self._replies = SyncReader()
 
     @classmethod
-    async def open(cls, client: AdbClient, serial: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> Self:
+    async def open(cls, client: AdbClient, serial: str) -> Self:
         """Opens the service; SND2 is used where the phone offers it (a path may then hold a comma)."""
         features = await client.features(serial)
-        connection = await client.open_service(serial, "sync:", timeout_s=timeout_s)
+        connection = await client.open_service(serial, "sync:")
         return cls(connection, serial, send_v2="sendrecv_v2" in features)
 
     async def __aenter__(self) -> Self:

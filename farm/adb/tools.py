@@ -81,7 +81,7 @@ class PhoneTools:
         """Lets the threads end; calls under way go on to their end."""
         self._threads.shutdown(wait=False)
 
-    async def install(self, serial: str, package: Path, *, timeout_s: float = INSTALL_TIMEOUT_S) -> None:
+    async def install(self, serial: str, package: Path) -> None:
         """Installs or replaces an .apk.
 
         Raises:
@@ -96,7 +96,7 @@ class PhoneTools:
             finally:
                 _remove(device, remote)
 
-        await self._call(serial, f"installing {package.name}", work, timeout_s)
+        await self._call(serial, f"installing {package.name}", work, INSTALL_TIMEOUT_S)
 
     async def pull(
         self, serial: str, remote: str, local: Path, *, max_bytes: int, timeout_s: float = PULL_TIMEOUT_S
@@ -139,7 +139,7 @@ class PhoneTools:
 
         return await self._call(serial, f"pulling {remote}", work, timeout_s)
 
-    async def screenshot(self, serial: str, local: Path, *, timeout_s: float = SCREENSHOT_TIMEOUT_S) -> tuple[int, int]:
+    async def screenshot(self, serial: str, local: Path) -> tuple[int, int]:
         """Saves the screen as PNG; returns its width and height in pixels."""
 
         def work(device: Any) -> tuple[int, int]:
@@ -148,7 +148,7 @@ class PhoneTools:
             image.save(local, "PNG")
             return (int(image.width), int(image.height))
 
-        return await self._call(serial, "a screenshot", work, timeout_s)
+        return await self._call(serial, "a screenshot", work, SCREENSHOT_TIMEOUT_S)
 
     async def facts(self, serial: str, *, timeout_s: float = INFO_TIMEOUT_S) -> PhoneFacts:
         """What adb and the phone say of themselves."""

@@ -125,14 +125,14 @@ class RawIdentity:
         )
 
 
-async def read_identity(client: Shell, serial: str, *, timeout_s: float = READ_TIMEOUT_S) -> RawIdentity:
+async def read_identity(client: Shell, serial: str) -> RawIdentity:
     """Ask a phone who it is, in one shell round trip.
 
     Raises:
         AdbError: the phone or the adb server did not do its part.
         NoIdentityError: the command ran but printed no property; the evidence is what it printed.
     """
-    result = await client.shell(serial, READ_COMMAND, timeout_s=timeout_s, most_bytes=MAX_OUTPUT_BYTES)
+    result = await client.shell(serial, READ_COMMAND, timeout_s=READ_TIMEOUT_S, most_bytes=MAX_OUTPUT_BYTES)
     if len(result.stdout) > _MANY_BYTES:
         raw = await asyncio.to_thread(RawIdentity.parse, result.stdout)
     else:

@@ -17,13 +17,13 @@ MOMENT_SECTIONS = ("cpu", "battery", "thermal", "gpu")
 _PINNED = frozenset({"performance", "powersave", "userspace"})  # governors under which a core has one clock
 
 
-async def read_conditions(client: Shells, serial: str, *, timeout_s: float = READ_TIMEOUT_S) -> dict[str, Any]:
+async def read_conditions(client: Shells, serial: str) -> dict[str, Any]:
     """Read them in one shell round trip; fields of farm.measure.conditions.Moment.
 
     Raises:
         AdbError: the phone or the adb server did not do its part.
     """
-    return moment_of((await probe(client, serial, MOMENT_SECTIONS, timeout_s=timeout_s)).health)
+    return moment_of((await probe(client, serial, MOMENT_SECTIONS, timeout_s=READ_TIMEOUT_S)).health)
 
 
 def moment_of(health: Health) -> dict[str, Any]:

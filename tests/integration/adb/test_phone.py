@@ -74,7 +74,7 @@ async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
         lines = stream.lines()
         assert await asyncio.wait_for(anext(lines), 10) == "one"
         await stream.close_stdin()
-        assert [line async for line in lines] == [" end"]
+        assert [line async for line in lines] == ["end"]
         assert stream.exit_code == 5
 
 
