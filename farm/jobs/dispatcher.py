@@ -111,7 +111,7 @@ class Dispatcher:
         for array, began in arrays_begun(self._store, live):
             self._tell(m.ArrayBegan(array, began))
         for survivor in survivors:  # before their jobs are added: one may be late, and is stopped at once
-            self._leases.restore(survivor.lease, survivor.lease.request)
+            self._leases.restore(survivor.lease)
             run = AttemptRun(survivor.job, survivor.attempt, survivor.lease, self._leases, self._devices)
             self._runs[survivor.job.id] = run
             self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")

@@ -27,7 +27,7 @@ class Leases(Protocol):
         """Give a phone back."""
         ...
 
-    def restore(self, lease: Lease, request: LeaseRequest) -> None:
+    def restore(self, lease: Lease) -> None:
         """A lease of the daemon before this one goes on."""
         ...
 

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -161,19 +160,17 @@ class Leasing(Questions):
                 return lease
             # The device was lost between the grant and this line: the wish is as old as ever.
 
-    def restore(self, lease: Lease, request: LeaseRequest) -> None:
+    def restore(self, lease: Lease) -> None:
         """Take up a lease of the time before a restart: same id, fence and end; its row is open in the store.
 
         The device stays held though nobody has seen it yet. When it is not ready within `policy.recovery_s`, the lease
         is revoked (PhoneLostError).
 
         Args:
-            lease: as it was; `granted_at` by today's clock.
-            request: what was asked for; `longest_s` is what is left.
+            lease: as it was; `granted_at` by today's clock, `longest_s` of its request is what is left.
         """
-        lease = replace(lease, request=request)
         self._holdings.restore(lease)
-        self._grants.apply(LeaseRestored(lease.device, self._grants.new_request_id(), request))
+        self._grants.apply(LeaseRestored(lease.device, self._grants.new_request_id(), lease.request))
         view = self._allocator.devices.get(lease.device)
         if view is not None:
             self._holdings.device_changed(view)

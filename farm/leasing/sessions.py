@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -154,25 +154,19 @@ class Sessions:
             sock, secret = await self._devices.dial(device, limit_s)
             return PhoneStream(sock, secret)
 
-        return Leg(
-            device,
-            session.id,
-            match_key.rpartition(":")[0],
-            dial,
-            lambda: self._opened(held, session),
-            lambda end: self._ended(held, session, end),
-            held.lease.fence,
-            lambda: _leave(held),
-        )
+        return self._leg(held, session, match_key.rpartition(":")[0], dial)
 
     def adopt(self, held: Held, survivor: Survivor, cut: Callable[[str], None]) -> Leg:
         """A session that was open under this lease before the farm's restart goes on, or has ended meanwhile."""
         session = held.session = Session(survivor.session, survivor.peer, cut)
+        return self._leg(held, session, survivor.key, _no_dial)
+
+    def _leg(self, held: Held, session: Session, key: str, dial: Callable[[float], Awaitable[PhoneStream]]) -> Leg:
         return Leg(
             held.lease.device,
             session.id,
-            survivor.key,
-            _no_dial,
+            key,
+            dial,
             lambda: self._opened(held, session),
             lambda end: self._ended(held, session, end),
             held.lease.fence,
@@ -188,15 +182,7 @@ class Sessions:
                 fence=record.fence, **_facts(end),
             )  # fmt: skip
 
-        return Leg(
-            record.device,
-            survivor.session,
-            survivor.key,
-            _no_dial,
-            lambda: None,
-            told_end,
-            record.fence,
-        )
+        return Leg(record.device, survivor.session, survivor.key, _no_dial, lambda: None, told_end, record.fence)
 
     async def turn(self, match_key: str) -> bool:
         """Whether this is a key for more than one session; returns when no session is open under its lease."""
@@ -237,12 +223,7 @@ class Sessions:
     def _ended(self, held: Held, session: Session, end: SessionEnd) -> None:
         if end.outcome in _FARM_ENDED:
             self._publish("session.cut", held, session, reason=end.detail)
-        self._publish(
-            "session.ended",
-            held,
-            session,
-            **_facts(end),
-        )
+        self._publish("session.ended", held, session, **_facts(end))
         held.phone_closed = end.outcome is SessionOutcome.PHONE_CLOSED
         # Before the lease ends: the next client must not get a phone that is still busy with this one.
         if not held.internal and end.outcome in ABNORMAL_OUTCOMES:

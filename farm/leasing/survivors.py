@@ -18,7 +18,7 @@ class Survivors:
     def __init__(
         self,
         holdings: Holdings,
-        restore: Callable[[Lease, LeaseRequest], None],
+        restore: Callable[[Lease], None],
         clock: Callable[[], float],
         wall: Callable[[], datetime],
     ) -> None:
@@ -50,7 +50,7 @@ class Survivors:
                 Selector.parse(record.selector), record.user, Door.TVM, lease_class=record.lease_class, key=record.key
             )
             held_s = max(0.0, (self._wall() - record.granted_at).total_seconds())
-            self._restore(Lease(record.id, record.device, record.fence, request, self._clock() - held_s), request)
+            self._restore(Lease(record.id, record.device, record.fence, request, self._clock() - held_s))
             self._holdings.leases[record.id].ends_with_session = True
             kept.add(record.id)
         return frozenset(kept)

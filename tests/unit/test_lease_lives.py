@@ -39,7 +39,7 @@ async def test_a_personal_lease_goes_on_after_a_restart():
 
     after = Lab()
     after.keeper.rows = {lease.id: before.keeper.rows[lease.id]}
-    after.leasing.restore(lease, PERSONAL)
+    after.leasing.restore(lease)
     after.leasing.adopt_match_key(lease.id, digest(key))
     (holder,) = after.leasing.holders()
     assert (holder.lease.id, holder.lease.fence) == (lease.id, lease.fence)
@@ -75,7 +75,7 @@ async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked():
     after = Lab(policy=LeasePolicy(recovery_s=0.02))
     after.devices.add("a", "android", life=Life.GONE)
     after.keeper.rows = dict(before.keeper.rows)
-    after.leasing.restore(lease, PERSONAL)
+    after.leasing.restore(lease)
     lost = await asyncio.wait_for(after.leasing.taken_away(lease.id), 2)
     assert isinstance(lost, PhoneLostError)
     await until(lambda: not after.open_rows())
@@ -251,7 +251,7 @@ async def test_a_restart_in_the_middle_finds_what_was_open(tmp_path):
     assert record.expires_at is not None
     devices.become("a", Life.OFFLINE)
     later = Leasing(devices, EventLog(again.epoch), again.epoch, again.leases)
-    later.restore(lease, PERSONAL)
+    later.restore(lease)
     later.release(lease.id)
     await later.close()
     assert again.leases.open() == ()

@@ -94,7 +94,7 @@ class FakeLeases:
         self.taken[lease.id] = asyncio.get_running_loop().create_future()
         waiter[1](lease)
 
-    def restore(self, lease, request):
+    def restore(self, lease):
         self.restored.append(lease)
         self.held[lease.device] = lease
         self.taken[lease.id] = asyncio.get_running_loop().create_future()
