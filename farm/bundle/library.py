@@ -40,7 +40,7 @@ from farm.bundle.storage import (
     host_errors,
     locked,
     sweep,
-    sync_directory,
+    sync,
     sync_tree,
     write_durably,
 )
@@ -212,7 +212,7 @@ class BundleLibrary:
                 )
             for gone in going:
                 (self._names / gone).unlink(missing_ok=True)
-            sync_directory(self._names)
+            sync(self._names)
             if last:
                 self._discard(bundle.hash)
             return Removed(bundle, going, last)
@@ -242,9 +242,9 @@ class BundleLibrary:
                     (staging.path / part).rename(ready / part)
                 for each in (ready, ready / "golden"):
                     each.chmod(0o755)  # workers of another user read golden kernels, whatever the daemon's umask is
-                sync_directory(ready)
+                sync(ready)
                 ready.rename(self._objects / hash_)
-                sync_directory(self._objects)
+                sync(self._objects)
             write_durably(self._names / name, f"{hash_}\n".encode())
 
     def _discard(self, hash_: str) -> None:
@@ -252,7 +252,7 @@ class BundleLibrary:
         trash = Staging(self._tmp)
         try:
             (self._objects / hash_).rename(trash.path / hash_)
-            sync_directory(self._objects)
+            sync(self._objects)
         finally:
             trash.close()
 

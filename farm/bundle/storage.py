@@ -48,9 +48,9 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -83,19 +83,15 @@ def write_durably(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def sync_tree(root: Path) -> None:
     """Flush every file and directory below `root`."""
     for directory, _, files in os.walk(root):
         for name in files:
-            descriptor = os.open(Path(directory) / name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_directory(Path(directory))
+            sync(Path(directory) / name)
+        sync(Path(directory))
 
 
 @contextmanager

@@ -94,6 +94,12 @@ class ClusterReading:
     hardware_max_khz: int | None = None
     governor: str = ""
 
+    @property
+    def span(self) -> str:
+        """Its cores in words: "0-3"."""
+        first, last = self.cores[0], self.cores[-1]
+        return f"{first}" if first == last else f"{first}-{last}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:

@@ -309,7 +309,7 @@ def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterabl
         if _held(cluster, policy) and cluster.cores in then and _held(then[cluster.cores], policy):
             yield Finding(
                 FindingKind.CLOCK_HELD,
-                f"CPU {_cores(cluster)} may run at most at {_ghz(cluster.max_khz)} of {_ghz(cluster.hardware_max_khz)}"
+                f"CPU {cluster.span} may run at most at {_ghz(cluster.max_khz)} of {_ghz(cluster.hardware_max_khz)}"
                 " GHz though the phone does not throttle",
                 "a battery saver, a vendor's power mode or a limit that somebody set; a reboot often ends it",
             )
@@ -360,11 +360,6 @@ def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation
 def _named(process: ProcessReading) -> str:
     share = f", {process.cpu_percent:.0f} % of a core" if process.cpu_percent else ""
     return f"{process.name} (pid {process.pid}{share})"
-
-
-def _cores(cluster: ClusterReading) -> str:
-    first, last = cluster.cores[0], cluster.cores[-1]
-    return f"{first}" if first == last else f"{first}-{last}"
 
 
 def _ghz(khz: int | None) -> str:

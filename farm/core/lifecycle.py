@@ -76,10 +76,8 @@ from farm.core.lifecycle_state import (
     AWAITING,
     CHANGING,
     LINK_DOWN,
-    MEANING,
     SERVED,
     TRANSITIONS,
-    WORKING,
     Decision,
     DeviceState,
     back_off,
@@ -88,19 +86,6 @@ from farm.core.lifecycle_state import (
     work,
 )
 from farm.core.recovery import Ailment, Around, Outcome, ReleaseRule, Rung
-
-__all__ = [
-    "LINK_DOWN",
-    "MEANING",
-    "SERVED",
-    "STABLE_S",
-    "TRANSITIONS",
-    "WORKING",
-    "DeviceState",
-    "IllegalTransitionError",
-    "Lifecycle",
-    "decide",
-]
 
 STABLE_S = 10.0  # a device that stayed ready this long starts with a clean record when something breaks
 KEPT_STEPS = 50  # length of the story an illegal transition tells

@@ -48,8 +48,7 @@ def columns_of(health: Health, shown_c: float | None) -> dict[Column, float]:
         row[Quantity.TEMPERATURE, "battery"] = health.battery.celsius
     for cluster in health.cpu:
         if cluster.khz is not None and cluster.cores:
-            first, last = cluster.cores[0], cluster.cores[-1]
-            row[Quantity.CLOCK, f"cpu {first}" if first == last else f"cpu {first}-{last}"] = cluster.khz / 1e3
+            row[Quantity.CLOCK, f"cpu {cluster.span}"] = cluster.khz / 1e3
     if health.gpu.clock_hz is not None:
         row[Quantity.CLOCK, "gpu"] = health.gpu.clock_hz / 1e6
     hottest: dict[str, float] = {}

@@ -25,7 +25,8 @@ from farm.core.errors import FarmError, Fault, HostError, PhoneError
 from farm.core.health import Health
 from farm.core.health_rules import Finding
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import LINK_DOWN, SERVED, DeviceState, Lifecycle
+from farm.core.lifecycle import Lifecycle
+from farm.core.lifecycle_state import LINK_DOWN, SERVED, DeviceState
 from farm.core.recovery import Ailment, Quarantine, Rung
 from farm.fleet import quiesce, rungs, traces
 from farm.fleet.farewells import Farewells

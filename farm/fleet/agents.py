@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from farm.core.errors import FarmError, NoSuchDeviceError, PhoneError, UserError
 from farm.core.labels import normalise
-from farm.core.lifecycle import LINK_DOWN
+from farm.core.lifecycle_state import LINK_DOWN
 from farm.core.selector import did_you_mean
 from farm.fleet.agent import Agent
 

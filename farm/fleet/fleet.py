@@ -24,7 +24,7 @@ from farm.core.errors import NoSuchDeviceError
 from farm.core.events import EventLog
 from farm.core.health_rules import HealthConfig
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.core.selector import Selector
 from farm.core.sensors import ProbeConfig
 from farm.core.tasks import tell_failure

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import LINK_DOWN
+from farm.core.lifecycle_state import LINK_DOWN
 from farm.fleet.agent import Agent
 
 _DEFAULTS = frozenset({"0123456789abcdef", "1234567890abcdef", "123456789", "1234567890", "unknown", "emulator", "n/a"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.lifecycle import DeviceState, Lifecycle
+from farm.core.lifecycle import Lifecycle
+from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around
 
 USABLE = m.Listed(m.Link.USABLE)

@@ -6,7 +6,8 @@ import pytest
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.lifecycle import MEANING, STABLE_S, TRANSITIONS, DeviceState, IllegalTransitionError, decide
+from farm.core.lifecycle import STABLE_S, IllegalTransitionError, decide
+from farm.core.lifecycle_state import MEANING, TRANSITIONS, DeviceState
 from tests.support.lifecycle_story import USABLE, Story
 
 

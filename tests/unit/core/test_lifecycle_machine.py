@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life, Service
-from farm.core.lifecycle import LINK_DOWN, SERVED, STABLE_S, WORKING, Lifecycle
+from farm.core.lifecycle import STABLE_S, Lifecycle
+from farm.core.lifecycle_state import LINK_DOWN, SERVED, WORKING
 from farm.core.recovery import DAY_S, RETURN_S, STEPS, Ailment, Around, ReleaseRule, Rung
 
 numbers = st.integers(min_value=-3, max_value=0)  # how old the number is that an answer carries

@@ -6,7 +6,7 @@ import pytest
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.lifecycle import MEANING
+from farm.core.lifecycle_state import MEANING
 from tests.support.lifecycle_story import USABLE, Story
 
 

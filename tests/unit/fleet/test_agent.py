@@ -18,7 +18,7 @@ from farm.core.attribution import UsbPlace
 from farm.core.device import Life
 from farm.core.errors import PhoneError, ProtocolError
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Around, Rung
 from farm.fleet.agent import Agent
 from farm.fleet.checker import CheckReport

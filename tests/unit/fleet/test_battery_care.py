@@ -15,7 +15,7 @@ from farm.core.device import Life
 from farm.core.events import EventLog
 from farm.core.health import Battery, Health
 from farm.core.health_rules import HealthConfig
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.fleet import battery_care
 from farm.fleet.battery_care import HELD_S, RENEW_S, SAVE_EVERY_S, BatteryCare
 from farm.store.database import StoreReadError

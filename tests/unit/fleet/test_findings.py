@@ -14,7 +14,7 @@ from farm.core.events import EventLog
 from farm.core.health import Battery, Health
 from farm.core.health_account import MISSES
 from farm.core.health_rules import FindingKind, HealthConfig, ModelHealth
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Ailment, Quarantine, ReleaseRule
 from farm.fleet.findings import Findings
 

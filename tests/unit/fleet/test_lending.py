@@ -15,7 +15,8 @@ from farm.bundle.manifest import Bundle
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.errors import NoSuchDeviceError
-from farm.core.lifecycle import DeviceState, Lifecycle
+from farm.core.lifecycle import Lifecycle
+from farm.core.lifecycle_state import DeviceState
 from farm.fleet.lending import BundleNotTakenError, Lending
 
 B = Bundle("new", "2" * 64, "x86_64", (), Path("files"), "default", (), "0.27.0", False)

@@ -15,7 +15,7 @@ from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.health import SensorGroup
 from farm.core.identity import DeviceIdentity
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.core.sensors import SensorPolicy
 from farm.fleet import probe_round
 from farm.fleet.agent import Agent

@@ -13,7 +13,8 @@ import pytest
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
 from farm.core.events import EventLog
-from farm.core.lifecycle import DeviceState, Lifecycle
+from farm.core.lifecycle import Lifecycle
+from farm.core.lifecycle_state import DeviceState
 from farm.core.recovery import Ailment, Around, Outcome, Rung, budgets_left
 from farm.fleet import recovery_log
 from farm.fleet.recovery_log import RecoveryLog

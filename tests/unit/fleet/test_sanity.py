@@ -9,7 +9,7 @@ import pytest
 
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.fleet.gates import Gates
 from farm.fleet.sanity import Sanity, overdue_s
 

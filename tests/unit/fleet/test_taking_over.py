@@ -11,7 +11,7 @@ import pytest
 from farm.adb.shell import ShellResult
 from farm.core import lifecycle_messages as m
 from farm.core.device import Life
-from farm.core.lifecycle import DeviceState
+from farm.core.lifecycle_state import DeviceState
 from farm.fleet.agent import Agent
 from tests.support.waiting import until
 from tests.unit.fleet.test_agent import Watcher, agent_of
