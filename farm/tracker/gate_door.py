@@ -10,6 +10,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_fixed
+
 from farm import __version__
 from farm.core.errors import HostError, ProtocolError
 from farm.core.sessions import Peer, Survivor
@@ -40,6 +42,16 @@ class GateRefusedError(HostError):
     """The gate does not work for this daemon, or is none that it may work with."""
 
     code = "gate_refused"
+
+
+ABSENT = retry_if_exception_type((GateUnreachableError, GateRefusedError))
+
+
+def _waited_long(state: RetryCallState) -> bool:
+    """Whether a starting daemon gives up: a gate may still begin, an earlier daemon of this farm may still end."""
+    error = state.outcome.exception() if state.outcome else None
+    limit_s = REFUSED_WAIT_S if isinstance(error, GateRefusedError) else START_WAIT_S
+    return (state.seconds_since_start or 0.0) >= limit_s
 
 
 class GateDoor(Door):
@@ -126,18 +138,8 @@ class GateDoor(Door):
         """
         self._loop = asyncio.get_running_loop()
         self._make_tracker()
-        begun = self._loop.time()
-        while True:
-            try:
-                await self._connect()
-                break
-            except GateUnreachableError:
-                if self._loop.time() >= begun + START_WAIT_S:
-                    raise
-            except GateRefusedError:  # an earlier daemon of this farm may be ending
-                if self._loop.time() >= begun + REFUSED_WAIT_S:
-                    raise
-            await asyncio.sleep(FIRST_PAUSE_S)
+        pauses = wait_fixed(FIRST_PAUSE_S)
+        await AsyncRetrying(retry=ABSENT, stop=_waited_long, wait=pauses, reraise=True)(self._connect)
         assert self._welcome is not None
         log.info("the gate (pid %d) serves TVM clients on %s port %d", self._welcome.pid, self._welcome.host, self.port)
 
@@ -227,21 +229,19 @@ class GateDoor(Door):
                 log.exception("the gate is not reached")
 
     async def _reach(self) -> None:
-        pause_s, refused = FIRST_PAUSE_S, ""
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            try:
-                await self._connect()
-            except GateUnreachableError:
-                continue
-            except GateRefusedError as error:
-                if str(error) != refused:
-                    refused = str(error)
-                    log.warning("%s", refused)
-                    self._tell(refused)
-            else:
-                return
+        refused = ""
+
+        def tell(state: RetryCallState) -> None:
+            nonlocal refused
+            error = state.outcome.exception() if state.outcome else None
+            if isinstance(error, GateRefusedError) and str(error) != refused:
+                refused = str(error)
+                log.warning("%s", refused)
+                self._tell(refused)
+
+        await asyncio.sleep(FIRST_PAUSE_S)  # a gate that takes every link and ends it at once
+        pauses = wait_exponential(FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
+        await AsyncRetrying(retry=ABSENT, wait=pauses, before_sleep=tell)(self._connect)
 
     def _let_in(self) -> None:
         self._sessions.take_up()
