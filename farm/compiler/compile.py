@@ -31,7 +31,7 @@ from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.targets import TargetRefusedError, abi_of, check_target, described, is_texture, target_from
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import end_of, first_line
 from farm.core.errors import ModelError, UserError
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _database(records: Path, target: Any) -> Any:
         raise UnusableRecordsError(
             f"the tuning records cannot be used: {first_line(error)}",
             hint="`farm records` keeps, merges and mends them",
-            evidence=str(error)[-2000:],
+            evidence=end_of(error),
         ) from error
     if every and not mine:
         raise foreign_records("the tuning records", target, f"they are for {words(every[0].target)}")
@@ -269,7 +269,7 @@ def _told(model: ImportedModel, target: Any) -> Iterator[None]:
     except Exception as error:
         raise CompileError(
             f"{model.name}: TVM cannot compile it for {described(target)}: {first_line(error)}",
-            evidence=str(error)[-2000:],
+            evidence=end_of(error),
         ) from error
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from farm.compiler import onnx_model
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import end_of, first_line
 from farm.core.errors import ModelError
 
 INSTALL = "pip install 'farm[keras]' into the toolchain's environment, or export the model as ONNX"
@@ -89,7 +89,7 @@ def read(data: bytes, name: str) -> KerasModel:
             raise ModelError(
                 f"{name}: Keras {keras.__version__} cannot read it: {first_line(error)}",
                 hint=EXPORT_HINT,
-                evidence=str(error)[-2000:],
+                evidence=end_of(error),
             ) from error
         try:
             model([np.zeros([size or 1 for size in each.shape], each.dtype) for each in model.inputs])
@@ -99,7 +99,7 @@ def read(data: bytes, name: str) -> KerasModel:
             raise ModelError(
                 f"{name}: Keras {keras.__version__} cannot convert it to ONNX: {first_line(error)}",
                 hint=EXPORT_HINT,
-                evidence=str(error)[-2000:],
+                evidence=end_of(error),
             ) from error
     return KerasModel(name, model, onnx_model.read(onnx_bytes, name), hashlib.sha256(data).hexdigest())
 

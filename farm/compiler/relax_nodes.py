@@ -7,6 +7,7 @@ from typing import Any
 import tvm
 
 from farm.compiler.nodes import ForeignNodeError, check_nodes
+from farm.compiler.tvm_errors import end_of
 from farm.core.errors import ModelError
 
 
@@ -24,8 +25,8 @@ def load_nodes(text: str, name: str) -> Any:
             hint="save the module as it was imported: no compiled code, no targets, no functions of a host",
         ) from error
     except ValueError as error:
-        raise ModelError(f"{name} is damaged: its nodes cannot be read", evidence=str(error)[-2000:]) from error
+        raise ModelError(f"{name} is damaged: its nodes cannot be read", evidence=end_of(error)) from error
     try:
         return tvm.ir.load_json(text)
     except Exception as error:
-        raise ModelError(f"{name} is damaged: TVM cannot read its module", evidence=str(error)[-2000:]) from error
+        raise ModelError(f"{name} is damaged: TVM cannot read its module", evidence=end_of(error)) from error

@@ -19,7 +19,7 @@ from tvm.script import from_source
 
 from farm.compiler.relax_nodes import load_nodes
 from farm.compiler.script_check import BUILTINS, METADATA, ROOTS, check, is_arithmetic, refused
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import end_of, first_line
 from farm.core.errors import ModelError
 
 _PARSING = threading.Lock()  # the parser is changed while it works
@@ -61,7 +61,7 @@ def parse(text: str, name: str) -> Any:
         raise ModelError(
             f"{name}: TVM cannot parse it as TVMScript: {first_line(error)}",
             hint="print it with IRModule.script(show_meta=True)",
-            evidence=str(error)[-2000:],
+            evidence=end_of(error),
         ) from error
 
 

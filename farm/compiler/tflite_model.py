@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import tvm
 
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype
-from farm.compiler.tvm_errors import first_line, frames
+from farm.compiler.tvm_errors import end_of, first_line, frames
 from farm.core.errors import ModelError
 
 INSTALL = "pip install 'farm[tvm]' into the toolchain's environment"
@@ -48,7 +48,7 @@ class TfliteModel:
                 if listed
                 else f"{self.name}: TVM cannot convert it{where}: {first_line(error)}",
                 hint="rewrite that operator, or export the model as ONNX",
-                evidence=str(error)[-2000:],
+                evidence=end_of(error),
             ) from error
 
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002 (as every SourceModel)

@@ -15,7 +15,7 @@ import numpy as np
 
 from farm.compiler.model import Array, Evaluated, IRModule, ShapeError, TensorSpec, numpy_dtype
 from farm.compiler.symbolic import bound, sizes_by_name
-from farm.compiler.tvm_errors import first_line, frames
+from farm.compiler.tvm_errors import end_of, first_line, frames
 from farm.core.errors import ModelError
 
 INSTALL = "pip install 'farm[torch]' into the toolchain's environment, or export the model as ONNX"
@@ -95,7 +95,7 @@ def read(data: bytes, name: str) -> TorchModel:
         raise ModelError(
             f"{name}: PyTorch {torch.__version__} cannot read it: {first_line(error)}",
             hint="copy it again, or save it again with torch.export.save and this version of PyTorch",
-            evidence=str(error)[-2000:],
+            evidence=end_of(error),
         ) from error
     signature = program.graph_signature
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}

@@ -7,6 +7,7 @@ from typing import Any
 
 from farm.core.errors import HostError, ModelError
 
+EVIDENCE_CHARS = 2000
 _FROM_PHONE = "Error caught from RPC call:"
 
 
@@ -31,6 +32,11 @@ def first_line(error: BaseException) -> str:
     while len(lines) > 1 and lines[0].endswith(_FROM_PHONE):
         del lines[0]
     return lines[0][:500] if lines else type(error).__name__
+
+
+def end_of(error: BaseException) -> str:
+    """The end of what an error says, as evidence: TVM's messages may have thousands of lines."""
+    return str(error)[-EVIDENCE_CHARS:]
 
 
 def frames(error: BaseException) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -1,6 +1,6 @@
 """One attempt as the daemon sees it: what the worker may ask, what is known of it, and when it is overdue.
 
-The decisions (`overdue`, `next_look_s`) are pure; `Attempt` turns the worker's verbs into calls of its host.
+The decisions (`overdue`, `next_look_s`) are pure; `LiveAttempt` turns the worker's verbs into calls of its host.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def next_look_s(watch: Watch, timeout_s: float) -> float:
 
 
 @dataclass(slots=True)
-class Attempt:
+class LiveAttempt:
     """A running attempt: its watch and its result. The door calls `handle` for every message of its worker."""
 
     task: Task

@@ -22,10 +22,10 @@ from typing import Any
 
 from farm.core.errors import UserError
 from farm.jobs.attempt import (
-    Attempt,
     AttemptHost,
     AttemptTimeoutError,
     Door,
+    LiveAttempt,
     Task,
     Watch,
     WorkerDiedError,
@@ -171,7 +171,7 @@ class Supervisor:
 
     async def _run(self, zygote: Zygote, task: Task, host: AttemptHost) -> Mapping[str, Any]:
         now_s = asyncio.get_running_loop().time()
-        attempt = Attempt(task, host, Watch(now_s, now_s))
+        attempt = LiveAttempt(task, host, Watch(now_s, now_s))
         folder = await asyncio.to_thread(self._attempt_folder, task)
         output = WorkerOutput(lambda text: host.logged(text, "info"))
         token = self._door.admit(task.attempt, task.fence, attempt)
@@ -187,7 +187,7 @@ class Supervisor:
                 attempt.result.exception()  # seen, even if something else ended the attempt first
             await asyncio.shield(_cleared(zygote, attempt, output, folder, self._user))
 
-    async def _outcome(self, attempt: Attempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
+    async def _outcome(self, attempt: LiveAttempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
         task = attempt.task
         exited = asyncio.ensure_future(zygote.exited(task.attempt))
         try:
@@ -318,7 +318,7 @@ async def _change(slot: _Slot, zygote: Zygote | None, problem: ToolchainError | 
 
 
 async def _cleared(
-    zygote: Zygote, attempt: Attempt, output: WorkerOutput, folder: Path, user: WorkerUser | None
+    zygote: Zygote, attempt: LiveAttempt, output: WorkerOutput, folder: Path, user: WorkerUser | None
 ) -> None:
     """Leave nothing of an attempt that has come to its end: no process, no pipe, no folder."""
     try:
@@ -347,7 +347,7 @@ async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
     zygote.forget(attempt)
 
 
-def _died(attempt: Attempt, exited: Exited, said: str) -> WorkerDiedError:
+def _died(attempt: LiveAttempt, exited: Exited, said: str) -> WorkerDiedError:
     if exited.signal is not None:
         try:
             how = f"was killed by {signal.Signals(exited.signal).name}"

@@ -120,7 +120,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         cache = cache or Path.home() / ".cache" / "farm"
         try:
             server = server or started_server()
-            self._build = Build(runner, cache, timeout_s, server)
+            self._build = BuildOwner(runner, cache, timeout_s, server)
         except OSError as error:
             if server is not None:
                 server.link.close()
@@ -154,7 +154,7 @@ class _Pending:
     tries: int = 1
 
 
-class Build:
+class BuildOwner:
     """The owner's side of a build server."""
 
     def __init__(self, runner: PoolRunner | None, cache: Path, timeout_s: float, server: Server) -> None:

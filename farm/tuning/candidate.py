@@ -45,7 +45,7 @@ class Tries:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """What is to be done: `again` with these tries, or it is answered: with its seconds, or with `error`."""
 
     again: Tries | None = None
@@ -53,7 +53,7 @@ class Verdict:
     poison: bool = False
 
 
-def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Verdict:
+def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Decision:
     """What becomes of a candidate after a try that ended so.
 
     Args:
@@ -64,33 +64,33 @@ def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Verdict:
     """
     match end:
         case End.MEASURED:
-            return Verdict()
+            return Decision()
         case End.REFUSED:
-            return Verdict(error=f"the phone could not run it: {said}")
+            return Decision(error=f"the phone could not run it: {said}")
         case End.TIMEOUT:
-            return Verdict(error=f"timeout: no result after {timeout_s:g} s")
+            return Decision(error=f"timeout: no result after {timeout_s:g} s")
         case End.UNTOUCHED:
             untouched = tries.untouched + 1
             if untouched >= MAX_UNTOUCHED:
-                return Verdict(error=f"no phone could take it, {untouched} times: {said}")
-            return Verdict(again=replace(tries, untouched=untouched))
+                return Decision(error=f"no phone could take it, {untouched} times: {said}")
+            return Decision(again=replace(tries, untouched=untouched))
         case End.STARVED:
             starved = tries.starved + 1
             if starved >= MAX_STARVED:
-                return Verdict(
+                return Decision(
                     error=f"out of memory: its arguments cannot be made on the phone, {starved} times: {said}"
                 )
-            return Verdict(again=replace(tries, starved=starved))
+            return Decision(again=replace(tries, starved=starved))
         case End.LOST:
             losses = tries.losses + 1
             if losses >= MAX_LOSSES:
-                return Verdict(error=f"{losses} phones were lost while it ran alone on them", poison=True)
-            return Verdict(again=replace(tries, losses=losses))
+                return Decision(error=f"{losses} phones were lost while it ran alone on them", poison=True)
+            return Decision(again=replace(tries, losses=losses))
     deaths = tries.deaths + 1
     # A death before which others ran in the session proves nothing yet, not even the second one.
     if tries.alone and deaths >= MAX_DEATHS:
-        return Verdict(error=f"it killed the process that ran it, twice, the second time alone: {said}", poison=True)
-    return Verdict(again=replace(tries, deaths=deaths))
+        return Decision(error=f"it killed the process that ran it, twice, the second time alone: {said}", poison=True)
+    return Decision(again=replace(tries, deaths=deaths))
 
 
 @dataclass(frozen=True, slots=True)

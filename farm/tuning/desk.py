@@ -87,14 +87,14 @@ class Desk:
             if slot.work is not work:  # answered for the phone, which hung too long
                 return
             slot.work = None
-        verdict = judge(work.tries, end, said, self._timeout_s)
-        if verdict.poison:
+        decided = judge(work.tries, end, said, self._timeout_s)
+        if decided.poison:
             try:
-                self._source.tell_poison(work.artifact, slot.phone.device, verdict.error)
+                self._source.tell_poison(work.artifact, slot.phone.device, decided.error)
             except FarmError as error:
                 self.tell(f"the poison ledger was not told: {error.message}")
-        if verdict.again is not None and not self.closed:
-            work.tries = verdict.again
+        if decided.again is not None and not self.closed:
+            work.tries = decided.again
             with self._changed:
                 self._ready.appendleft(work)
                 self._changed.notify_all()
@@ -102,7 +102,7 @@ class Desk:
             self._hand_on(measured)
             self._answer(work, measured)
         else:
-            self._answer(work, CandidateError(verdict.error or "the run was closed"))
+            self._answer(work, CandidateError(decided.error or "the run was closed"))
 
     def changed(self) -> None:
         """Something about a phone is different: let all threads look."""

@@ -26,7 +26,7 @@ from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.summary import outline, summarise
 from farm.compiler.targets import TargetRefusedError, check_target, device_of, host_target, is_texture, target_from
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import end_of, first_line
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, ModelError, UserError
 from farm.core.selector import HOST
@@ -123,7 +123,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         outputs = flatten(machine["main"](*(tvm.runtime.tensor(array, device) for array in built.inputs.values())))
         device.sync()
     except Exception as error:
-        raise HostRunError(f"{built.name} failed on this host: {first_line(error)}", evidence=str(error)[-2000:]) from (
+        raise HostRunError(f"{built.name} failed on this host: {first_line(error)}", evidence=end_of(error)) from (
             error
         )
     ran_s = time.monotonic()

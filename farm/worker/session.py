@@ -11,7 +11,7 @@ from typing import Any
 from tvm import relax, rpc
 
 from farm.compiler.targets import TargetError
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import end_of, first_line
 from farm.core.errors import FarmError, PhoneError
 from farm.jobs.attempt import SessionOffer
 
@@ -118,8 +118,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
     except FarmError:
         raise
     except Exception as error:
-        text = str(error)
-        evidence = text[-2000:]
+        text, evidence = str(error), end_of(error)
         if _OUT_OF_MEMORY.search(text):
             needs = f": needs at least {needs_bytes / 1e6:.0f} MB" if needs_bytes else ""
             raise PhoneOutOfMemoryError(

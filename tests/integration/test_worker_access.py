@@ -11,7 +11,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
 from farm.control.worker_door import WorkerDoor
 from farm.core.errors import NotAllowedError
-from farm.jobs.attempt import Attempt, StaleAttemptError, Task, Watch
+from farm.jobs.attempt import LiveAttempt, StaleAttemptError, Task, Watch
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
@@ -71,7 +71,7 @@ def passable(tmp_path):
     ],
 )  # fmt: skip
 async def test_a_token_allows_its_own_attempt_and_nothing_else(lab, asked, code):
-    lab.door.admit("other", 7, Attempt(Task("other", 7, TASK, {}, 1), Host(), Watch(0, 0)))
+    lab.door.admit("other", 7, LiveAttempt(Task("other", 7, TASK, {}, 1), Host(), Watch(0, 0)))
     answer = await lab.run("ask", **asked)
     assert answer["error"] == code, answer
 

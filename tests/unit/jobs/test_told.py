@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.control.job_steps import JobSteps
 from farm.core.errors import ProtocolError
 from farm.core.events import EventLog
-from farm.jobs.attempt import Attempt, Task, Watch
+from farm.jobs.attempt import LiveAttempt, Task, Watch
 from farm.jobs.told import MAX_FACTS_BYTES, check_facts
 from farm.metrics.ledger import Ledger
 from farm.tuning.progress import Standing, TaskRow
@@ -121,7 +121,7 @@ class Host:
 
 async def test_a_worker_that_tells_nonsense_is_refused_and_nobody_hears_it() -> None:
     host = Host()
-    attempt = Attempt(Task("a.1", 1, "m", {}, 10.0), host, Watch(0.0, 0.0))  # type: ignore[arg-type]
+    attempt = LiveAttempt(Task("a.1", 1, "m", {}, 10.0), host, Watch(0.0, 0.0))  # type: ignore[arg-type]
     with pytest.raises(ProtocolError):
         await attempt.handle("progress", {"step": "search", "tuning": {**TUNING, "trials": 10**400}})
     await attempt.handle("progress", {"step": "search", "tuning": TUNING})

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from farm.core.errors import HostError
-from farm.tuning.builder import MAX_DEATHS, Build, BuildError, FarmBuilder, Server
+from farm.tuning.builder import MAX_DEATHS, BuildError, BuildOwner, FarmBuilder, Server
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.desk import Desk, Work
 from farm.tuning.host_faults import CannotBuildError, host_errno
@@ -49,17 +49,17 @@ class FakeServer:
         self.link.close()
 
 
-def described(_: Build, given: Any, number: int) -> tuple[str, bytes]:
+def described(_: BuildOwner, given: Any, number: int) -> tuple[str, bytes]:
     return str(given), json.dumps({"number": number, "module_bytes": 0}).encode() + b"\n"
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Server], Build]]:
-    monkeypatch.setattr(Build, "_describe", described)
-    begun: list[Build] = []
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Server], BuildOwner]]:
+    monkeypatch.setattr(BuildOwner, "_describe", described)
+    begun: list[BuildOwner] = []
 
-    def begin(server: Server) -> Build:
-        begun.append(Build(None, tmp_path, 5.0, server))
+    def begin(server: Server) -> BuildOwner:
+        begun.append(BuildOwner(None, tmp_path, 5.0, server))
         return begun[-1]
 
     yield begin

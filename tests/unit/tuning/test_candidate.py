@@ -3,21 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.tuning.candidate import MAX_DEATHS, MAX_LOSSES, MAX_STARVED, MAX_UNTOUCHED, End, Tries, Verdict, judge
+from farm.tuning.candidate import MAX_DEATHS, MAX_LOSSES, MAX_STARVED, MAX_UNTOUCHED, Decision, End, Tries, judge
 
 MOST_TRIES = MAX_UNTOUCHED + MAX_STARVED + MAX_DEATHS + MAX_LOSSES
 ENDS = st.lists(st.sampled_from([End.UNTOUCHED, End.STARVED, End.DIED, End.LOST]), min_size=1, max_size=2 * MOST_TRIES)
 
 
 def test_an_end_that_says_something_is_an_answer():
-    assert judge(Tries(), End.MEASURED, "", 10) == Verdict()
-    assert judge(Tries(), End.REFUSED, "no memory", 10) == Verdict(error="the phone could not run it: no memory")
+    assert judge(Tries(), End.MEASURED, "", 10) == Decision()
+    assert judge(Tries(), End.REFUSED, "no memory", 10) == Decision(error="the phone could not run it: no memory")
     assert judge(Tries(), End.TIMEOUT, "", 2.5).error == "timeout: no result after 2.5 s"
 
 
 def test_a_first_death_is_followed_by_a_try_alone():
     verdict = judge(Tries(), End.DIED, "", 10)
-    assert verdict == Verdict(again=Tries(deaths=1))
+    assert verdict == Decision(again=Tries(deaths=1))
     assert verdict.again.alone
     assert not Tries().alone
 
@@ -30,9 +30,9 @@ def test_dying_alone_after_that_is_poison():
 
 
 def test_a_phone_that_is_gone_costs_no_candidate():
-    assert judge(Tries(), End.UNTOUCHED, "", 10) == Verdict(again=Tries(untouched=1))
+    assert judge(Tries(), End.UNTOUCHED, "", 10) == Decision(again=Tries(untouched=1))
     assert not Tries(untouched=1).alone
-    assert judge(Tries(deaths=1), End.LOST, "", 10) == Verdict(again=Tries(deaths=1, losses=1))
+    assert judge(Tries(deaths=1), End.LOST, "", 10) == Decision(again=Tries(deaths=1, losses=1))
 
 
 def test_what_loses_phone_after_phone_alone_is_poison():
@@ -50,7 +50,7 @@ def test_what_finds_no_memory_a_second_time_alone_fails_and_is_no_poison():
 
 def test_what_no_phone_can_take_is_answered_with_the_phones_reason():
     verdict = judge(Tries(untouched=MAX_UNTOUCHED - 1), End.UNTOUCHED, "no session: refused", 10)
-    assert verdict == Verdict(error=f"no phone could take it, {MAX_UNTOUCHED} times: no session: refused")
+    assert verdict == Decision(error=f"no phone could take it, {MAX_UNTOUCHED} times: no session: refused")
 
 
 @given(ENDS)
