@@ -3,6 +3,11 @@
 It tells a monitor (zmq_socket_monitor(3)) of each connection it takes, by its descriptor. A thread of its own reads
 that, so that a busy event loop lets nobody in, and shuts down what is too much. libzmq itself waits for the thread once
 a thousand are unread, so nobody is faster than it where the process may have 4,096 descriptors or more.
+
+libzmq owns the descriptors and cannot drop one peer of a ROUTER. So a connection is ended by its number: the receiving
+half only, as both would be EPOLLHUP, on which libzmq may abort in a handshake. A number is forgotten when its
+connection ends or is used again; what is used again before the thread has heard so is none of this door, or a client of
+it, which comes back.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -47,6 +52,7 @@ class Crowd:
         self._door = door
         self._owner = owner
         self._owners: dict[int, Hashable] = {}  # descriptor -> whose
+        self._speakers: dict[int, Hashable] = {}  # descriptor -> who sent messages by it
         self._counts: Counter[Hashable] = Counter()
         self._thread: threading.Thread | None = None
         self._cut_at = 0.0
@@ -75,6 +81,21 @@ class Crowd:
         )
         self._thread.start()
 
+    def spoke(self, descriptor: int, who: Hashable) -> None:
+        """Note who sends by a connection."""
+        self._speakers[descriptor] = who
+
+    def end(self, who: Hashable) -> int:
+        """End the connections of who sent by them; returns how many."""
+        ended = 0
+        for descriptor, speaker in tuple(self._speakers.items()):
+            if speaker == who:
+                with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+                    if self._owner(connection) is not None:
+                        _end(connection)
+                        ended += 1
+        return ended
+
     def ended(self) -> None:
         """Wait for the thread's end; the context has ended."""
         if self._thread is not None:
@@ -90,6 +111,7 @@ class Crowd:
                     logger.exception("door %s: a connection is not counted", self._door)
 
     def _heard(self, event: int, descriptor: int) -> None:
+        self._speakers.pop(descriptor, None)
         left = self._owners.pop(descriptor, None)
         if left is not None:
             self._counts[left] -= 1
@@ -97,11 +119,7 @@ class Crowd:
                 del self._counts[left]
         if event != zmq.EVENT_ACCEPTED:
             return
-        try:
-            connection = socket.socket(fileno=descriptor)  # no duplicate: there may be no descriptor left for one
-        except OSError:
-            return  # it has ended
-        try:
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # OSError: it has ended
             owner = self._owner(connection)
             if owner is None:
                 return
@@ -109,14 +127,24 @@ class Crowd:
             self._counts[owner] += 1
             if self._counts[owner] > self.most // SHARE or len(self._owners) > self.most:
                 self._tell(owner)
-                connection.shutdown(socket.SHUT_RD)  # both would be EPOLLHUP, on which libzmq may abort in a handshake
-        except OSError:
-            return
-        finally:
-            connection.detach()  # libzmq closes it
+                _end(connection)
 
     def _tell(self, owner: Hashable) -> None:
         self.cut += 1
         self._cut_at, self._cut_of = time.monotonic(), str(owner)
         if self.cut == 10 ** (len(str(self.cut)) - 1):
             logger.warning("%s", self.problem)
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """The connection of that number, which is libzmq's. No duplicate: there may be no descriptor left for one."""
+    connection = socket.socket(fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()  # libzmq closes it
+
+
+def _end(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RD)

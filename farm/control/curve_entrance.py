@@ -2,7 +2,7 @@
 
 Who may come is decided by ZeroMQ's authentication protocol (ZAP, rfc.zeromq.org/spec/27) inside this process: a key
 that no account has ends at the handshake, after a wait that grows with each one from the same address. The account is
-looked up again for every message, so a revoked key is worth nothing from that moment on, and its connections are cut.
+looked up again for every message, so a revoked key is worth nothing from that moment on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import contextlib
 import logging
 import os
 import socket
-import stat
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
@@ -34,7 +32,6 @@ ZAP_VERSION = b"1.0"
 DOMAIN = b"farm"
 BACKLOG = 128
 MOST_WAITING = 256  # wrong keys that are made to wait at once; more are refused without a wait
-MOST_CONNECTIONS = 4096  # whose descriptors are remembered, to cut them
 LONGEST_WAIT_S = 4.0  # less than the router's HANDSHAKE_MS: the answer should still find its connection
 KEY_BYTES = 32
 
@@ -59,7 +56,6 @@ class CurveEntrance:
         self._zap: zmq.asyncio.Socket | None = None
         self._answering: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Task[None]] = set()
-        self._connections: OrderedDict[bytes, tuple[str, int]] = OrderedDict()  # route -> account, descriptor
         self.server_key = ""  # public half, Z85
         self.on_wrong_key: Callable[[str], None] = lambda _: None  # told the address it came from
 
@@ -131,42 +127,14 @@ class CurveEntrance:
     def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
         """The account of the key that this connection was opened with; None: it has been revoked."""
         try:
-            user, address, descriptor = str(frame.get("User-Id")), str(frame.get("Peer-Address")), frame.get(zmq.SRCFD)
+            user, address = str(frame.get("User-Id")), str(frame.get("Peer-Address"))
         except zmq.ZMQError:
             return None
         try:
             account = self._accounts.by_curve_key(bytes.fromhex(user))
         except (ValueError, FarmError):  # no key, or the database cannot be read: then nobody comes in
             return None
-        if account is None:
-            return None
-        route = frame.bytes
-        self._connections[route] = (account.name, int(descriptor))
-        self._connections.move_to_end(route)
-        if len(self._connections) > MOST_CONNECTIONS:
-            self._connections.popitem(last=False)
-        return KeyPeer(account.name, address)
-
-    def cut(self, name: str) -> int:
-        """End the connections of an account; returns how many."""
-        routes = [route for route, (account, _) in self._connections.items() if account == name]
-        return sum(self._cut(self._connections.pop(route)[1]) for route in routes)
-
-    def _cut(self, descriptor: int) -> bool:
-        """Shut down a connection of this port. libzmq owns the descriptor: a number used again meanwhile is left alone.
-
-        The worst that can be met is another client's connection to this very port, which comes back by itself.
-        """
-        try:
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                return False
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
-                if self.owner(connection) is None:
-                    return False
-                connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return False
-        return True
+        return None if account is None else KeyPeer(account.name, address)
 
     async def _guard(self, zap: zmq.asyncio.Socket) -> None:
         """Answer libzmq's questions about keys, each within its wait."""

@@ -173,6 +173,10 @@ class Router:
                 self._put_out[task] = error
                 task.cancel()
 
+    def cut(self, payer: int | str) -> int:
+        """End the connections of a caller; returns how many."""
+        return 0 if self._crowd is None else self._crowd.end(payer)
+
     def _close(self) -> None:
         if self._socket is not None:
             self._socket.close()
@@ -200,6 +204,8 @@ class Router:
         if peer is None or not body:
             self._tell_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
             return
+        if self._crowd is not None:
+            self._crowd.spoke(int(frames[0].get(zmq.SRCFD)), peer.payer)
         try:
             request = decode_request(body)
         except ProtocolError as error:

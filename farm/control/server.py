@@ -105,7 +105,6 @@ class ControlServer:
         """
         self._audit = audit
         self.accounts = accounts
-        self._elsewhere = elsewhere
         shares = Shares(stream_kinds=STREAMS)
         self._router = Router(UnixEntrance(path, gid), self._answer, shares=shares)
         self._remote = None if elsewhere is None else Router(elsewhere, self._answer, shares=shares)
@@ -268,9 +267,9 @@ class ControlServer:
 
     def _put_out(self, name: str) -> None:
         """An account was revoked: what it has under way ends, and so do its connections, once they have heard it."""
-        if self._remote is not None and self._elsewhere is not None:
+        if self._remote is not None:
             self._remote.put_out(name, _revoked(name))
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._elsewhere.cut, name)
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._remote.cut, name)
 
     async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
         return {"user": call.caller.user, "role": call.caller.role.word}
