@@ -53,7 +53,7 @@ class ResultNotKeptError(FarmError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class End:
     """How an attempt ended; `running`: it goes on under the next daemon."""
 
     state: AttemptState
@@ -62,7 +62,7 @@ class Verdict:
 
 
 class AttemptRun:
-    """One attempt under its lease. `verdict` runs it; `stop` may be called meanwhile."""
+    """One attempt under its lease. `to_its_end` runs it; `stop` may be called meanwhile."""
 
     def __init__(self, job: Job, attempt: Attempt, lease: Lease, leases: Leases, devices: Devices) -> None:
         self.job = job
@@ -72,12 +72,12 @@ class AttemptRun:
         self._devices = devices
         self.pool = Pool(job, lease, leases, devices) if attempt.pooled else None
         self._step = "starting"
-        self._stop: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._stop: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def stop(self, state: AttemptState, error: Error | None = None) -> None:
         """End it so, unless it has an end already."""
         if not self._stop.done():
-            self._stop.set_result(Verdict(state, error))
+            self._stop.set_result(End(state, error))
 
     def release(self, reason: str) -> None:
         """Give back whatever it has."""
@@ -99,13 +99,13 @@ class AttemptRun:
         else:
             self.stop(*broken_off(self.job, DaemonStoppedError))
 
-    async def verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
+    async def to_its_end(self, executor: Executor | None, bench: Workbench) -> End:
         """Do the work; returns what can be kept of how it ended, whatever happens.
 
         `executor` is the one of the job's kind, None when there is none.
         """
         try:
-            return _keepable(await self._verdict(executor, bench))
+            return _keepable(await self._end(executor, bench))
         except Exception as error:
             log.exception("attempt %s failed inside farm", self.attempt.id)
             return _failed(error)
@@ -113,7 +113,7 @@ class AttemptRun:
             if self.pool is not None:  # before the end is written: no phone may be granted to a job that is over
                 self.pool.settle()
 
-    async def _verdict(self, executor: Executor | None, bench: Workbench) -> Verdict:
+    async def _end(self, executor: Executor | None, bench: Workbench) -> End:
         try:
             running = bench.running(self.job, self.attempt, self.lease)
             if self.pool is not None:
@@ -161,11 +161,11 @@ class AttemptRun:
 
         return progress
 
-    async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> Verdict:
+    async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> End:
         try:
-            return Verdict(AttemptState.DONE, result=work.result())
+            return End(AttemptState.DONE, result=work.result())
         except YieldedError:
-            return Verdict(AttemptState.YIELDED)
+            return End(AttemptState.YIELDED)
         except PhoneError as error:
             # A pulled cable breaks the session first and is noticed a moment later: say what it really was.
             lost = None if self.pool is not None else await self._lost_while_mending(taken)
@@ -173,7 +173,7 @@ class AttemptRun:
                 return _failed(error)
             return _failed(_because(await self._as_it_was(lost), work))
         except FailedWithResultError as error:
-            return Verdict(AttemptState.FAILED, error_to_wire(error), error.result)
+            return End(AttemptState.FAILED, error_to_wire(error), error.result)
         except FarmError as error:
             return _failed(error)
         except Exception as error:  # the executor's bug must not take the others' attempts down
@@ -214,24 +214,24 @@ def _because(taken: FarmError, work: asyncio.Future[Any]) -> FarmError:
     return taken
 
 
-def _keepable(verdict: Verdict) -> Verdict:
-    """The verdict, or a failure in its place when its result is no JSON or too large; an end without it has its own."""
-    if verdict.result is None:
-        return verdict
+def _keepable(end: End) -> End:
+    """The end, or a failure in its place when its result is no JSON or too large."""
+    if end.result is None:
+        return end
     try:
-        size = len(json.dumps(dict(verdict.result), allow_nan=False))
+        size = len(json.dumps(dict(end.result), allow_nan=False))
         if size > MAX_RESULT_BYTES:
             raise ValueError(f"it has {size:,} bytes as JSON; at most {MAX_RESULT_BYTES:,} are kept")
     except (TypeError, ValueError, RecursionError) as error:
         said = ResultNotKeptError(f"the result cannot be kept: {error}", hint="this is a bug in farm")
-        return Verdict(AttemptState.FAILED, verdict.error or error_to_wire(said))
-    return verdict
+        return End(AttemptState.FAILED, end.error or error_to_wire(said))
+    return end
 
 
-def _failed(error: BaseException) -> Verdict:
+def _failed(error: BaseException) -> End:
     if isinstance(error, ToolchainError):  # nothing was begun: the queue waits for the toolchain, however long it takes
-        return Verdict(AttemptState.INTERRUPTED, error_to_wire(error))
-    return Verdict(AttemptState.FAILED, error_to_wire(error))
+        return End(AttemptState.INTERRUPTED, error_to_wire(error))
+    return End(AttemptState.FAILED, error_to_wire(error))
 
 
 async def _ended(work: asyncio.Future[Any], attempt: str) -> None:

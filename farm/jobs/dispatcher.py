@@ -37,7 +37,7 @@ from farm.jobs.admission import (
     fresh_ids,
     resolve_after,
 )
-from farm.jobs.attempt_run import AttemptRun, Verdict
+from farm.jobs.attempt_run import AttemptRun, End
 from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
@@ -343,26 +343,26 @@ class Dispatcher:
 
     async def _work(self, run: AttemptRun) -> None:
         """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
-        verdict = await run.verdict(self._executors.get(run.job.kind), self._bench)
+        how = await run.to_its_end(self._executors.get(run.job.kind), self._bench)
         del self._runs[run.job.id]
-        if verdict.state is AttemptState.RUNNING:
+        if how.state is AttemptState.RUNNING:
             return
         try:
-            became = await self._end(run, verdict)
+            became = await self._end(run, how)
         finally:
-            run.release(f"its attempt is {verdict.state}")
+            run.release(f"its attempt is {how.state}")
         self._saved(became)
 
-    async def _end(self, run: AttemptRun, verdict: Verdict) -> Job:
+    async def _end(self, run: AttemptRun, how: End) -> Job:
         job, device = run.job, run.lease.device
         avoid = self._queue.avoided(job.id) | {device}
         elsewhere = another_phone(job, self._devices.views(), avoid)
-        outcome = m.Outcome(verdict.state, verdict.error, device, elsewhere=elsewhere)
+        outcome = m.Outcome(how.state, how.error, device, elsewhere=elsewhere)
         (end,) = self._apply(m.AttemptEnded(job.id, outcome))
         assert isinstance(end, m.EndAttempt)
         now = self._clock().at
-        ended = replace(run.attempt, state=verdict.state, ended_at=now, error=verdict.error)
-        return await self._writer.finish(ended, end.job, now, verdict.result)
+        ended = replace(run.attempt, state=how.state, ended_at=now, error=how.error)
+        return await self._writer.finish(ended, end.job, now, how.result)
 
     # --- time and phones ------------------------------------------------------------------------------------------
 
