@@ -7,6 +7,7 @@ connected; tells each trouble once. What it decides is in farm.adb.watch_policy;
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
@@ -35,6 +36,8 @@ Snapshot = tuple[AdbDevice, ...]
 _TICK_S = 0.5  # how often network phones and the probe's time are looked at
 # adb 29 tells its followers `offline`, then nothing when that becomes `unauthorized` (docs/facts.md): asked every tick.
 UNSETTLED = frozenset({DeviceState.OFFLINE, DeviceState.AUTHORIZING, DeviceState.CONNECTING, DeviceState.UNKNOWN})
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +343,9 @@ class DeviceWatcher:
             await self._client.connect(address)
         except (AdbError, ProtocolError) as refused:
             error = refused
+        except Exception as failed:
+            log.exception("network phone %s: it could not be tried", address)
+            error = FarmError("farm could not try it; it will again", evidence=str(failed))
         phone = self._network.get(address)
         if phone is None:
             return  # removed meanwhile

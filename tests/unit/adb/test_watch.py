@@ -185,6 +185,26 @@ async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServe
         assert seen.kinds[2:] == ["network.removed"]
 
 
+async def test_a_network_phone_is_tried_again_whatever_went_wrong(
+    client: AdbClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+    again = asyncio.Event()
+
+    async def connect(address: str) -> str:
+        tries.append(address)
+        if len(tries) == 2:
+            again.set()
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(client, "connect", connect)
+    async with watching(client, FAST) as (watcher, seen):
+        watcher.add_network("10.0.0.7")
+        await seen.until(lambda: "network.lost" in seen.kinds)
+        await asyncio.wait_for(again.wait(), 10)
+        assert [each.error.evidence for each in seen.news if each.error] == ["Too many open files"]
+
+
 WELL = Evidence(lists_lost=0, usable=3, trips_lost=0, heard_ago_s=99.0, dead_s=0.0, leases=0, replaced=0)
 
 
