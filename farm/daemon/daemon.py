@@ -15,7 +15,7 @@ from farm import __version__
 from farm.config import FarmConfig
 from farm.control.callers import Caller, Role
 from farm.control.crowd import raise_descriptor_limit
-from farm.core.errors import HostError
+from farm.core.errors import FarmError, HostError
 from farm.daemon.doors import open_job_door
 from farm.daemon.http import WebDoor
 from farm.daemon.memory import open_memory
@@ -43,6 +43,7 @@ class Daemon:
         self._config = config
         self._load = load
         self._notifier = notifier or Notifier()
+        self._reload: Callable[[], None] | None = None  # on SIGHUP
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration again.
@@ -55,6 +56,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
+        if not sys.stderr.isatty():  # in a terminal it means that the terminal is gone, and ends the daemon
+            loop.add_signal_handler(signal.SIGHUP, self._signalled)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 parts = await self._build(stack)
@@ -68,13 +71,21 @@ class Daemon:
             self._notifier.ready("serving")
             log.info("farm %s serves (pid %d, socket %s)", __version__, os.getpid(), self._config.control_socket)
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait((*parts, stopping), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((*parts, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
+            self._reload = None
             self._notifier.stopping()
             log.info("stopping")
         for part in parts:
             if part.done() and not part.cancelled() and (failed := part.exception()) is not None:
                 raise failed
+        if stopping not in done:
+            raise FarmError(f"{', '.join(part.get_name() for part in done)} ended by itself")
+
+    def _signalled(self) -> None:
+        """SIGHUP; without effect until everything is there and once the end has begun."""
+        if self._reload is not None:
+            self._reload()
 
     async def _build(self, stack: contextlib.AsyncExitStack) -> list[asyncio.Task[None]]:
         """Start every part, bottom floor first; returns what runs for as long as the daemon does.
@@ -117,10 +128,7 @@ class Daemon:
         web.open(stack, desk, memory.events, metrics=metering.answer)
         reloader.notes = phones.dangling
         reloader.parts += [memory.use, workers.use, phones.use, sharing.use]
-        if not sys.stderr.isatty():  # in a terminal it means that the terminal is gone, and ends the daemon
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, reloader.signalled)
-            stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+        self._reload = reloader.signalled
         watchdog = Watchdog(self._notifier, vital, lambda: status_of(phones, sharing))
         running = {
             "history": memory.history.run(),

@@ -1,0 +1,68 @@
+"""One `farm serve` without its parts: how it ends, and what a SIGHUP does meanwhile."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from farm.config import FarmConfig
+from farm.core.errors import FarmError
+from farm.daemon import daemon as daemon_module
+from farm.daemon.daemon import Daemon
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    monkeypatch.setattr(daemon_module, "raise_descriptor_limit", lambda: None)
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    return Daemon(FarmConfig(), FarmConfig)
+
+
+async def test_a_part_that_ends_by_itself_is_a_failure(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service manager starts again what failed, and nothing else."""
+
+    async def build(_: contextlib.AsyncExitStack) -> list[asyncio.Task[Any]]:
+        return [asyncio.create_task(asyncio.sleep(0), name="history")]
+
+    monkeypatch.setattr(daemon, "_build", build)
+    with pytest.raises(FarmError, match="history ended by itself"):
+        await asyncio.wait_for(daemon.run(), LIMIT_S)
+
+
+async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    def reload() -> None:
+        heard.append("reload")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def hang_up() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        for _ in range(3):  # the loop's own handler runs in one of its next turns
+            await asyncio.sleep(0)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            heard.append("killed")
+
+    async def build(stack: contextlib.AsyncExitStack) -> list[asyncio.Task[Any]]:
+        await hang_up()
+        stack.push_async_callback(hang_up)
+        daemon._reload = reload
+        serving = asyncio.create_task(asyncio.sleep(LIMIT_S), name="serving")
+        stack.callback(serving.cancel)
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGHUP)
+        return [serving]
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a handler that is missing this test hears; it is not ended by it
+    try:
+        monkeypatch.setattr(daemon, "_build", build)
+        await asyncio.wait_for(daemon.run(), LIMIT_S)
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert heard == ["reload"]
