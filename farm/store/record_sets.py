@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,8 @@ from farm.core.target_key import target_key
 from farm.store.database import Database
 from farm.store.schema import record_set
 
-KEPT_VERSIONS = 5  # of one user, model and target; what older ones hold is mostly in these, too
+KEPT_VERSIONS = 5  # of one user, model and target, whatever they hold
+MOST_VERSIONS = 20  # of one user, model and target: older ones that hold what no newer one does
 
 MAX_TARGET_BYTES = 16 << 10  # as JSON; LLVM's longest list of features has 3 kB
 MAX_BEST_BYTES = 1 << 20  # as JSON: the rows of some 4000 tasks
@@ -63,6 +65,41 @@ class KeptSet:
     at: datetime
 
 
+def superseded(sets: Sequence[KeptSet]) -> list[KeptSet]:
+    """Which of one user's sets for a model and target, the newest first, can go."""
+    gone: list[KeptSet] = []
+    older: list[KeptSet] = []
+    for number, each in enumerate(sets[KEPT_VERSIONS:], KEPT_VERSIONS):
+        held = any(_holds(newer.best, each.best) for newer in sets[:number])
+        (gone if held else older).append(each)
+    too_many = max(0, KEPT_VERSIONS + len(older) - MOST_VERSIONS)
+    return gone + sorted(older, key=lambda each: each.records)[:too_many]
+
+
+def _holds(newer: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
+    """Whether each task of `older` had as many trials in `newer`, and a best as fast: a merge or a longer search."""
+    there = _tasks(newer)
+    return all(
+        name in there and there[name][0] >= trials and there[name][1] <= seconds
+        for name, (trials, seconds) in _tasks(older).items()
+        if trials
+    )
+
+
+def _tasks(best: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Trials and seconds of each task; rows that say nothing of the kind, which clients may send, are left out."""
+    rows = best.get("tasks")
+    return {
+        str(row.get("name")): (_number(row.get("trials"), 0), _number(row.get("seconds"), math.inf))
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, Mapping)
+    }
+
+
+def _number(said: object, otherwise: float) -> float:
+    return said if isinstance(said, int | float) else otherwise
+
+
 class RecordSets:
     """Statements over kept sets."""
 
@@ -102,8 +139,8 @@ class RecordSets:
     ) -> int:
         """Keep a set as the next version of its model and target; returns the version.
 
-        Each version holds what it went on from, so of each user only the newest `KEPT_VERSIONS` are kept, this one
-        included; nobody pushes out what others keep.
+        Of each user the newest `KEPT_VERSIONS` stay, this one included, and older ones until a newer one has all that
+        they are worth; of more than `MOST_VERSIONS` the smallest goes. Nobody pushes out what others keep.
 
         What a job has kept already is not kept again: an attempt may be killed between this and its result.
         """
@@ -124,10 +161,10 @@ class RecordSets:
                     records=records, best=dict(best), user=user, job=job, at=datetime.now(UTC),
                 )
             )  # fmt: skip
-            of_these = select(record_set.c.version).where(*own).order_by(record_set.c.version.desc())
-            oldest = connection.execute(of_these.offset(KEPT_VERSIONS - 1).limit(1)).scalar()
-            if oldest is not None:
-                connection.execute(delete(record_set).where(*own, record_set.c.version < oldest))
+            of_these = select(record_set).where(*own).order_by(record_set.c.version.desc())
+            there_now = [KeptSet(**row) for row in connection.execute(of_these).mappings()]
+            for each in superseded(there_now):
+                connection.execute(delete(record_set).where(record_set.c.id == each.id))
             return version
 
         return await self._database.write(keep, events)

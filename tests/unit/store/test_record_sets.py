@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from farm.store.record_sets import KEPT_VERSIONS
+import pytest
+
+from farm.store.record_sets import KEPT_VERSIONS, MOST_VERSIONS
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 
@@ -40,6 +42,34 @@ async def test_only_the_newest_versions_are_kept_and_only_their_artifacts_are_ne
         assert await kept(store, job=f"j{number}", artifact=f"{number}" * 64) == number
     assert [each.version for each in store.record_sets.page(limit=50)] == [7, 6, 5, 4, 3, 1]
     assert store.artifact_use.live() == {f"{number}" * 64 for number in (0, 3, 4, 5, 6, 7)}
+
+
+def tuned(trials: int, seconds: float | None, name: str = "conv") -> dict[str, Any]:
+    return {"records": trials, "best": {"tasks": [{"name": name, "trials": trials, "seconds": seconds}]}}
+
+
+async def test_a_long_search_stays_until_a_newer_set_holds_what_it_found(store: Any) -> None:
+    await kept(store, **tuned(300, 0.001))
+    for number in range(2, 10):  # quick tries without --prior, each worse than the one before
+        await kept(store, job=f"j{number}", **tuned(number, 0.002 if number < 9 else None))
+    assert [each.version for each in store.record_sets.page(limit=50)] == [9, 8, 7, 6, 5, 1]
+    for number in range(10, 15):  # --prior 1
+        await kept(store, job=f"j{number}", **tuned(300 + number, 0.001))
+    assert [each.version for each in store.record_sets.page(limit=50)] == [14, 13, 12, 11, 10]
+
+
+async def test_sets_that_hold_different_things_are_bounded_and_the_smallest_goes(store: Any) -> None:
+    for number in range(1, MOST_VERSIONS + 3):
+        await kept(store, job=f"j{number}", **tuned(10 if number in (3, 5) else 300, 0.001, name=f"conv{number}"))
+    versions = sorted(each.version for each in store.record_sets.page(limit=50))
+    assert versions == sorted({*range(1, MOST_VERSIONS + 3)} - {3, 5})
+
+
+@pytest.mark.parametrize("best", [{"tasks": 7}, {"tasks": [7, {"trials": "x", "seconds": []}]}, {"tasks": [{}]}])
+async def test_what_clients_say_of_tasks_may_be_nonsense(store: Any, best: dict[str, Any]) -> None:
+    for number in range(1, KEPT_VERSIONS + 2):
+        await kept(store, job=f"j{number}", best=best)
+    assert len(store.record_sets.page(limit=50)) == KEPT_VERSIONS
 
 
 async def test_nobody_pushes_out_what_others_keep(store: Any) -> None:
