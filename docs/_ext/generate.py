@@ -213,57 +213,30 @@ def sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
 
 
 # Verbs that the door has by itself.
-PLAIN = {
-    "ping": "Who the caller is, and with which role.",
-    "artifact.put": "A piece of a file, which goes into the farm.",
-    "artifact.get": "A piece of a file of the farm.",
-}
+PLAIN = (
+    Verb("ping", "viewer", "", "Who the caller is, and with which role."),
+    Verb("artifact.put", "user", "", "A piece of a file, which goes into the farm."),
+    Verb("artifact.get", "viewer", "", "A piece of a file of the farm."),
+)
 
 
 def verbs() -> list[Verb]:
-    """Every verb that is registered with a role, by name."""
-    found = {}
-    for path, module in sources("control", "daemon", "tracker", "web", "metrics"):
-        for cls in (each for each in module.body if isinstance(each, ast.ClassDef)):
-            methods = {m.name: m for m in cls.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)}
-            for kind, role, form, method in _registered(cls):
-                function = methods.get(method)
-                doc = (ast.get_docstring(function) or "").split("\n\n")[0] if function else ""
-                read = form or (_form_of(function) if function else "")
-                found[kind] = Verb(kind, role, _form(path, read), doc or PLAIN.get(kind, ""))
-    return [found[kind] for kind in sorted(found)]
-
-
-def _registered(cls: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, role, form and method of `server.register("kind", handler(Form, self.method), Role.X)` and its tables."""
-    for node in ast.walk(cls):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "register":
-            parts: list[ast.expr] = list(node.args)
-        elif isinstance(node, ast.Tuple):
-            parts = list(node.elts)
-        else:
-            continue
-        kind = parts[0].value if parts and isinstance(parts[0], ast.Constant) else None
-        role = next((n.attr for p in parts for n in ast.walk(p) if _is_role(n)), "")
-        if isinstance(kind, str) and role:
-            rest = [n for p in parts[1:] for n in ast.walk(p)]
-            method = next((n.attr for n in rest if isinstance(n, ast.Attribute) and _name(n.value) == "self"), "")
-            form = next((n.id for n in rest if isinstance(n, ast.Name) and n.id[:1].isupper() and n.id != "Role"), "")
-            yield kind, role.lower(), form, method
-
-
-def _is_role(node: ast.AST) -> typing.TypeGuard[ast.Attribute]:
-    return isinstance(node, ast.Attribute) and _name(node.value) == "Role"
+    """Every verb, by name."""
+    found = [*PLAIN]
+    for path, module in sources("control", "daemon"):
+        for method in (each for each in ast.walk(module) if isinstance(each, ast.AsyncFunctionDef)):
+            for mark in (each for each in method.decorator_list if isinstance(each, ast.Call)):
+                if _name(mark.func) == "verb":
+                    kind, role = ast.literal_eval(mark.args[0]), ast.unparse(mark.args[1]).removeprefix("Role.")
+                    forms = (_name(each.annotation) for each in method.args.args if each.annotation)
+                    form = next((each for each in forms if each != "ControlCall"), "")
+                    meaning = (ast.get_docstring(method) or "").split("\n\n")[0]
+                    found.append(Verb(kind, role.lower(), _form(path, form), meaning))
+    return sorted(found, key=lambda each: each.kind)
 
 
 def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _form_of(function: ast.AST) -> str:
-    """The form that a handler reads: `read_fields(call, Form)`."""
-    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and _name(n.func) == "read_fields")
-    return next((_name(n.args[1]) for n in calls if len(n.args) > 1), "")
 
 
 def _form(path: Path, name: str) -> str:
@@ -271,12 +244,10 @@ def _form(path: Path, name: str) -> str:
     if not name:
         return ""
     module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    form = getattr(module, name, None)
-    if form is None or not dataclasses.is_dataclass(form):
-        return ""
     missing = dataclasses.MISSING
     given = (
-        (each, each.default is not missing or each.default_factory is not missing) for each in dataclasses.fields(form)
+        (each, each.default is not missing or each.default_factory is not missing)
+        for each in dataclasses.fields(getattr(module, name))
     )
     return " ".join(f"{each.name}?" if optional else each.name for each, optional in given)
 

@@ -12,8 +12,8 @@ from pydantic import AwareDatetime, Field
 from farm.control.accounts import Accounts
 from farm.control.callers import Role
 from farm.control.curve_entrance import CurveEntrance
-from farm.control.forms import Count, Nothing, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Count, Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.errors import UserError
 from farm.store.audit import PAGE, AuditTable
 
@@ -48,7 +48,7 @@ class ListAudit:
     limit: Annotated[int, Field(ge=1, le=PAGE)] = 100
 
 
-class AuthVerbs:
+class AuthVerbs(Verbs):
     """Verbs over accounts and the audit log."""
 
     def __init__(self, accounts: Accounts, audit: AuditTable, elsewhere: CurveEntrance | None) -> None:
@@ -56,16 +56,9 @@ class AuthVerbs:
         self._audit = audit
         self._elsewhere = elsewhere
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verbs to the door."""
-        server.register("auth.new", self.new, Role.OPERATOR)
-        server.register("auth.list", self.list, Role.OPERATOR)
-        server.register("auth.revoke", self.revoke, Role.OPERATOR)
-        server.register("audit.list", self.list_audit, Role.OPERATOR)
-
-    async def new(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("auth.new", Role.OPERATOR)
+    async def new(self, asked: NewAccount, call: ControlCall) -> Mapping[str, Any]:
         """Make an account; the answer is the only place where its secret ever stands."""
-        asked = read_fields(call, NewAccount)
         if not asked.web and self._elsewhere is None:
             raise UserError(
                 "this farm has no door for clients elsewhere",
@@ -82,9 +75,9 @@ class AuthVerbs:
             "secret_key": made.secret_key,
         }
 
-    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("auth.list", Role.OPERATOR)
+    async def list(self) -> Mapping[str, Any]:
         """Every account, and how many wrong keys and tokens there were since the start."""
-        read_fields(call, Nothing)
         rows = [
             {
                 "name": each.name,
@@ -100,15 +93,15 @@ class AuthVerbs:
         ]
         return {"accounts": rows, "wrong": {"keys": self._accounts.keys.wrong, "tokens": self._accounts.tokens.wrong}}
 
-    async def revoke(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("auth.revoke", Role.OPERATOR)
+    async def revoke(self, asked: OneAccount) -> Mapping[str, Any]:
         """Take an account's key and token; whoever is in with them is put out."""
-        asked = read_fields(call, OneAccount)
         await self._accounts.revoke(asked.name)
         return {"name": asked.name}
 
-    async def list_audit(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("audit.list", Role.OPERATOR)
+    async def list_audit(self, asked: ListAudit) -> Mapping[str, Any]:
         """A page of the audit log."""
-        asked = read_fields(call, ListAudit)
         rows = await asyncio.to_thread(
             lambda: self._audit.page(
                 user=asked.user, kind=asked.verb, since=asked.since, until=asked.until, before=asked.before,

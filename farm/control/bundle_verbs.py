@@ -11,9 +11,9 @@ from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
 from farm.bundle.manifest import Bundle
 from farm.control.callers import Role
-from farm.control.forms import Nothing, form, read_fields
+from farm.control.forms import Verbs, form, verb
 from farm.control.render import bundle_row
-from farm.control.server import ControlCall, ControlServer
+from farm.control.server import ControlCall
 from farm.control.shared_look import SharedLook
 
 
@@ -33,7 +33,7 @@ class OneBundle:
     bundle: str
 
 
-class BundleVerbs:
+class BundleVerbs(Verbs):
     """Verbs about runtime bundles."""
 
     def __init__(
@@ -58,17 +58,9 @@ class BundleVerbs:
         self._verified = SharedLook(self._verify)
         self._turn = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("bundle.add", self.add, Role.OPERATOR)
-        server.register("bundle.list", self.list, Role.VIEWER)
-        server.register("bundle.show", self.show, Role.VIEWER)
-        server.register("bundle.remove", self.remove, Role.OPERATOR)
-        server.register("bundle.verify", self.verify, Role.VIEWER)
-
-    async def add(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("bundle.add", Role.OPERATOR)
+    async def add(self, asked: AddBundle, call: ControlCall) -> Mapping[str, Any]:
         """Check a folder and keep it; its steps are sent ahead of the answer."""
-        asked = read_fields(call, AddBundle)
         compiler = self._compiler_of(asked.toolchain)
         loop = asyncio.get_running_loop()
 
@@ -86,25 +78,28 @@ class BundleVerbs:
         self._changed()
         return bundle_row(bundle)
 
-    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("bundle.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
         """Every bundle."""
-        read_fields(call, Nothing)
         return {"bundles": [bundle_row(bundle) for bundle in await asyncio.to_thread(self._library.list)]}
 
-    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("bundle.show", Role.VIEWER)
+    async def show(self, asked: OneBundle) -> Mapping[str, Any]:
         """One bundle."""
-        return bundle_row(await asyncio.to_thread(self._library.get, read_fields(call, OneBundle).bundle))
+        return bundle_row(await asyncio.to_thread(self._library.get, asked.bundle))
 
-    async def remove(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("bundle.remove", Role.OPERATOR)
+    async def remove(self, asked: OneBundle) -> Mapping[str, Any]:
         """Forget a bundle that no phone uses."""
-        which = read_fields(call, OneBundle).bundle
+        which = asked.bundle
         removed = await asyncio.to_thread(self._library.remove, which, in_use=self._in_use)
         self._changed()
         return {"name": which, "names": list(removed.names), "files_removed": removed.files_removed}
 
-    async def verify(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("bundle.verify", Role.VIEWER)
+    async def verify(self, asked: OneBundle) -> Mapping[str, Any]:
         """Hash a bundle's files again."""
-        which = read_fields(call, OneBundle).bundle
+        which = asked.bundle
         bundle = await asyncio.to_thread(self._library.get, which)
         return {"name": which, "differences": await self._verified(bundle.hash)}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from farm.control.callers import Role
 from farm.control.explain_device import DeviceFacts
-from farm.control.forms import FieldError, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import FieldError, Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
@@ -46,22 +46,15 @@ class DistrustDevice:
     force: bool = False
 
 
-class CareVerbs:
+class CareVerbs(Verbs):
     """What an operator may do with one phone."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("device.service", self.set_service, Role.OPERATOR)
-        server.register("device.reboot", self.reboot, Role.OPERATOR)
-        server.register("device.power_cycle", self.power_cycle, Role.OPERATOR)
-        server.register("device.quarantine", self.quarantine, Role.OPERATOR)
-
-    async def set_service(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.service", Role.OPERATOR)
+    async def set_service(self, asked: SetService, call: ControlCall) -> Mapping[str, Any]:
         """Drain, maintain or release a phone; `holder` still has it."""
-        asked = read_fields(call, SetService)
         before = self._fleet.view(asked.device)
         kept = self._fleet.care.state(before.name).quarantine
         still: list[str] = []
@@ -95,25 +88,25 @@ class CareVerbs:
             )
         return [each.what for each in found]
 
-    async def reboot(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.reboot", Role.OPERATOR)
+    async def reboot(self, asked: Forced, call: ControlCall) -> Mapping[str, Any]:
         """Reboot a phone; unless forced, one that nobody has."""
-        asked = read_fields(call, Forced)
         name = self._free(asked.device, f"farm device reboot {asked.device} --force", force=asked.force)
         self._none_under_way(name, Rung.REBOOT)
         await self._fleet.care.reboot(name, call.caller.user, force=asked.force)
         return {"name": name}
 
-    async def power_cycle(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.power_cycle", Role.OPERATOR)
+    async def power_cycle(self, asked: Forced, call: ControlCall) -> Mapping[str, Any]:
         """Cut the power of a phone's USB port for a moment; `beside` are others that may lose it too."""
-        asked = read_fields(call, Forced)
         name = self._free(asked.device, f"farm device power-cycle {asked.device} --force", force=asked.force)
         self._none_under_way(name, Rung.POWER_CYCLE)
         others = await self._fleet.care.power_cycle(name, call.caller.user, force=asked.force)
         return {"name": name, "beside": list(others)}
 
-    async def quarantine(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.quarantine", Role.OPERATOR)
+    async def quarantine(self, asked: DistrustDevice, call: ControlCall) -> Mapping[str, Any]:
         """Keep a phone away from users until it is released; unless forced, one that nobody has."""
-        asked = read_fields(call, DistrustDevice)
         reason = " ".join(asked.reason.split())[:MOST_REASON]
         if not reason:
             raise FieldError("device.quarantine", "reason", "is missing", hint='--reason "what is wrong with it"')

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from farm.control.artifact_budget import GB
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role, user_name
-from farm.control.forms import Nothing, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Verbs, verb
 from farm.control.shared_look import SharedLook
 from farm.core.doctor_findings import FAIL, OK, WARN, Finding
 
@@ -46,7 +45,7 @@ class Host:
     blocked: Path | None = None  # the folder on whose account they do not become whom they should
 
 
-class DoctorVerbs:
+class DoctorVerbs(Verbs):
     """The one verb."""
 
     def __init__(self, host: Host, look_at_usb: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
@@ -54,13 +53,9 @@ class DoctorVerbs:
         self._look_at_usb = look_at_usb
         self._shared = SharedLook(self._look, keep_s=KEPT_S)
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verb to the door."""
-        server.register("doctor", self.doctor, Role.VIEWER)
-
-    async def doctor(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("doctor", Role.VIEWER)
+    async def doctor(self) -> Mapping[str, Any]:
         """Look at everything, or tell what was found just now."""
-        read_fields(call, Nothing)
         return await self._shared(None)
 
     async def _look(self, _: None) -> Mapping[str, Any]:

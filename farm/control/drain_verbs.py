@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from farm.control.callers import Role
-from farm.control.forms import form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.events import EventLog
 from farm.leasing.model import Holder
 
@@ -37,24 +37,21 @@ class Grants(Protocol):
         ...
 
 
-class DrainVerbs:
+class DrainVerbs(Verbs):
     """The one verb. What it does ends with the daemon: the next one hands phones out again."""
 
     def __init__(self, leasing: Grants, events: EventLog) -> None:
         self._leasing = leasing
         self._events = events
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verb to the door."""
-        server.register("host.drain", self.drain, Role.OPERATOR)
-
     def problems(self) -> list[str]:
         """For `farm status`."""
         return [f"{self._leasing.drained}: farm drain --end"] if self._leasing.drained else []
 
-    async def drain(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("host.drain", Role.OPERATOR)
+    async def drain(self, asked: Drain, call: ControlCall) -> Mapping[str, Any]:
         """Hold grants back or let them go on -> {draining, leases}: who still has which phone."""
-        asked, by = read_fields(call, Drain), call.caller.user
+        by = call.caller.user
         if asked.on and not self._leasing.drained:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
             self._leasing.drain(f"{by} drains this host since {since}: no phone is handed out")

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import Count, form, read_fields
+from farm.control.forms import Count, Verbs, form, verb
 from farm.control.router import CallerGoneError
-from farm.control.server import ControlCall, ControlServer
+from farm.control.server import ControlCall
 from farm.store.history import EventHistory
 
 
@@ -33,26 +33,21 @@ class Newest:
     rooms: tuple[str, ...] = ()
 
 
-class EventVerbs:
+class EventVerbs(Verbs):
     """The verb over the farm's history."""
 
     def __init__(self, history: EventHistory) -> None:
         self._history = history
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verb to the door."""
-        server.register("events", self.events, Role.VIEWER)
-        server.register("events.newest", self.newest, Role.VIEWER)
-
-    async def newest(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("events.newest", Role.VIEWER)
+    async def newest(self, asked: Newest) -> Mapping[str, Any]:
         """The newest events about one thing, newest first; those of leases and sessions name their device."""
-        asked = read_fields(call, Newest)
         events = await self._history.newest(asked.subject, asked.limit, asked.rooms)
         return {"events": [event.to_wire() for event in events]}
 
-    async def events(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("events", Role.VIEWER)
+    async def events(self, asked: Since, call: ControlCall) -> Mapping[str, Any]:
         """Stream events; answers with the number of the last one sent."""
-        asked = read_fields(call, Since)
         seq = asked.since
         try:
             async with aclosing(self._history.follow(seq, asked.subject, wait=asked.follow)) as events:

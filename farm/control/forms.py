@@ -1,19 +1,24 @@
-"""Forms: a verb's fields, stated once and checked before anything happens; kinds of fields that several have."""
+"""Verbs and their forms: a verb's fields, stated once and checked before anything happens; kinds of fields."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from farm.control.server import ControlCall
+from farm.control.callers import Role
+from farm.control.router import Answer
+from farm.control.server import ControlCall, ControlServer, Handler
 from farm.core.errors import UserError
 from farm.core.field_errors import SHA256_FORM, field_error
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
+_VERBS: dict[Callable[..., Any], tuple[str, Role]] = {}
 MAX_COUNT = 2**63 - 1  # a database's integer, a file's offset
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL (limits.h)
 MAX_NAME_BYTES = 255  # NAME_MAX
@@ -83,12 +88,41 @@ def read_fields(call: ControlCall, fields: type[T]) -> T:
         raise FieldError(call.request.kind, where, said, hint=hint) from error
 
 
-def handler(
-    fields: type[Any], verb: Callable[[Any], Awaitable[Mapping[str, Any]]]
-) -> Callable[[ControlCall], Awaitable[Mapping[str, Any]]]:
-    """`verb` as the door calls it: with the checked fields instead of the call."""
+def verb(kind: str, role: Role) -> Callable[[Method], Method]:
+    """Makes a method of `Verbs` the verb `kind`, for callers of at least `role`.
 
-    async def handle(call: ControlCall) -> Mapping[str, Any]:
-        return await verb(read_fields(call, fields))
+    It takes the checked fields, whose form its first parameter names (none: a verb without fields), and the call if it
+    has a parameter for that.
+    """
+
+    def marked(method: Method) -> Method:
+        _VERBS[method] = kind, role
+        return method
+
+    return marked
+
+
+class Verbs:
+    """Some of the daemon's verbs: methods that are marked with `verb`."""
+
+    def register(self, server: ControlServer) -> None:
+        """Add them to the door."""
+        for name, method in inspect.getmembers(type(self), inspect.isfunction):
+            if method in _VERBS:
+                kind, role = _VERBS[method]
+                server.register(kind, handler(getattr(self, name)), role)
+
+
+def handler(method: Callable[..., Any]) -> Handler:
+    """A verb's method as the door calls it."""
+    wanted = [kind for name, kind in get_type_hints(method).items() if name != "return"]
+    fields = next((kind for kind in wanted if kind is not ControlCall), Nothing)
+
+    async def handle(call: ControlCall) -> Mapping[str, Any] | Answer:
+        checked = read_fields(call, fields)
+        answer: Mapping[str, Any] | Answer = await method(
+            *(call if kind is ControlCall else checked for kind in wanted)
+        )
+        return answer
 
     return handle

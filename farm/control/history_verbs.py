@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import MAX_COUNT, Sha256, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import MAX_COUNT, Sha256, Verbs, form, verb
 from farm.store.measurements import Measurement, MeasurementTable
 
 MAX_PAGE = 500  # rows of about 1 kB
@@ -34,26 +33,21 @@ class Page:
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
-class HistoryVerbs:
+class HistoryVerbs(Verbs):
     """Verbs over the store's measurements. They grow with the farm: read in a thread."""
 
     def __init__(self, measurements: MeasurementTable) -> None:
         self._measurements = measurements
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verbs to the door."""
-        server.register("history.models", self.models, Role.VIEWER)
-        server.register("history.list", self.page, Role.VIEWER)
-
-    async def models(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("history.models", Role.VIEWER)
+    async def models(self, asked: Models) -> Mapping[str, Any]:
         """Models that were measured, under each of their names."""
-        asked = read_fields(call, Models)
         found = await asyncio.to_thread(self._measurements.models, asked.model, MAX_MODELS)
         return {"models": [{"model": each.model, "name": each.name, "count": each.count} for each in found]}
 
-    async def page(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("history.list", Role.VIEWER)
+    async def page(self, asked: Page) -> Mapping[str, Any]:
         """A page of a model's measurements."""
-        asked = read_fields(call, Page)
         page = await asyncio.to_thread(
             self._measurements.page, asked.model, device=asked.device, before=asked.before, limit=asked.limit + 1
         )

@@ -10,13 +10,13 @@ from itertools import chain
 from typing import Any
 
 from farm.control.callers import Caller, Role
-from farm.control.forms import read_fields
+from farm.control.forms import Verbs, verb
 from farm.control.job_forms import MAX_PAGE, Cancel, Check, ListJobs, Logs, LogTail, OneJob, Submit, Watch
 from farm.control.job_rows import attempt_row, job_row
 from farm.control.job_steps import JobSteps
 from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
-from farm.control.server import ControlCall, ControlServer
+from farm.control.server import ControlCall
 from farm.core.durations import format_duration
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
@@ -41,7 +41,7 @@ class CancelledError(UserError):
     exit_code = ExitCode.FAILED
 
 
-class JobVerbs:
+class JobVerbs(Verbs):
     """Verbs over the dispatcher, the store and their streams."""
 
     def __init__(
@@ -53,22 +53,9 @@ class JobVerbs:
         self._leasing = leasing
         self._steps = steps
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verbs to the door."""
-        server.register("job.submit", self.submit, Role.USER)
-        server.register("job.check", self.check, Role.USER)
-        server.register("job.list", self.list_jobs, Role.VIEWER)
-        server.register("job.show", self.show, Role.VIEWER)
-        server.register("job.cancel", self.cancel, Role.USER)
-        server.register("job.hold", self.hold, Role.USER)
-        server.register("job.resume", self.resume, Role.USER)
-        server.register("job.watch", self.watch, Role.VIEWER)
-        server.register("job.logs", self.logs, Role.VIEWER)
-        server.register("job.log_tail", self.log_tail, Role.VIEWER)
-
-    async def submit(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.submit", Role.USER)
+    async def submit(self, asked: Submit, call: ControlCall) -> Mapping[str, Any]:
         """Take jobs in."""
-        asked = read_fields(call, Submit)
         submitted = await self._dispatcher.submit(
             spec_from_wire(asked.spec), call.caller.user, key=asked.key, must_match=asked.must_match
         )
@@ -78,9 +65,9 @@ class JobVerbs:
             rows = await self._rows(await asyncio.to_thread(self._store.jobs.several, submitted.jobs))
         return {"jobs": rows, "array": submitted.array, "warnings": list(submitted.warnings)}
 
-    async def check(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.check", Role.USER)
+    async def check(self, asked: Check, call: ControlCall) -> Mapping[str, Any]:
         """Whether jobs could be taken in: how many there would be, or which entry could not and why."""
-        asked = read_fields(call, Check)
         jobs = asked.besides
         for index, entry in enumerate(asked.entries):
             try:
@@ -92,9 +79,9 @@ class JobVerbs:
                 return {"jobs": jobs, "entry": index, "error": error_to_wire(error)}
         return {"jobs": jobs, "entry": None, "error": None}
 
-    async def list_jobs(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.list", Role.VIEWER)
+    async def list_jobs(self, asked: ListJobs) -> Mapping[str, Any]:
         """A page of jobs."""
-        asked = read_fields(call, ListJobs)
         await asyncio.to_thread(self._check_filter, asked)
         if asked.text or asked.selector or asked.device:
             return await self._searched(asked)
@@ -116,9 +103,10 @@ class JobVerbs:
         found = await asyncio.to_thread(search, wanted, before=asked.before, limit=asked.limit)
         return {"jobs": await self._rows(found.jobs), "more": bool(found.before), "before": found.before}
 
-    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.show", Role.VIEWER)
+    async def show(self, asked: OneJob, call: ControlCall) -> Mapping[str, Any]:
         """One job, whole."""
-        job = await asyncio.to_thread(self._one, read_fields(call, OneJob).job)
+        job = await asyncio.to_thread(self._one, asked.job)
         attempts = await asyncio.to_thread(self._store.jobs.attempts, job.id)
         mine = _may_act(call.caller, job)
         (row,) = await self._rows((job,))
@@ -131,9 +119,9 @@ class JobVerbs:
             "progress": None if (step := self._steps.of(job.id)) is None else step.to_wire(),
         }
 
-    async def cancel(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.cancel", Role.USER)
+    async def cancel(self, asked: Cancel, call: ControlCall) -> Mapping[str, Any]:
         """End jobs; those that have ended stay as they are."""
-        asked = read_fields(call, Cancel)
         error = CancelledError(f"{call.caller.user} cancelled it")
         find = partial(self._meant, asked.job) if asked.job else partial(self._meant_by, asked, call.caller.user)
         jobs = await asyncio.to_thread(find)
@@ -142,19 +130,21 @@ class JobVerbs:
         ordered = await self._order(call.caller, jobs, lambda job: self._dispatcher.cancel(job.id, error))
         return {**ordered, "more": more}
 
-    async def hold(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.hold", Role.USER)
+    async def hold(self, asked: OneJob, call: ControlCall) -> Mapping[str, Any]:
         """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
-        jobs = await asyncio.to_thread(self._meant, read_fields(call, OneJob).job)
+        jobs = await asyncio.to_thread(self._meant, asked.job)
         return await self._order(call.caller, jobs, lambda job: self._dispatcher.hold(job.id))
 
-    async def resume(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.resume", Role.USER)
+    async def resume(self, asked: OneJob, call: ControlCall) -> Mapping[str, Any]:
         """Let held jobs go on."""
-        jobs = await asyncio.to_thread(self._meant, read_fields(call, OneJob).job)
+        jobs = await asyncio.to_thread(self._meant, asked.job)
         return await self._order(call.caller, jobs, lambda job: self._dispatcher.resume(job.id))
 
-    async def watch(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.watch", Role.VIEWER)
+    async def watch(self, asked: Watch, call: ControlCall) -> Mapping[str, Any]:
         """Stream the events of jobs; answers with them when all have ended."""
-        asked = read_fields(call, Watch)
         jobs = await asyncio.to_thread(self._all_meant, asked.jobs)
         try:
             async with aclosing(self._streams.events(jobs, asked.since)) as events:
@@ -170,9 +160,9 @@ class JobVerbs:
             raise
         return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, jobs))}
 
-    async def logs(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.logs", Role.VIEWER)
+    async def logs(self, asked: Logs, call: ControlCall) -> Mapping[str, Any]:
         """Stream an attempt's log."""
-        asked = read_fields(call, Logs)
         job = await asyncio.to_thread(self._one, asked.job)
         if asked.number is not None and asked.number > job.attempts and not (asked.follow and job.state not in FINAL):
             had = f"{job.attempts} attempt{'s' * (job.attempts != 1)}"
@@ -189,9 +179,9 @@ class JobVerbs:
             return {}
         return answer
 
-    async def log_tail(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("job.log_tail", Role.VIEWER)
+    async def log_tail(self, asked: LogTail) -> Mapping[str, Any]:
         """The end of a log, or what is before a position of it."""
-        asked = read_fields(call, LogTail)
         job = await asyncio.to_thread(self._one, asked.job)
         number, tail = await asyncio.to_thread(
             self._streams.log_tail, job.id, asked.number, before=asked.before, after=asked.after, limit=asked.limit

@@ -14,8 +14,7 @@ from farm.adb.server import authorization_steps
 from farm.control.callers import Role
 from farm.control.care_verbs import device_facts
 from farm.control.explain_device import as_lines, as_values
-from farm.control.forms import Nothing, OneDevice, form, handler
-from farm.control.server import ControlServer
+from farm.control.forms import OneDevice, Verbs, form, verb
 from farm.core.device import DeviceView, Life
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
@@ -79,7 +78,7 @@ class LeaseRecords(Protocol):
         """How many jobs had a phone, by user, device or door."""
 
 
-class LeaseVerbs:
+class LeaseVerbs(Verbs):
     """Who has what, why others wait, who had what, and what is kept for whom."""
 
     def __init__(
@@ -121,17 +120,8 @@ class LeaseVerbs:
         self._explain_job = explain_job
         self._notes_of = notes_of
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door, each with the role it needs."""
-        server.register("lease.list", handler(Nothing, self.leases), Role.VIEWER)
-        server.register("lease.kick", handler(OneDevice, self.kick), Role.OPERATOR)
-        server.register("explain", handler(Explain, self.explain), Role.VIEWER)
-        server.register("usage", handler(Usage, self.usage), Role.VIEWER)
-        server.register("reservation.list", handler(Nothing, self.list_reservations), Role.VIEWER)
-        server.register("reservation.add", handler(AddReservation, self.add_reservation), Role.OPERATOR)
-        server.register("reservation.remove", handler(OneReservation, self.remove_reservation), Role.OPERATOR)
-
-    async def leases(self, _: Nothing) -> Mapping[str, Any]:
+    @verb("lease.list", Role.VIEWER)
+    async def leases(self) -> Mapping[str, Any]:
         """Who holds what, and who waits."""
         notes = await asyncio.to_thread(
             self._notes_of, [holder.lease.request.job for holder in self._leasing.holders() if holder.lease.request.job]
@@ -168,6 +158,7 @@ class LeaseVerbs:
             "waiting_more": self._leasing.waiting_count - len(waiting),
         }
 
+    @verb("lease.kick", Role.OPERATOR)
     async def kick(self, asked: OneDevice) -> Mapping[str, Any]:
         """End a lease now."""
         held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
@@ -181,6 +172,7 @@ class LeaseVerbs:
 
     # --- explain --------------------------------------------------------------------------------------------------
 
+    @verb("explain", Role.VIEWER)
     async def explain(self, asked: Explain) -> Mapping[str, Any]:
         """Why a device is not handed out, a key waits or a job does not run, in sentences."""
         match asked.what:
@@ -227,6 +219,7 @@ class LeaseVerbs:
 
     # --- use and reservations -------------------------------------------------------------------------------------
 
+    @verb("usage", Role.VIEWER)
     async def usage(self, asked: Usage) -> Mapping[str, Any]:
         """Device-seconds, leases and jobs; running leases count up to now."""
         now = datetime.now(UTC)
@@ -247,10 +240,12 @@ class LeaseVerbs:
             ],
         }
 
-    async def list_reservations(self, _: Nothing) -> Mapping[str, Any]:
+    @verb("reservation.list", Role.VIEWER)
+    async def list_reservations(self) -> Mapping[str, Any]:
         """Those that are not over."""
         return {"reservations": [_reservation_row(record) for record in self._reservations.all()]}
 
+    @verb("reservation.add", Role.OPERATOR)
     async def add_reservation(self, asked: AddReservation) -> Mapping[str, Any]:
         """Keep phones for one user; a warning when there is none such now."""
         selector = Selector.parse(asked.selector)
@@ -260,6 +255,7 @@ class LeaseVerbs:
         warnings = [] if matching else [selector.no_match(known).message]
         return {"reservation": _reservation_row(record), "devices": matching, "warnings": warnings}
 
+    @verb("reservation.remove", Role.OPERATOR)
     async def remove_reservation(self, asked: OneReservation) -> Mapping[str, Any]:
         """Take a reservation back."""
         return {"reservation": _reservation_row(await self._reservations.remove(asked.reservation))}

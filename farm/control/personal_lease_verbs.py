@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.control.callers import Caller, Role
-from farm.control.forms import form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.errors import NotAllowedError
 from farm.jobs.lease import LeaseExecutor
 
@@ -29,34 +29,28 @@ class Extend:
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class PersonalLeaseVerbs:
+class PersonalLeaseVerbs(Verbs):
     """Each is for the holder and for operators."""
 
     def __init__(self, leases: LeaseExecutor) -> None:
         self._leases = leases
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verbs to the door."""
-        server.register("lease.show", self.show, Role.USER)
-        server.register("lease.extend", self.extend, Role.USER)
-        server.register("lease.release", self.release, Role.USER)
-
-    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("lease.show", Role.USER)
+    async def show(self, asked: OneLease, call: ControlCall) -> Mapping[str, Any]:
         """What is needed to use the phone, the key included."""
-        asked = read_fields(call, OneLease)
         self._may(call.caller, asked.lease)
         return await self._leases.show(asked.lease)
 
-    async def extend(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("lease.extend", Role.USER)
+    async def extend(self, asked: Extend, call: ControlCall) -> Mapping[str, Any]:
         """More time."""
-        asked = read_fields(call, Extend)
         self._may(call.caller, asked.lease)
         expires_at = await self._leases.extend(asked.lease, asked.seconds)
         return {"lease": asked.lease, "expires_at": expires_at.isoformat()}
 
-    async def release(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("lease.release", Role.USER)
+    async def release(self, asked: OneLease, call: ControlCall) -> Mapping[str, Any]:
         """The phone back; answers with the job, which is then done."""
-        asked = read_fields(call, OneLease)
         holder = self._may(call.caller, asked.lease)
         reason = "released" if holder == call.caller.user else f"released by {call.caller.user}"
         return {"lease": asked.lease, "job": self._leases.release(asked.lease, reason)}

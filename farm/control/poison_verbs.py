@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import Nothing, Sha256, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Sha256, Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.errors import NotAllowedError
 from farm.jobs.poison import REFUSED_AFTER, PoisonLedger
 from farm.leasing import Holder
@@ -45,7 +45,7 @@ class Tell:
     kills: Annotated[int, Field(ge=1, le=REFUSED_AFTER)] = 1
 
 
-class PoisonVerbs:
+class PoisonVerbs(Verbs):
     """Verbs about poison."""
 
     def __init__(self, ledger: PoisonLedger, holders: Callable[[], Iterable[Holder]]) -> None:
@@ -53,26 +53,20 @@ class PoisonVerbs:
         self._ledger = ledger
         self._holders = holders
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("poison.list", self.list, Role.VIEWER)
-        server.register("poison.look", self.look, Role.VIEWER)
-        server.register("poison.tell", self.tell, Role.USER)
-        server.register("poison.forget", self.forget, Role.OPERATOR)
-
-    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("poison.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
         """What has killed, the latest first."""
-        read_fields(call, Nothing)
         return await asyncio.to_thread(self._ledger.rows)
 
-    async def look(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("poison.look", Role.VIEWER)
+    async def look(self, asked: Look) -> Mapping[str, Any]:
         """Which of these nobody runs any more."""
-        artifacts = read_fields(call, Look).artifacts
-        return {"poisoned": sorted(await asyncio.to_thread(self._ledger.refused, artifacts))}
+        return {"poisoned": sorted(await asyncio.to_thread(self._ledger.refused, asked.artifacts))}
 
-    async def tell(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("poison.tell", Role.USER)
+    async def tell(self, told: Tell, call: ControlCall) -> Mapping[str, Any]:
         """Have it remembered, under the name of the caller."""
-        told, user = read_fields(call, Tell), call.caller.user
+        user = call.caller.user
         held = (each.lease for each in self._holders() if each.lease.device == told.device)
         lease = next((lease for lease in held if lease.request.user == user), None)
         if lease is None:
@@ -82,8 +76,8 @@ class PoisonVerbs:
         await self._ledger.tell(told.artifact, told.device, told.what, told.kills, user=user, job=lease.request.job)
         return {"artifact": told.artifact}
 
-    async def forget(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("poison.forget", Role.OPERATOR)
+    async def forget(self, asked: OneArtifact, call: ControlCall) -> Mapping[str, Any]:
         """Let an artifact be run again."""
-        artifact = read_fields(call, OneArtifact).artifact
-        await self._ledger.forget(artifact, call.caller.user)
-        return {"artifact": artifact}
+        await self._ledger.forget(asked.artifact, call.caller.user)
+        return {"artifact": asked.artifact}

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import Nothing, OneDevice, form, handler
-from farm.control.server import ControlServer
+from farm.control.forms import OneDevice, Verbs, form, verb
 from farm.core.series import COARSE_S, FINE_S, UNITS
 from farm.fleet.fleet import Fleet
 from farm.fleet.series import FleetSeries
@@ -24,19 +23,14 @@ class Readings:
     seconds: Annotated[float, Field(gt=0, le=COARSE_S)] = FINE_S
 
 
-class ReadingsVerbs:
+class ReadingsVerbs(Verbs):
     """Verbs over what probes have read."""
 
     def __init__(self, fleet: Fleet, series: FleetSeries) -> None:
         self._fleet = fleet
         self._series = series
 
-    def register(self, server: ControlServer) -> None:
-        """Add the verbs to the door."""
-        server.register("device.readings", handler(Readings, self.readings), Role.VIEWER)
-        server.register("fleet.trends", handler(Nothing, self.trends), Role.VIEWER)
-        server.register("device.battery", handler(OneDevice, self.battery), Role.VIEWER)
-
+    @verb("device.readings", Role.VIEWER)
     async def readings(self, asked: Readings) -> Mapping[str, Any]:
         """Columns over time: {at: [seconds since the epoch], columns: [{quantity, name, unit, values}]}."""
         view = self._fleet.view(asked.device)
@@ -51,7 +45,8 @@ class ReadingsVerbs:
             ],
         }
 
-    async def trends(self, _: Nothing) -> Mapping[str, Any]:
+    @verb("fleet.trends", Role.VIEWER)
+    async def trends(self) -> Mapping[str, Any]:
         """The shown temperature of every device over the last hour, oldest first; None where nothing was read."""
         now_s = self._series.clock()
         return {
@@ -61,6 +56,7 @@ class ReadingsVerbs:
             "span_s": FINE_S,
         }
 
+    @verb("device.battery", Role.VIEWER)
     async def battery(self, asked: OneDevice) -> Mapping[str, Any]:
         """The latest reading, the last days, what farm does about its charge, and signs of swelling."""
         look = self._fleet.battery(asked.device)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import Count, Sha256, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Count, Sha256, Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.errors import NotAllowedError, UserError
 from farm.core.target_key import target_words
 from farm.store.record_sets import KeptSet, RecordSets, check_set
@@ -73,37 +73,31 @@ class Artifacts(Protocol):
         ...
 
 
-class RecordsVerbs:
+class RecordsVerbs(Verbs):
     """Verbs about kept sets."""
 
     def __init__(self, sets: RecordSets, artifacts: Artifacts) -> None:
         self._sets = sets
         self._artifacts = artifacts
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("records.list", self.list, Role.VIEWER)
-        server.register("records.show", self.show, Role.VIEWER)
-        server.register("records.keep", self.keep, Role.USER)
-        server.register("records.remove", self.remove, Role.USER)
-
-    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("records.list", Role.VIEWER)
+    async def list(self, asked: ListSets) -> Mapping[str, Any]:
         """The newest sets."""
-        asked = read_fields(call, ListSets)
         found = await asyncio.to_thread(self._sets.page, name=asked.name, job=asked.job, limit=asked.limit)
         return {"sets": [row(each) for each in found]}
 
-    async def show(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("records.show", Role.VIEWER)
+    async def show(self, asked: OneSet, call: ControlCall) -> Mapping[str, Any]:
         """One set."""
-        return row(await asyncio.to_thread(self._found, read_fields(call, OneSet).set, call.caller.user), whole=True)
+        return row(await asyncio.to_thread(self._found, asked.set, call.caller.user), whole=True)
 
-    async def keep(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("records.keep", Role.USER)
+    async def keep(self, asked: KeepSet, call: ControlCall) -> Mapping[str, Any]:
         """Keep an artifact as a version of a model's records.
 
         Raises:
             UserError: there is no such artifact, or target or best are none or too large.
         """
-        asked = read_fields(call, KeepSet)
         check_set(asked.target, asked.best)
         await asyncio.to_thread(self._artifacts.path, asked.artifact)
         version = await self._sets.keep(
@@ -118,9 +112,10 @@ class RecordsVerbs:
         )
         return {"version": version}
 
-    async def remove(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("records.remove", Role.USER)
+    async def remove(self, asked: RemoveSet, call: ControlCall) -> Mapping[str, Any]:
         """Forget a set: who keeps it may, and operators; answers with what was removed."""
-        number = read_fields(call, RemoveSet).set
+        number = asked.set
         kept = await asyncio.to_thread(self._found, str(number), call.caller.user)
         if call.caller.role < Role.OPERATOR and call.caller.user != kept.user:
             whose = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.control.callers import Role
-from farm.control.forms import HostPath, Nothing, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import HostPath, Verbs, form, verb
 from farm.core.errors import UserError
 from farm.store.check import check
 from farm.store.offline import back_up
@@ -36,7 +35,7 @@ class Prune:
     dry_run: bool = False
 
 
-class StoreVerbs:
+class StoreVerbs(Verbs):
     """Verbs over the store, for operators."""
 
     def __init__(self, store: Store, where: Path | str, retention: Retention) -> None:
@@ -44,30 +43,25 @@ class StoreVerbs:
         self._where = where
         self._retention = retention
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("store.check", self.check, Role.OPERATOR)
-        server.register("store.backup", self.backup, Role.OPERATOR)
-        server.register("store.prune", self.prune, Role.OPERATOR)
-
-    async def check(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("store.check", Role.OPERATOR)
+    async def check(self) -> Mapping[str, Any]:
         """Look at everything; what is wrong, how much there is."""
-        read_fields(call, Nothing)
         report = await asyncio.to_thread(check, self._store.database.engine)
         return {**report.to_wire(), "problem": self._store.problem}
 
-    async def backup(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("store.backup", Role.OPERATOR)
+    async def backup(self, asked: Backup) -> Mapping[str, Any]:
         """Copy the database while it serves."""
-        named = read_fields(call, Backup).path
+        named = asked.path
         path = Path(named) if named else None
         if path is not None and not path.is_absolute():
             raise UserError(f"{named} is not an absolute path", hint="the daemon does not know your folder")
         made = await asyncio.to_thread(back_up, self._where, path)
         return {"path": str(made), "size_bytes": made.stat().st_size}
 
-    async def prune(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("store.prune", Role.OPERATOR)
+    async def prune(self, asked: Prune) -> Mapping[str, Any]:
         """Remove what is too old."""
-        asked = read_fields(call, Prune)
         if asked.dry_run:
             pruned = await asyncio.to_thread(self._retention.would_prune, asked.keep_days)
         else:

@@ -15,8 +15,8 @@ from typing import Any
 from farm.adb.tools import PhoneTools
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
 from farm.control.callers import Role
-from farm.control.forms import OneDevice, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import OneDevice, Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.errors import NotAllowedError, UserError
 from farm.fleet.fleet import Fleet
 from farm.fleet.getprop import decode
@@ -42,7 +42,7 @@ class Pull:
     path: str
 
 
-class ToolVerbs:
+class ToolVerbs(Verbs):
     """Verbs over farm.adb.tools."""
 
     def __init__(
@@ -54,25 +54,18 @@ class ToolVerbs:
         self._artifacts = artifacts
         self._shells = shells
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("device.screenshot", self.screenshot, Role.USER)
-        server.register("device.pull", self.pull, Role.USER)
-        server.register("device.install", self.install, Role.OPERATOR)
-        server.register("device.adb", self.facts, Role.USER)  # it starts shells on the phone, as a probe does
-        server.register("device.probe", self.probe, Role.USER)
-
-    async def screenshot(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.screenshot", Role.USER)
+    async def screenshot(self, asked: OneDevice, call: ControlCall) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
-        serial = self._usable(call, read_fields(call, OneDevice).device)
+        serial = self._usable(call, asked.device)
         with self._artifacts.scratch() as local:
             width, height = await self._tools.screenshot(serial, local)
             kept = await asyncio.to_thread(self._artifacts.take, local)
         return {"artifact": kept, "width": width, "height": height}
 
-    async def pull(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.pull", Role.USER)
+    async def pull(self, asked: Pull, call: ControlCall) -> Mapping[str, Any]:
         """A file of the phone as an artifact."""
-        asked = read_fields(call, Pull)
         serial = self._usable(call, asked.device)
         max_bytes = min(MAX_ARTIFACT_BYTES, self._artifacts.rules.budget_bytes)
         with self._artifacts.scratch() as local:
@@ -80,9 +73,9 @@ class ToolVerbs:
             kept = await asyncio.to_thread(self._artifacts.take, local)
         return {"artifact": kept, "size_bytes": size_bytes}
 
-    async def install(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.install", Role.OPERATOR)
+    async def install(self, asked: Install, call: ControlCall) -> Mapping[str, Any]:
         """Install an uploaded .apk."""
-        asked = read_fields(call, Install)
         serial = self._usable(call, asked.device)
         with tempfile.TemporaryDirectory(prefix="farm-tools-") as folder:
             local = Path(folder) / "package.apk"
@@ -90,13 +83,15 @@ class ToolVerbs:
             await self._tools.install(serial, local)
         return {"device": asked.device, "name": asked.name}
 
-    async def facts(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.adb", Role.USER)
+    async def facts(self, asked: OneDevice, call: ControlCall) -> Mapping[str, Any]:
         """What adb and the phone say of themselves, for support requests."""
-        return asdict(await self._tools.facts(self._usable(call, read_fields(call, OneDevice).device)))
+        return asdict(await self._tools.facts(self._usable(call, asked.device)))
 
-    async def probe(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("device.probe", Role.USER)
+    async def probe(self, asked: OneDevice, call: ControlCall) -> Mapping[str, Any]:
         """One probe, as the phone printed it and as farm reads it."""
-        serial = self._usable(call, read_fields(call, OneDevice).device)
+        serial = self._usable(call, asked.device)
         output = await raw_probe(self._shells, serial)
         health = await asyncio.to_thread(parse_probe, output)  # of a phone that may print anything
         return {"probe": decode(output), "health": asdict(health)}

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from farm.bundle.library import BundleLibrary
 from farm.control.callers import Role
-from farm.control.forms import HostPath, Nothing, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import HostPath, Verbs, form, verb
+from farm.control.server import ControlCall
 from farm.core.errors import UserError
 from farm.jobs.toolchain_check import check_pair, examine
 from farm.jobs.toolchains import Toolchains
@@ -56,7 +56,7 @@ class Zygotes(Protocol):
         ...
 
 
-class ToolchainVerbs:
+class ToolchainVerbs(Verbs):
     """Verbs about toolchains."""
 
     def __init__(
@@ -69,15 +69,9 @@ class ToolchainVerbs:
         self._changed = changed
         self._orders = asyncio.Lock()  # one at a time: a name is free from the check until it is kept
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("toolchain.add", self.add, Role.OPERATOR)
-        server.register("toolchain.list", self.list, Role.VIEWER)
-        server.register("toolchain.remove", self.remove, Role.OPERATOR)
-
-    async def add(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("toolchain.add", Role.OPERATOR)
+    async def add(self, asked: AddToolchain, call: ControlCall) -> Mapping[str, Any]:
         """Let an interpreter import TVM, compare it with the bundle, keep it, start it."""
-        asked = read_fields(call, AddToolchain)
         python = Path(asked.python)
         if not python.is_absolute():
             raise UserError(f"{asked.python!r} is no absolute path", hint="the daemon has a folder of its own")
@@ -92,14 +86,15 @@ class ToolchainVerbs:
             await self._take_in(toolchain, facts.tvm)
         return {**self._row(toolchain), "tvm": facts.tvm, "versions": facts.packages}
 
-    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("toolchain.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
         """Every toolchain."""
-        read_fields(call, Nothing)
         return {"toolchains": [self._row(each) for each in self._toolchains.all()]}
 
-    async def remove(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("toolchain.remove", Role.OPERATOR)
+    async def remove(self, asked: OneToolchain) -> Mapping[str, Any]:
         """Forget a toolchain that nothing needs."""
-        name = read_fields(call, OneToolchain).name
+        name = asked.name
         async with self._orders:
             self._toolchains.check_removable(name)
             made = await asyncio.to_thread(self._toolchains.made_for, name)

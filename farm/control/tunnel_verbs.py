@@ -7,8 +7,7 @@ from typing import Any
 
 from farm.adb.tunnels import Tunnel, TunnelKind
 from farm.control.callers import Role
-from farm.control.forms import Nothing, form, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Verbs, form, verb
 from farm.core.errors import UserError
 from farm.fleet.fleet import Fleet
 from farm.fleet.tunnels import TunnelKeeper
@@ -33,22 +32,16 @@ class RemoveTunnel:
     dialler_stopped: bool = False
 
 
-class TunnelVerbs:
+class TunnelVerbs(Verbs):
     """Verbs about tunnels."""
 
     def __init__(self, fleet: Fleet, keeper: TunnelKeeper) -> None:
         self._fleet = fleet
         self._keeper = keeper
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door."""
-        server.register("forward.add", self.add, Role.OPERATOR)
-        server.register("forward.list", self.list, Role.VIEWER)
-        server.register("forward.remove", self.remove, Role.OPERATOR)
-
-    async def add(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("forward.add", Role.OPERATOR)
+    async def add(self, asked: AddTunnel) -> Mapping[str, Any]:
         """Own a tunnel and set it up; it comes back after every replug, reboot and restart."""
-        asked = read_fields(call, AddTunnel)
         kind = TunnelKind.REVERSE if asked.reverse else TunnelKind.FORWARD
         view = self._fleet.view(asked.device)
         if not view.adopted:
@@ -56,9 +49,9 @@ class TunnelVerbs:
         await self._keeper.add(Tunnel(kind, view.serial, asked.listen, asked.dial))
         return {"device": view.name, "listen": asked.listen, "dial": asked.dial, "kind": kind.value}
 
-    async def list(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("forward.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
         """Every tunnel farm owns."""
-        read_fields(call, Nothing)
         names = {view.serial: view.name for view in self._fleet.views()}
         return {
             "tunnels": [
@@ -73,9 +66,9 @@ class TunnelVerbs:
             ]
         }
 
-    async def remove(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("forward.remove", Role.OPERATOR)
+    async def remove(self, asked: RemoveTunnel) -> Mapping[str, Any]:
         """Give a tunnel up."""
-        asked = read_fields(call, RemoveTunnel)
         view = self._fleet.view(asked.device)
         tunnel = self._keeper.find(view.serial, asked.listen)
         if tunnel is None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.control.callers import Role
-from farm.control.forms import Nothing, OneDevice, form, handler
+from farm.control.forms import OneDevice, Verbs, form, verb
 from farm.control.render import device_details, device_row
-from farm.control.server import ControlServer
 from farm.core.errors import UserError
 from farm.core.events import EventLog
 from farm.core.labels import normalise
@@ -84,7 +83,7 @@ class DaemonFacts:
     web: Callable[[], str] = str  # the page's address; "": there is none
 
 
-class FleetVerbs:
+class FleetVerbs(Verbs):
     """Verbs about phones and keys."""
 
     def __init__(self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts) -> None:
@@ -94,24 +93,8 @@ class FleetVerbs:
         self._events = events
         self._facts = facts
 
-    def register(self, server: ControlServer) -> None:
-        """Add every verb to the door, each with the role it needs."""
-        verbs: tuple[tuple[str, Role, type[Any], Callable[[Any], Awaitable[Mapping[str, Any]]]], ...] = (
-            ("status", Role.VIEWER, Nothing, self.status),
-            ("device.show", Role.VIEWER, OneDevice, self.show),
-            ("device.adopt", Role.OPERATOR, Adopt, self.adopt),
-            ("device.set", Role.OPERATOR, SetDevice, self.set_device),
-            ("device.forget", Role.OPERATOR, Forget, self.forget),
-            ("device.add", Role.OPERATOR, Address, self.add),
-            ("alias.list", Role.VIEWER, Nothing, self.list_aliases),
-            ("alias.set", Role.OPERATOR, SetAlias, self.set_alias),
-            ("alias.remove", Role.OPERATOR, OneAlias, self.remove_alias),
-            ("uninstall", Role.OPERATOR, Nothing, self.uninstall),
-        )
-        for kind, role, fields, verb in verbs:
-            server.register(kind, handler(fields, verb), role)
-
-    async def status(self, _: Nothing) -> Mapping[str, Any]:
+    @verb("status", Role.VIEWER)
+    async def status(self) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
         holders = self._holders()
         host, port = self._facts.tracker()
@@ -130,11 +113,13 @@ class FleetVerbs:
             "problems": await self._facts.problems(),
         }
 
+    @verb("device.show", Role.VIEWER)
     async def show(self, asked: OneDevice) -> Mapping[str, Any]:
         """One device, whole."""
         view = self._fleet.view(asked.device)
         return device_details(view, self._holders().get(view.name, ""))
 
+    @verb("device.adopt", Role.OPERATOR)
     async def adopt(self, asked: Adopt) -> Mapping[str, Any]:
         """Let a phone in."""
         if asked.rename:
@@ -142,6 +127,7 @@ class FleetVerbs:
         view = await self._fleet.adopt(asked.device, pool=asked.pool, rename=asked.rename)
         return {"name": view.name, "pool": view.pool}
 
+    @verb("device.set", Role.OPERATOR)
     async def set_device(self, asked: SetDevice) -> Mapping[str, Any]:
         """Change a phone's name, pool or labels."""
         if asked.rename is None and asked.pool is None and not asked.labels:
@@ -153,17 +139,20 @@ class FleetVerbs:
         changed = {label: view.labels.get(label, "") for label in map(normalise, labels)}  # "": removed
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
 
+    @verb("device.forget", Role.OPERATOR)
     async def forget(self, asked: Forget) -> Mapping[str, Any]:
         """Remove a phone from the farm; unless forced, one that nobody holds."""
         name = self._fleet.view(asked.device).name if asked.force else self._free(asked.device)
         await self._fleet.forget(name, clean=asked.clean)
         return {"name": name}
 
+    @verb("device.add", Role.OPERATOR)
     async def add(self, asked: Address) -> Mapping[str, Any]:
         """Add a network phone."""
         return {"address": await self._fleet.add_network(asked.address)}
 
-    async def list_aliases(self, _: Nothing) -> Mapping[str, Any]:
+    @verb("alias.list", Role.VIEWER)
+    async def list_aliases(self) -> Mapping[str, Any]:
         """Every key with its phones."""
         set_by_hand = {alias: str(selector) for alias, selector in self._aliases.selectors().items()}
         devices: dict[str, list[str]] = {alias: [] for alias in set_by_hand}
@@ -177,16 +166,19 @@ class FleetVerbs:
             ]
         }
 
+    @verb("alias.set", Role.OPERATOR)
     async def set_alias(self, asked: SetAlias) -> Mapping[str, Any]:
         """Let the phones of a selector answer to a key."""
         alias = await self._aliases.set(asked.alias, asked.selector)
         return {"alias": alias, "devices": [view.name for view in self._fleet.views() if alias in view.aliases]}
 
+    @verb("alias.remove", Role.OPERATOR)
     async def remove_alias(self, asked: OneAlias) -> Mapping[str, Any]:
         """Remove a key that was set by hand."""
         return {"alias": await self._aliases.remove(asked.alias)}
 
-    async def uninstall(self, _: Nothing) -> Mapping[str, Any]:
+    @verb("uninstall", Role.OPERATOR)
+    async def uninstall(self) -> Mapping[str, Any]:
         """Remove farm from every phone."""
         cleaned, failed = await uninstall(self._fleet)
         return {"cleaned": list(cleaned), "failed": failed}

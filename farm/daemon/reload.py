@@ -11,8 +11,8 @@ from typing import Any
 from farm.config import FarmConfig
 from farm.control.audit import OK
 from farm.control.callers import Role
-from farm.control.forms import Nothing, read_fields
-from farm.control.server import ControlCall, ControlServer
+from farm.control.forms import Verbs, verb
+from farm.control.server import ControlCall
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
 from farm.daemon.reload_plan import ReloadPlan, plan
@@ -24,7 +24,7 @@ FAILED = "failed"  # the audit log's outcome where an error has no code
 log = logging.getLogger("farm")
 
 
-class Reloader:
+class Reloader(Verbs):
     """Knows what holds now. Each of `parts` takes a new configuration; they are told in order, on the event loop.
 
     What one of them refuses holds for none: those before it get the old one back.
@@ -56,10 +56,6 @@ class Reloader:
         self._notifier = notifier
         self._one = asyncio.Lock()
         self._signalled: set[asyncio.Task[None]] = set()
-
-    def register(self, server: ControlServer) -> None:
-        """Add the verb `reload` to the door."""
-        server.register("reload", self._verb, Role.OPERATOR)
 
     def signalled(self) -> None:
         """SIGHUP came: do it in the background; what is wrong is an event and a line in the log."""
@@ -110,9 +106,9 @@ class Reloader:
                         told(self.config)
                 raise
 
+    @verb("reload", Role.OPERATOR)
     async def _verb(self, call: ControlCall) -> Mapping[str, Any]:
         """Read the configuration again -> {applied, restart, notes}: names of changed keys, what points at nothing."""
-        read_fields(call, Nothing)
         decided = await self.reload(call.caller.user)
         notes = self.notes(decided.effective)
         return {"applied": list(decided.applied), "restart": list(decided.restart), "notes": notes}

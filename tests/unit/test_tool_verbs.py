@@ -9,6 +9,7 @@ import pytest
 
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, Peer, Role
+from farm.control.forms import handler
 from farm.control.messages import Request
 from farm.control.router import Call
 from farm.control.server import ControlCall
@@ -66,7 +67,7 @@ class Shells:
 
 async def ask(verb, user, role, **fields):
     peer = Peer(1, 1, 1)
-    return await verb(
+    return await handler(verb)(
         ControlCall(Call(Request("r", "kind", fields), peer, None), Caller(user, role, peer.origin, peer))
     )
 

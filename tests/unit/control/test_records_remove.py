@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from farm.control.callers import Role
+from farm.control.forms import handler
 from farm.control.records_verbs import NoSuchSetError, RecordsVerbs
 from farm.core.errors import NotAllowedError, UserError
 from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, BadSetError
@@ -33,7 +34,7 @@ async def test_what_cannot_be_kept_beside_a_set_is_refused(wrong: dict[str, Any]
     verbs = RecordsVerbs(SimpleNamespace(), SimpleNamespace(path=lambda _: None))  # type: ignore[arg-type]
     asked: Any = SimpleNamespace(fields=FIELDS | wrong, request=SimpleNamespace(kind="records.keep"))
     with pytest.raises(BadSetError):
-        await verbs.keep(asked)
+        await handler(verbs.keep)(asked)
 
 
 @pytest.fixture
@@ -45,27 +46,27 @@ def verbs(tmp_path: Path) -> Iterator[RecordsVerbs]:
 
 async def test_who_keeps_it_and_operators_may_and_nobody_else(verbs: RecordsVerbs) -> None:
     for user in ("ann", "bob"):
-        await verbs.keep(call(user, Role.USER, verb="records.keep", **FIELDS))
+        await handler(verbs.keep)(call(user, Role.USER, verb="records.keep", **FIELDS))
     with pytest.raises(NotAllowedError, match="set 1 is ann's"):
-        await verbs.remove(call("mallory", Role.USER, set=1))
-    assert (await verbs.remove(call("ann", Role.USER, set=1)))["user"] == "ann"
-    assert (await verbs.remove(call("root", Role.OPERATOR, set=2)))["set"] == 2
+        await handler(verbs.remove)(call("mallory", Role.USER, set=1))
+    assert (await handler(verbs.remove)(call("ann", Role.USER, set=1)))["user"] == "ann"
+    assert (await handler(verbs.remove)(call("root", Role.OPERATOR, set=2)))["set"] == 2
     with pytest.raises(NoSuchSetError):
-        await verbs.remove(call("root", Role.OPERATOR, set=2))
+        await handler(verbs.remove)(call("root", Role.OPERATOR, set=2))
     with pytest.raises(UserError, match=r"records\.remove"):
-        await verbs.remove(call("root", Role.OPERATOR, set="net.onnx"))
-    assert (await verbs.list(call("ann", Role.VIEWER, verb="records.list")))["sets"] == []
+        await handler(verbs.remove)(call("root", Role.OPERATOR, set="net.onnx"))
+    assert (await handler(verbs.list)(call("ann", Role.VIEWER, verb="records.list")))["sets"] == []
 
 
 async def test_a_name_means_ones_own_set_or_the_only_one(verbs: RecordsVerbs) -> None:
     """Whoever kept one last under a name decided what the others compiled with."""
 
     async def named(user: str) -> object:
-        return (await verbs.show(call(user, Role.USER, verb="records.show", set="net.onnx")))["set"]
+        return (await handler(verbs.show)(call(user, Role.USER, verb="records.show", set="net.onnx")))["set"]
 
-    await verbs.keep(call("ann", Role.USER, verb="records.keep", **FIELDS))
+    await handler(verbs.keep)(call("ann", Role.USER, verb="records.keep", **FIELDS))
     assert await named("bob") == 1
-    await verbs.keep(call("mallory", Role.USER, verb="records.keep", **FIELDS))
+    await handler(verbs.keep)(call("mallory", Role.USER, verb="records.keep", **FIELDS))
     assert (await named("ann"), await named("mallory")) == (1, 2)
     with pytest.raises(NoSuchSetError, match="of several users") as caught:
         await named("bob")

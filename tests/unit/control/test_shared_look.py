@@ -13,6 +13,7 @@ import pytest
 from farm.control import doctor_verbs
 from farm.control.bundle_verbs import BundleVerbs
 from farm.control.doctor_verbs import DoctorVerbs
+from farm.control.forms import handler
 from farm.control.shared_look import SharedLook
 from farm.core.errors import UserError
 from tests.support.waiting import until
@@ -73,7 +74,7 @@ async def test_the_doctor_looks_once_for_all_who_ask(monkeypatch: pytest.MonkeyP
         return []
 
     verbs = DoctorVerbs(SimpleNamespace(), look_at_usb)  # type: ignore[arg-type]
-    assert await asyncio.gather(*(verbs.doctor(call()) for _ in range(40))) == [{"findings": []}] * 40
+    assert await asyncio.gather(*(handler(verbs.doctor)(call()) for _ in range(40))) == [{"findings": []}] * 40
     assert usb.at == ["hubs"]
 
 
@@ -101,7 +102,7 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_all_who_ask() -> No
 
     verbs._verified = counted  # type: ignore[assignment]
     asked = ["one", "o", "two"] * 20
-    calls = asyncio.gather(*(verbs.verify(call(bundle=which)) for which in asked))
+    calls = asyncio.gather(*(handler(verbs.verify)(call(bundle=which)) for which in asked))
     try:
         await until(lambda: len(waiting) == len(asked) and bool(verified))
         assert len(verified) == 1

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.control.callers import Role
+from farm.control.forms import handler
 from farm.control.job_steps import JobSteps
 from farm.control.job_verbs import JobVerbs
 from farm.core.device import Life
@@ -76,7 +77,7 @@ async def test_a_submit_whose_caller_leaves_is_known_to_the_queue_if_it_is_kept(
         await caller
     for job in farm.store.jobs.page():
         assert farm.dispatcher.lives(job.id)
-        assert states(await verbs.cancel(call(job.id))) == ["cancelled"]
+        assert states(await handler(verbs.cancel)(call(job.id))) == ["cancelled"]
 
 
 async def test_an_array_of_which_one_job_is_being_ended_is_cancelled_whole(farm, verbs, monkeypatch):
@@ -84,8 +85,10 @@ async def test_an_array_of_which_one_job_is_being_ended_is_cancelled_whole(farm,
     gate = Gate(monkeypatch, farm.store.jobs, "save")
     farm.dispatcher.cancel(submitted.jobs[3], UserError("enough"))
     await gate.reached.wait()
-    one, whole = (asyncio.create_task(verbs.cancel(call(name))) for name in (submitted.jobs[3], submitted.array))
-    resumed = asyncio.create_task(verbs.resume(call(submitted.array)))
+    one, whole = (
+        asyncio.create_task(handler(verbs.cancel)(call(name))) for name in (submitted.jobs[3], submitted.array)
+    )
+    resumed = asyncio.create_task(handler(verbs.resume)(call(submitted.array)))
     gate.opened.set()
     assert states(await one) == ["cancelled"]
     assert states(await whole) == ["cancelled"] * 20
@@ -95,9 +98,9 @@ async def test_an_array_of_which_one_job_is_being_ended_is_cancelled_whole(farm,
 
 async def test_clients_that_cancel_one_array_at_once_all_succeed(farm, verbs):
     submitted = await farm.submit(devices=20, hold=True)
-    answers = await asyncio.gather(*(verbs.cancel(call(submitted.array)) for _ in range(CLIENTS)))
+    answers = await asyncio.gather(*(handler(verbs.cancel)(call(submitted.array)) for _ in range(CLIENTS)))
     assert [states(answer) for answer in answers] == [["cancelled"] * 20] * CLIENTS
-    again = await verbs.cancel(call(submitted.array))
+    again = await handler(verbs.cancel)(call(submitted.array))
     assert states(again) == ["cancelled"] * 20
 
 
@@ -106,14 +109,14 @@ async def test_of_an_array_whatever_does_not_run_is_held(farm, verbs, monkeypatc
     gate = Gate(monkeypatch, farm.store.jobs, "start")
     submitted = await farm.submit(devices=3)
     await gate.reached.wait()
-    order = asyncio.create_task(verbs.hold(call(submitted.array)))
+    order = asyncio.create_task(handler(verbs.hold)(call(submitted.array)))
     # not for their events: those of the attempt come first
     await until(lambda: all(farm.job(job).state is JobState.HELD for job in submitted.jobs[1:]))
     gate.opened.set()
     starting = (await farm.started()).job.id
     assert states(await order) == ["running", "held", "held"]
     with pytest.raises(JobRunsError):
-        await verbs.hold(call(starting))
+        await handler(verbs.hold)(call(starting))
 
 
 async def test_all_jobs_of_a_forgotten_phone_fail_though_one_is_being_ended(farm, monkeypatch):
