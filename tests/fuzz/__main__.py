@@ -4,29 +4,38 @@ With atheris installed (it is no requirement: `pip install atheris`) and `--athe
 what follows `--` is libFuzzer's. An input that breaks a target is written to `fuzz-TARGET-HASH` and named.
 """
 
+from __future__ import annotations
+
 import argparse
 import hashlib
 import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from tests.fuzz.mutate import mutated
-from tests.fuzz.targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from tests.fuzz.targets import Target
 
 
 def main() -> int:
     """Exit code 1 when a target broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("target", choices=[*TARGETS, "all"])
+    parser.add_argument("target", help="a format, or all")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--atheris", action="store_true", help="run under atheris, libFuzzer's options after --")
-    parser.add_argument("rest", nargs="*")
-    given = parser.parse_args()
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given = parser.parse_args(sys.argv[1:end])
     if given.atheris:
-        return under_atheris(given.target, given.corpus, given.rest)
+        return under_atheris(given.target, given.corpus, sys.argv[end + 1 :])
+    from tests.fuzz.targets import TARGETS
+
+    if given.target not in (*TARGETS, "all"):
+        parser.error(f"there is no target {given.target!r}: {', '.join(TARGETS)}, all")
     names = list(TARGETS) if given.target == "all" else [given.target]
     return max(play(name, TARGETS[name], given.seconds / len(names), given.seed, given.corpus) for name in names)
 
@@ -34,11 +43,7 @@ def main() -> int:
 def play(name: str, target: Target, seconds: float, seed: int, corpus: Path | None) -> int:
     """Mutate until the time is over."""
     random = Random(seed)
-    kept = (
-        [*target.seeds, *(path.read_bytes() for path in sorted(corpus.iterdir()) if corpus)]
-        if corpus
-        else [*target.seeds]
-    )
+    kept = [*target.seeds, *(path.read_bytes() for path in (sorted(corpus.iterdir()) if corpus else ()))]
     began, runs = time.monotonic(), 0
     while time.monotonic() - began < seconds:
         data = mutated(random.choice(kept), random, tuple(kept))
@@ -63,11 +68,15 @@ def under_atheris(name: str, corpus: Path | None, rest: list[str]) -> int:
     except ImportError:
         print("atheris is not installed (pip install atheris); without --atheris it is not needed")
         return 2
-    for path in [corpus] if corpus else []:
-        path.mkdir(exist_ok=True)
+    with atheris.instrument_imports(include=["farm"]):  # what is imported before is not seen by libFuzzer
+        from tests.fuzz.targets import TARGETS
+    if name not in TARGETS:
+        print(f"under atheris one target runs at a time: {', '.join(TARGETS)}")
+        return 2
+    if corpus is not None:
+        corpus.mkdir(exist_ok=True)
         for number, seed in enumerate(TARGETS[name].seeds):
-            (path / f"seed-{number}").write_bytes(seed)
-    atheris.instrument_all()
+            (corpus / f"seed-{number}").write_bytes(seed)
     atheris.Setup([sys.argv[0], *rest, *([str(corpus)] if corpus else [])], TARGETS[name].run)
     atheris.Fuzz()
     return 0
