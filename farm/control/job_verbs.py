@@ -23,7 +23,7 @@ from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
 from farm.core.job import FINAL, Job, JobState
 from farm.core.limits import MAX_JOBS_AT_ONCE
 from farm.core.queue_model import JobRunsError, NoSuchJobError
-from farm.core.selector import nearest
+from farm.core.selector import did_you_mean
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.specs import KINDS, spec_from_wire
 from farm.leasing import Leasing
@@ -293,8 +293,7 @@ class JobVerbs(Verbs):
             UserError: there is no such kind, array or job.
         """
         if asked.of_kind and asked.of_kind not in KINDS:
-            close = nearest(asked.of_kind, KINDS)
-            hint = f"did you mean {close[0]}?" if close else f"kinds: {', '.join(KINDS)}"
+            hint = did_you_mean(asked.of_kind, KINDS, f"kinds: {', '.join(KINDS)}")
             raise UserError(f"there is no kind of job {asked.of_kind[:80]!r}", hint=hint)
         if asked.array and not self._store.jobs.states(asked.array):
             raise NoSuchJobError(f"there is no array {asked.array[:80]!r}", hint="farm job list shows them")

@@ -19,7 +19,7 @@ from farm.core.device import DeviceView, Life
 from farm.core.durations import format_duration
 from farm.core.errors import UserError
 from farm.core.events import EventLog
-from farm.core.selector import Selector, nearest
+from farm.core.selector import Selector, did_you_mean
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
 from farm.leasing import Explanation, Leasing, NoSuchLeaseError
@@ -164,8 +164,7 @@ class LeaseVerbs(Verbs):
         held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
         lease = held.get(asked.device)
         if lease is None:
-            close = nearest(asked.device, held)
-            hint = f"did you mean {close[0]}?" if close else "`farm lease list` shows who holds what"
+            hint = did_you_mean(asked.device, held, "`farm lease list` shows who holds what")
             raise NoSuchLeaseError(f"nobody holds {asked.device}", hint=hint)
         await self._leasing.revoke(lease.id, "ended by an operator")
         return {"id": lease.id, "device": lease.device}

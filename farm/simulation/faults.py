@@ -6,12 +6,12 @@ client offers them as methods.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farm.core.errors import UserError
+from farm.core.selector import did_you_mean
 from farm.simulation.state import BatteryHealth
 
 if TYPE_CHECKING:
@@ -159,10 +159,7 @@ def parse_fault(name: str, given: Mapping[str, object]) -> dict[str, float | str
     """
     fault = FAULTS.get(name)
     if fault is None:
-        near = difflib.get_close_matches(name, FAULTS, n=1)
-        raise UserError(
-            f"no such fault: {name}", hint=f"did you mean {near[0]}?" if near else f"use {', '.join(sorted(FAULTS))}"
-        )
+        raise UserError(f"no such fault: {name}", hint=did_you_mean(name, FAULTS, f"use {', '.join(sorted(FAULTS))}"))
     unknown = sorted(set(given) - set(fault.arguments))
     if unknown:
         takes = ", ".join(fault.arguments) or "none"
