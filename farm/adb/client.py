@@ -62,7 +62,7 @@ class AdbClient:
 
     async def list_devices(self) -> list[AdbDevice]:
         """What is attached now, usable or not."""
-        return list(parse_device_list(await self._query("host:devices-l")).devices)
+        return list(parse_device_list(await self._query("host:devices-l")))
 
     async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
         """The list now, and again after each change, until the server goes; lists that were overtaken are skipped.
@@ -81,7 +81,7 @@ class AdbClient:
                 while (block := blocks.next()) is not None:
                     newest = block
                 if newest is not None:
-                    yield parse_device_list(text_of(newest)).devices
+                    yield parse_device_list(text_of(newest))
                 data = await connection.receive()
                 if not data:
                     raise AdbServerUnreachable(

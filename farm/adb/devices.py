@@ -45,14 +45,6 @@ class AdbDevice:
     detail: str = ""  # the state in adb's own words, when it says more than the state's name
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceList:
-    """A parsed list. `notes` are lines that are no device: header, daemon start-up, an echoed command, warnings."""
-
-    devices: tuple[AdbDevice, ...]
-    notes: tuple[str, ...] = ()
-
-
 _HEADER = "List of devices attached"
 # One alternative per state; "no permissions" carries a reason in four wordings and the address of a manual.
 _STATE = (
@@ -69,19 +61,12 @@ _PAIR = re.compile(r"([a-z_]+):(\S*)")
 _STATES = {state.value: state for state in DeviceState}
 
 
-def parse_device_list(text: str) -> DeviceList:
-    """Parses what `adb devices [-l]` prints or track-devices[-l] sends. Never raises: a strange line is a note."""
-    devices: list[AdbDevice] = []
-    notes: list[str] = []
-    for line in text.split("\n"):
-        if not line.strip():
-            continue
-        device = parse_device_line(line)
-        if device is None:
-            notes.append(line)
-        else:
-            devices.append(device)
-    return DeviceList(tuple(devices), tuple(notes))
+def parse_device_list(text: str) -> tuple[AdbDevice, ...]:
+    """Parses what `adb devices [-l]` prints or track-devices[-l] sends.
+
+    Never raises: a line that is no device (header, daemon start-up, an echoed command, a warning) is skipped.
+    """
+    return tuple(device for line in text.split("\n") if (device := parse_device_line(line)) is not None)
 
 
 def parse_device_line(line: str) -> AdbDevice | None:

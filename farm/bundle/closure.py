@@ -20,7 +20,6 @@ from farm.bundle.model import (
     Finding,
     FolderFile,
     Inspection,
-    MissingLibrary,
     Stated,
     listed,
     refusal,
@@ -35,11 +34,7 @@ def inspect(files: Sequence[FolderFile], stated: Stated | None = None) -> Inspec
     findings = _without_program(files, stated)
     verdicts = _verdicts(files, findings)
     abi, platform = _common(verdicts, stated, findings)
-    missing = _missing(files, abi, platform) if platform else ()
-    findings += [
-        refusal(library.name, f"{library.name} is missing: it is needed by {listed(library.needed_by)}", library.hint)
-        for library in missing
-    ]
+    findings += _missing(files, abi, platform) if platform else ()
     marks = frozenset[bytes]().union(*(file.marks for file in files))
     if abi and platform:
         findings += warnings_of(files, abi, platform, marks)
@@ -47,7 +42,6 @@ def inspect(files: Sequence[FolderFile], stated: Stated | None = None) -> Inspec
         files=tuple(files),
         abi=abi,
         platform=platform,
-        missing=missing,
         findings=tuple(findings),
         has_opencl=OPENCL_MARK in marks,
         has_random_fill=RANDOM_FILL_MARK in marks,
@@ -154,7 +148,7 @@ def _most(values: Sequence[_T]) -> _T | None:
     return Counter(values).most_common(1)[0][0] if values else None
 
 
-def _missing(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -> tuple[MissingLibrary, ...]:
+def _missing(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -> list[Finding]:
     """Needed libraries found nowhere. The dynamic linker looks for file names, so a fitting SONAME does not help."""
     present = {file.name for file in files} | provided_libraries(platform)
     if platform is Platform.ANDROID:
@@ -165,13 +159,13 @@ def _missing(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -
             if name not in present:
                 needed_by.setdefault(name, []).append(file.name)
     renamed = {file.elf.soname: file.name for file in files if file.elf and file.elf.soname}
-    return tuple(
-        MissingLibrary(
+    return [
+        refusal(
             name,
-            tuple(sorted(users)),
+            f"{name} is missing: it is needed by {listed(sorted(users))}",
             f"rename {renamed[name]} to {name}: the phone looks for that file name"
             if name in renamed
             else where_to_find(name, abi, platform),
         )
         for name, users in sorted(needed_by.items())
-    )
+    ]

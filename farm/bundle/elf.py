@@ -121,10 +121,10 @@ class _Image:
         end = raw.find(b"\0")
         if end < 0:
             raise self.error(f"{what} has no end")
-        try:
-            return raw[:end].decode()
-        except UnicodeDecodeError as error:
-            raise self.error(f"{what} is not text") from error
+        text = raw[:end].decode(errors="replace")
+        if "\ufffd" in text or not text.isprintable():  # people read it in a terminal
+            raise self.error(f"{what} is not text")
+        return text
 
 
 def read_elf(path: Path) -> ElfInfo:

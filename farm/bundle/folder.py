@@ -92,22 +92,21 @@ def _refuse_what_no_bundle_holds(folder: Path) -> None:
 
 
 def _read_file(path: Path) -> FolderFile:
-    size = path.stat().st_size
-    if size == 0:
-        return FolderFile(path.name, 0)
+    if path.stat().st_size == 0:
+        return FolderFile(path.name)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:2] == b"#!":
             line = data[2:MAX_SHEBANG_BYTES].split(b"\n", 1)[0].decode(errors="replace").strip()
-            return FolderFile(path.name, size, interpreter=line)
+            return FolderFile(path.name, interpreter=line)
         if data[:4] != ELF_MAGIC:
-            return FolderFile(path.name, size)
+            return FolderFile(path.name)
         # The names of sibling libraries inside tvm_rpc tell what it opens by itself.
         siblings = [sibling.name.encode() for sibling in path.parent.glob("libtvm*.so")]
         marks = frozenset(mark for mark in (*MARKS, *siblings) if data.find(mark) >= 0)
         try:
-            return FolderFile(path.name, size, elf=parse_elf(data, path.name), marks=marks)
+            return FolderFile(path.name, elf=parse_elf(data, path.name), marks=marks)
         except ElfError as error:
-            return FolderFile(path.name, size, problem=error)
+            return FolderFile(path.name, problem=error)
 
 
 def _read_description(path: Path) -> Stated:

@@ -64,7 +64,6 @@ class FolderFile:
     """One file as read from the folder. `problem` holds what made its ELF part unreadable."""
 
     name: str
-    size_bytes: int
     elf: ElfInfo | None = None
     interpreter: str = ""  # of a script: what follows #!
     problem: ElfError | None = None
@@ -106,22 +105,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class MissingLibrary:
-    """A shared library that is nowhere: neither in the folder nor on every device."""
-
-    name: str
-    needed_by: tuple[str, ...]
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
 class Inspection:
     """The verdict on a folder. `abi` and `platform` are None when they could not be told (then it is refused)."""
 
     files: tuple[FolderFile, ...]
     abi: Abi | None
     platform: Platform | None
-    missing: tuple[MissingLibrary, ...]
     findings: tuple[Finding, ...]
     has_opencl: bool
     has_random_fill: bool

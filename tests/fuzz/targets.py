@@ -153,10 +153,10 @@ def adb_lists(data: bytes) -> None:
         with suppress(ProtocolError):
             shown = only(data, "S1", form)
             if form is filter_requests.ListForm.TEXT:
-                whose = {each.serial for each in devices.parse_device_list(host_protocol.text_of(shown)).devices}
+                whose = {each.serial for each in devices.parse_device_list(host_protocol.text_of(shown))}
                 if not whose <= {"S1"}:
                     raise AssertionError(f"phones of others are shown: {whose}")
-    if any(not device.serial for device in listed.devices):
+    if any(not device.serial for device in listed):
         raise AssertionError("a phone without a serial number")
 
 
@@ -184,8 +184,8 @@ def elf(data: bytes) -> None:
         found = parse_elf(data)
     except UserError:
         found = None
-    told = inspect([FolderFile("tvm_rpc", len(data), found), FolderFile("libtvm_runtime.so", len(data), found)])
-    if found is not None and not all(name.isprintable() for missing in told.missing for name in [missing.name]):
+    told = inspect([FolderFile("tvm_rpc", found), FolderFile("libtvm_runtime.so", found)])
+    if found is not None and not all(each.file.isprintable() for each in told.refusals):
         raise AssertionError("a name that steers a terminal")
 
 

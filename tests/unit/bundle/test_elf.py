@@ -76,6 +76,12 @@ def test_truncated_anywhere_is_refused() -> None:
         assert caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["lib\x1b[2J.so", "lib\u202eos.so"])
+def test_a_name_that_a_terminal_obeys_is_refused(name: str) -> None:
+    with pytest.raises(ElfError, match="a library name is not text"):
+        parse_elf(Elf(needed=(name,)).to_bytes())
+
+
 @given(st.binary(max_size=300))
 def test_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises(ElfError):

@@ -120,7 +120,7 @@ def test_every_state_of_adb_says_why_and_only_device_is_usable(state: DeviceStat
 
 def test_missing_permissions_are_told_in_adbs_words_too() -> None:
     text = "0123456789ABCDEF       no permissions (user in plugdev group; are your udev rules wrong?) usb:1-2"
-    device = parse_device_list(text).devices[0]
+    device = parse_device_list(text)[0]
     event = listed(device)
     assert event.link is Link.OFFLINE
     assert "USB node" in event.reason

@@ -47,7 +47,7 @@ def tree(tmp_path: Path) -> Path:
 )
 def test_what_adb_lists(capture: str, paths: list[str | None], tmp_path: Path) -> None:
     topology = Topology(sysfs=tmp_path)
-    devices = parse_device_list((CAPTURES / capture).read_text()).devices
+    devices = parse_device_list((CAPTURES / capture).read_text())
     found = [topology.place_of(device.serial, device.devpath) for device in devices]
     assert [place.path if place else None for place in found] == paths
 
