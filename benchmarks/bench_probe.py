@@ -17,7 +17,7 @@ from farm.adb.shell import ShellStream
 from farm.cli.virtual_farm import virtual_farm
 from farm.fleet.probe.command import SECTIONS, probe_command
 from farm.fleet.probe.parse import parse_probe
-from farm.fleet.probe.read import MAX_OUTPUT_BYTES, probe, raw_probe, read_health
+from farm.fleet.probe.read import MAX_OUTPUT_BYTES, probe, raw_probe
 from farm.fleet.shell_output import SECTION
 
 PROBES = 200
@@ -72,7 +72,7 @@ async def _measured(socket: str, serial: str) -> list[Figure]:
         await adb.shell(serial, "true", timeout_s=LIMIT_S)
 
     async def one() -> None:
-        await read_health(client, serial, LIMIT_S)
+        await probe(client, serial, timeout_s=LIMIT_S)
 
     await one()
     client.shells = 0
@@ -81,7 +81,7 @@ async def _measured(socket: str, serial: str) -> list[Figure]:
         idle_ms.append(await _took_ms(nothing))
         probe_ms.append(await _took_ms(one))
     trips = client.shells / PROBES
-    health = await read_health(client, serial, LIMIT_S)
+    health = (await probe(client, serial, timeout_s=LIMIT_S)).health
     by_section = {name: await _section_ms(client, serial, name) for name in SECTIONS}
     return [
         under("one full probe, median", statistics.median(probe_ms), "ms", GOAL_MS, statistics.median(idle_ms)),

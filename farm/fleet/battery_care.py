@@ -54,20 +54,6 @@ class BatteryBook(Protocol):
         """The same phone has another serial."""
 
 
-class NoBook:
-    """Remembers nothing: for a fleet without a store."""
-
-    def days(self, serial: str) -> tuple[BatteryDay, ...]:  # noqa: ARG002
-        """None."""
-        return ()
-
-    async def keep(self, serial: str, day: BatteryDay) -> None:
-        """Nowhere."""
-
-    async def moved(self, serial: str, to: str) -> None:
-        """Nothing to move."""
-
-
 @dataclass(frozen=True, slots=True)
 class BatteryLook:
     """What is known of one phone's battery."""
@@ -103,18 +89,18 @@ class BatteryCare:
         config: BatteryConfig,
         health: HealthConfig,
         every_s: float,
-        book: BatteryBook | None = None,
+        book: BatteryBook,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`every_s`: how often it looks at what probes have read. `book`: None remembers nothing."""
+        """`every_s`: how often it looks at what probes have read."""
         self._client = client
         self._events = events
         self._config = config
         self._health = health
         self._every_s = every_s
-        self._book = book or NoBook()
+        self._book = book
         self._monotonic = monotonic
         self._wall = wall
         self._devices: WeakKeyDictionary[Agent, _Device] = WeakKeyDictionary()

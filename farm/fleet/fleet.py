@@ -82,8 +82,8 @@ class Fleet(Orders):
         events: EventLog,
         config: FleetConfig,
         *,
-        recoveries: RecoveryBook | None = None,
-        batteries: BatteryBook | None = None,
+        recoveries: RecoveryBook,
+        batteries: BatteryBook,
     ) -> None:
         self._client = client
         self._watcher = watcher

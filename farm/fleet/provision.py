@@ -10,11 +10,11 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from farm.adb.client import AdbClient
-from farm.adb.push import PushFile, PushProgress, PushReport, push_tree
+from farm.adb.push import PushFile, PushProgress, push_tree
 from farm.bundle.manifest import SHORT_HASH, Bundle
 from farm.core.errors import HostError, PhoneError, UserError
 from farm.fleet.phone_paths import (
@@ -63,17 +63,6 @@ class Probe:
     quiet: bool = False  # values of the phone are others than they were before a measurement
 
 
-@dataclass(frozen=True, slots=True)
-class Provisioning:
-    """What provisioning found and did."""
-
-    pushed_bytes: int
-    others: tuple[str, ...]
-    server: ServerStatus
-    noted: bool = False
-    quiet: bool = False
-
-
 async def provision(
     client: AdbClient,
     serial: str,
@@ -83,8 +72,8 @@ async def provision(
     deep: bool = False,
     turn: AbstractAsyncContextManager[object] | None = None,
     progress: Callable[[PushProgress], None] | None = None,
-) -> Provisioning:
-    """Make the device scripts and `bundle` whole on the phone.
+) -> Probe:
+    """Make the device scripts and `bundle` whole on the phone; returns what was there before, the server as it is now.
 
     Args:
         client: of the adb server that has the phone.
@@ -104,7 +93,7 @@ async def provision(
     found = await probe(client, serial, bundle, server)
     whole, current = found.bundle_whole and not deep, found.scripts_current and not deep
     if whole and current:
-        return Provisioning(0, found.others, found.server, found.noted, found.quiet)
+        return found
     files = [] if current else _script_files()
     if not whole:
         files += _bundle_files(bundle)
@@ -112,10 +101,9 @@ async def provision(
     else:
         await _run(client, serial, f"mkdir -p {BIN}")
     async with turn or nullcontext():
-        report = await _push(client, serial, bundle, files, progress)
+        await _push(client, serial, bundle, files, progress)
     await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
-    status = found.server if whole else ServerStatus(adoptable=False, why="the bundle was replaced under it")
-    return Provisioning(report.pushed_bytes, found.others, status, found.noted, found.quiet)
+    return found if whole else replace(found, server=ServerStatus(False, "the bundle was replaced under it"))
 
 
 async def probe(client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None) -> Probe:
@@ -193,10 +181,10 @@ async def _push(
     bundle: Bundle,
     files: Sequence[PushFile],
     progress: Callable[[PushProgress], None] | None,
-) -> PushReport:
+) -> None:
     """Push; what is wrong with the host's files is told of farm's own, or of their bundle."""
     try:
-        return await push_tree(client, serial, files, progress)
+        await push_tree(client, serial, files, progress)
     except (UserError, FileNotFoundError) as error:
         if await asyncio.to_thread(scripts_changed):
             raise HostError(

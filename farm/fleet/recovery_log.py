@@ -76,12 +76,12 @@ class RecoveryBook(Protocol):
 
 
 class RecoveryLog:
-    """One per fleet. Used from the event loop's thread. Without a book, nothing outlives the daemon."""
+    """One per fleet. Used from the event loop's thread."""
 
     def __init__(
         self,
         events: EventLog,
-        book: RecoveryBook | None = None,
+        book: RecoveryBook,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
@@ -103,12 +103,8 @@ class RecoveryLog:
         self._kept: dict[str, QuarantineRecord] = {}
         self._let_go: list[str] = []  # serials whose quarantine ended with the daemon before
         self._over: list[tuple[str, float]] = []  # rows of quarantines that nobody is in any more, how long they took
-        self._proven: Mapping[str, str] = {}
-        if book is not None:
-            self._load(book, monotonic())
-
-    def _load(self, book: RecoveryBook, now_s: float) -> None:
-        now = self._clock()
+        self._proven: Mapping[str, str] = book.proven()
+        now, now_s = clock(), monotonic()
         for row in book.since(now - timedelta(seconds=DAY_S)):
             if row.ailment == Ailment.ORDER or row.rung not in set(Rung) or STEPS[Rung(row.rung)].per_day is None:
                 continue
@@ -127,12 +123,9 @@ class RecoveryLog:
                 self._open[row.serial, True] = (row.id, row.began_at)
             else:
                 self._over.append((row.id, max(0.0, (now - row.began_at).total_seconds())))
-        self._proven = book.proven()
 
     def begin(self) -> None:
         """The daemon serves: rungs that were under way when the one before ended are over."""
-        if self._book is None:
-            return
         self._write("the daemon", partial(self._book.redate, self._clock()))
         self._write("the daemon", partial(self._book.interrupted, Outcome.CUT, "the daemon ended"))
         for serial in self._let_go:
@@ -152,16 +145,14 @@ class RecoveryLog:
         Raises:
             StoreWriteError: it would be gone after a restart.
         """
-        if self._book is not None:
-            rule, ailment = ReleaseRule.PERSON.value, Ailment.ORDER.value
-            await self._book.keep_away(QuarantineRecord(serial, reason, "", ailment, rule, "", self._clock()))
+        rule, ailment = ReleaseRule.PERSON.value, Ailment.ORDER.value
+        await self._book.keep_away(QuarantineRecord(serial, reason, "", ailment, rule, "", self._clock()))
 
     def renounce(self, serial: str) -> None:
         """A promised quarantine did not come: what is believed is kept."""
-        if self._book is not None:
-            row = self._kept.get(serial)
-            gone = partial(self._book.let_go, serial)
-            self._write(serial, gone if row is None else partial(self._book.keep_away, row))
+        row = self._kept.get(serial)
+        gone = partial(self._book.let_go, serial)
+        self._write(serial, gone if row is None else partial(self._book.keep_away, row))
 
     def remembered(self, serial: str, state: DeviceState) -> DeviceState:
         """A device's first state with what is remembered of it."""
@@ -184,8 +175,6 @@ class RecoveryLog:
 
     def taken(self, serial: str) -> Sequence[RecoveryRecord]:
         """Rungs of the last 24 hours, oldest first. Reads the store."""
-        if self._book is None:
-            return ()
         return self._book.since(self._clock() - timedelta(seconds=DAY_S), serial)
 
     def moved(self, serial: str, to: str) -> None:
@@ -195,8 +184,7 @@ class RecoveryLog:
         for is_quarantine in (False, True):
             if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
                 self._open[to, is_quarantine] = open_row
-        if self._book is not None:
-            self._write(to, partial(self._book.moved, serial, to))
+        self._write(to, partial(self._book.moved, serial, to))
 
     def climbed(self, serial: str, name: str, before: DeviceState, after: DeviceState) -> None:
         """Tell and keep what changed between two states of a device."""
@@ -206,7 +194,7 @@ class RecoveryLog:
             self._began(serial, name, after.climb.under_way)
         if after.quarantine is not before.quarantine:
             self._quarantine_changed(serial, name, after.quarantine)
-        if after.proven and after.proven != before.proven and self._book is not None:
+        if after.proven and after.proven != before.proven:
             self._write(name, partial(self._book.prove, serial, after.proven))
 
     def _began(self, serial: str, name: str, taken: Taken, *, quarantine: bool = False) -> None:
@@ -222,9 +210,8 @@ class RecoveryLog:
             radius=step.radius.value,
             what=step.what,
         )
-        if self._book is not None:
-            record = RecoveryRecord(row, serial, name, taken.rung.value, taken.ailment.value, taken.cause, at)
-            self._write(name, partial(self._book.begin, record))
+        record = RecoveryRecord(row, serial, name, taken.rung.value, taken.ailment.value, taken.cause, at)
+        self._write(name, partial(self._book.begin, record))
 
     def _ended(self, serial: str, name: str, ended: Ended, *, quarantine: bool = False) -> None:
         row, _ = self._open.pop((serial, quarantine), ("", None))
@@ -237,7 +224,7 @@ class RecoveryLog:
             detail=ended.detail,
             took_s=round(ended.took_s, 3),
         )
-        if row and self._book is not None:
+        if row:
             self._write(name, partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
 
     def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
@@ -254,9 +241,8 @@ class RecoveryLog:
                 serial, kept.reason, kept.hint, kept.ailment.value, kept.rule.value, kept.evidence, at
             )
             self._kept[serial] = record
-        if self._book is not None:
-            gone = partial(self._book.let_go, serial)
-            self._write(name, gone if kept is None else partial(self._book.keep_away, self._kept[serial]))
+        gone = partial(self._book.let_go, serial)
+        self._write(name, gone if kept is None else partial(self._book.keep_away, self._kept[serial]))
 
     def _write(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
         """Keep it after what was to be kept before, as soon as the store can."""

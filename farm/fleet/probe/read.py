@@ -35,18 +35,10 @@ class Probed:
     stuck_in: str = ""
 
 
-async def read_health(client: Shells, serial: str, timeout_s: float = READ_TIMEOUT_S) -> Health:
-    """All that a probe tells, in one shell round trip.
-
-    Raises:
-        AdbTimeout: the phone said nothing in time.
-        AdbError: the phone or the adb server did not do its part.
-    """
-    return (await probe(client, serial, SECTIONS, timeout_s=timeout_s)).health
-
-
-async def probe(client: Shells, serial: str, sections: Collection[str], *, timeout_s: float = READ_TIMEOUT_S) -> Probed:
-    """The same for some of the sections; the others are as unknown.
+async def probe(
+    client: Shells, serial: str, sections: Collection[str] = SECTIONS, *, timeout_s: float = READ_TIMEOUT_S
+) -> Probed:
+    """What a probe tells, in one shell round trip; sections that are not asked for are as unknown.
 
     Raises:
         AdbTimeout: the phone said nothing in time.

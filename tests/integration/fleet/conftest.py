@@ -197,7 +197,17 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
             await store.devices.save(record)
         config = config or FleetConfig(rules=rules)
         watcher = DeviceWatcher(client)
-        fleet = Fleet(client, watcher, shelf, checker, store.devices, events, config, recoveries=store.recoveries)
+        fleet = Fleet(
+            client,
+            watcher,
+            shelf,
+            checker,
+            store.devices,
+            events,
+            config,
+            recoveries=store.recoveries,
+            batteries=store.batteries,
+        )
         checker.fleet = fleet
         running = asyncio.create_task(fleet.run())
         made = Rig(fleet, client, checker, shelf, events, store, control)

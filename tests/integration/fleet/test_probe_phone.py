@@ -7,14 +7,14 @@ from farm.core.health import SensorGroup
 from farm.core.sensors import ProbeConfig
 from farm.fleet.fleet import FleetConfig
 from farm.fleet.probe.moment import read_conditions
-from farm.fleet.probe.read import read_health
+from farm.fleet.probe.read import probe
 from tests.integration.fleet.conftest import ADOPT_ALL
 
 
 async def test_a_whole_probe_of_a_phone(rig) -> None:
     async with rig(config=FleetConfig(ADOPT_ALL, probe=ProbeConfig(every_s=0.2))) as r:
         view = await r.until(Life.READY)
-        health = await read_health(r.client, view.serial)
+        health = (await probe(r.client, view.serial)).health
         assert set(health.missing) <= {
             "supply",
             "kernel",

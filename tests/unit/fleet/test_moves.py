@@ -61,7 +61,15 @@ async def bench(
     unused = Unused()
     config = FleetConfig(rules=rules, topology=Topology(places or {}, folder))
     fleet = Fleet(
-        cast(AdbClient, None), Silence(), unused, unused, store.devices, EventLog(), config, recoveries=store.recoveries
+        cast(AdbClient, None),
+        Silence(),
+        unused,
+        unused,
+        store.devices,
+        EventLog(),
+        config,
+        recoveries=store.recoveries,
+        batteries=store.batteries,
     )
     fleet._new_agent("OLD")
     try:

@@ -59,7 +59,17 @@ async def fleet_on(folder: Path, events: EventLog | None = None) -> AsyncIterato
     for record in REMEMBERED:
         await store.devices.save(record)
     unused = Unused()
-    fleet = Fleet(cast(AdbClient, None), Silence(), unused, unused, store.devices, events or EventLog(), FleetConfig())
+    fleet = Fleet(
+        cast(AdbClient, None),
+        Silence(),
+        unused,
+        unused,
+        store.devices,
+        events or EventLog(),
+        FleetConfig(),
+        recoveries=store.recoveries,
+        batteries=store.batteries,
+    )
     loaded = asyncio.Event()
     fleet.subscribe(lambda _: loaded.set())  # run() loads every record in one go
     running = asyncio.create_task(fleet.run())

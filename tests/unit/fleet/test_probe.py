@@ -18,7 +18,7 @@ from farm.adb.errors import AdbLinkLost, AdbTimeout
 from farm.core.health import Battery, Health, SensorGroup, ThrottleStatus
 from farm.fleet.probe.command import SECTIONS, probe_command
 from farm.fleet.probe.parse import parse_probe
-from farm.fleet.probe.read import probe, read_health
+from farm.fleet.probe.read import probe
 from farm.fleet.shell_output import SECTION
 from tests.unit.fleet.captures import PHONES, capture, first_lines, probe_answer
 
@@ -248,7 +248,7 @@ class Phone:
 
 async def test_one_round_trip() -> None:
     phone = Phone(FULL[:100], FULL[100:])
-    assert await read_health(phone, "S1") == parse_probe(FULL)  # type: ignore[arg-type]
+    assert (await probe(phone, "S1")).health == parse_probe(FULL)  # type: ignore[arg-type]
     assert phone.asked == [probe_command()]
 
 
@@ -261,11 +261,11 @@ async def test_what_came_before_the_phone_got_stuck_is_kept() -> None:
 @pytest.mark.parametrize("error", [AdbTimeout("late"), AdbLinkLost("gone")])
 async def test_a_phone_that_says_nothing_is_an_error(error: Exception) -> None:
     with pytest.raises(type(error)):
-        await read_health(Phone(then=error), "S1")  # type: ignore[arg-type]
+        await probe(Phone(then=error), "S1")  # type: ignore[arg-type]
 
 
 async def test_a_phone_that_talks_without_end_is_cut() -> None:
     phone = Phone(*[b"x" * (1 << 18)] * 100)
     async with asyncio.timeout(5):
-        assert (await read_health(phone, "S1")).missing == SECTIONS  # type: ignore[arg-type]
+        assert (await probe(phone, "S1")).health.missing == SECTIONS  # type: ignore[arg-type]
     assert len(phone.stream.pieces) == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.adb.client import AdbClient
+from farm.adb.push import PushProgress
 from farm.bundle.manifest import Bundle, BundleFile
 from farm.core.errors import HostError
 from farm.fleet import phone_paths
@@ -49,14 +50,16 @@ def bundle_in(folder: Path) -> Bundle:
 async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) -> None:
     bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
     turn = Turn(server)
-    first = await provision(client, server.serial, bundle, turn=turn)
-    assert first.pushed_bytes > 300_000
+    sent: list[PushProgress] = []
+    await provision(client, server.serial, bundle, turn=turn, progress=sent.append)
+    assert sent[-1].sent_bytes > 300_000
     [(begun, ended)] = turn.spans
     transfers = [number for number, words in enumerate(server.spoken) if words == "sync:"]
     assert transfers
     assert all(begun <= number < ended for number in transfers)
-    again = await provision(client, server.serial, bundle, turn=turn)
-    assert again.pushed_bytes == 0
+    sent.clear()
+    await provision(client, server.serial, bundle, turn=turn, progress=sent.append)
+    assert not sent
     assert len(turn.spans) == 1
 
 
