@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from farm.config_file import NotReadableError, read_toml
+from farm.core.adoption import AdoptionRule, AdoptRule
 from farm.core.battery_care import BatteryConfig
 from farm.core.config_limits import mistakes
 from farm.core.control_policy import ControlConfig
@@ -80,15 +81,6 @@ class AdbConfig:
     manage: bool = True  # start it, and start it again when it dies
     service: bool = False  # farm-adb.service runs it: one that hangs is ended here and started again there
     usb: bool = True  # whether it opens phones on USB; false: only those over the network
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptRule:
-    """Phones that match `match` are adopted when they appear. `name` may use {model}, {soc}, {serial}."""
-
-    match: str  # a selector; the first rule that matches decides
-    pool: str = ""  # the pool that they come into
-    name: str = ""  # may use {model} {soc} {serial}; empty: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +356,6 @@ def _check_health(health: HealthConfig, origin: str) -> None:
 
 def _check_selectors(config: FarmConfig, origin: str) -> None:
     """Whoever wrote a wrong selector should hear where it stands."""
-    from farm.core.adoption import AdoptionRule
     from farm.core.selector import Selector
 
     def check(where: str, parse: Callable[[], object]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import string
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from farm.core.errors import UserError
 from farm.core.identity import DeviceIdentity
@@ -25,17 +24,13 @@ class BadRuleError(UserError):
     code = "config"
 
 
-class RuleText(Protocol):
-    """A rule as the configuration holds it (`farm.config.AdoptRule`)."""
+@dataclass(frozen=True, slots=True)
+class AdoptRule:
+    """Phones that match `match` are adopted when they appear. `name` may use {model}, {soc}, {serial}."""
 
-    @property
-    def match(self) -> str: ...  # noqa: D102 (a selector)
-
-    @property
-    def pool(self) -> str: ...  # noqa: D102
-
-    @property
-    def name(self) -> str: ...  # noqa: D102 (a template)
+    match: str  # a selector; the first rule that matches decides
+    pool: str = ""  # the pool that they come into
+    name: str = ""  # may use {model} {soc} {serial}; empty: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +129,6 @@ def _is_latin(text: str) -> bool:
     return all(not character.isalpha() or normalise(character) for character in text)
 
 
-def rules_of(configured: Iterable[RuleText]) -> tuple[AdoptionRule, ...]:
+def rules_of(configured: Iterable[AdoptRule]) -> tuple[AdoptionRule, ...]:
     """Parse every configured rule; raises as `AdoptionRule.parse` does."""
     return tuple(AdoptionRule.parse(rule.match, rule.pool, rule.name) for rule in configured)

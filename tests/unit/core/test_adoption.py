@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.config import AdoptRule
-from farm.core.adoption import AdoptionRule, BadRuleError, decide_adoption, device_name, rules_of
+from farm.core.adoption import AdoptionRule, AdoptRule, BadRuleError, decide_adoption, device_name, rules_of
 from farm.core.identity import DeviceIdentity, Gpu, Soc
 from farm.core.labels import normalise
 from farm.core.selector import SelectorError
