@@ -37,6 +37,7 @@ class Fault:
     arguments: Mapping[str, Argument]
 
 
+_KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
 OFFLINE_MODES = ("offline", "silent", "refuse")
 _SWITCH = {"on": Argument(bool, True)}
 
@@ -169,7 +170,7 @@ def parse_fault(name: str, given: Mapping[str, object]) -> dict[str, float | str
         value = given.get(key)
         if value is None:
             if argument.default is None and not argument.optional:
-                raise UserError(f"{name} needs {key}", hint=f"give {key} as {argument.kind.__name__}")
+                raise UserError(f"{name} needs {key}", hint=f"give {key}=, {_KINDS[argument.kind]}")
             arguments[key] = argument.default
         else:
             arguments[key] = _typed(name, key, argument, value)
@@ -186,8 +187,8 @@ def _typed(name: str, key: str, argument: Argument, value: object) -> float | st
         return value
     if kind in {int, float} and isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value) or (kind is int and value != int(value)):
-            raise UserError(f"{key} of {name} cannot be {value}", hint=f"give {key} as {kind.__name__}")
+            raise UserError(f"{key} of {name} cannot be {value}", hint=f"give {key}=, {_KINDS[kind]}")
         if value < 0 and not argument.signed:
             raise UserError(f"{key} of {name} cannot be negative", hint=f"got {value}")
         return int(value) if kind is int else float(value)
-    raise UserError(f"{key} of {name} must be {kind.__name__}, not {value!r}")
+    raise UserError(f"{key} of {name} must be {_KINDS[kind]}, not {value!r}")
