@@ -39,7 +39,6 @@ from farm.fleet.gates import Gates
 from farm.fleet.lending import Lending
 from farm.fleet.links import Watcher, alone, listed
 from farm.fleet.means import BundleSource, Means
-from farm.fleet.moves import claimed, sick_twin
 from farm.fleet.moving import Moving
 from farm.fleet.orders import Orders
 from farm.fleet.probe.read import READ_TIMEOUT_S
@@ -47,6 +46,7 @@ from farm.fleet.probe_round import ProbeRound
 from farm.fleet.quiesce import Quieting
 from farm.fleet.recovery_log import RecoveryBook, RecoveryLog
 from farm.fleet.registry import DeviceBook, Registry
+from farm.fleet.same_phone import claimed, sick_twin
 from farm.fleet.sanity import Sanity
 from farm.fleet.traces import note
 from farm.fleet.usb import Topology
@@ -221,7 +221,8 @@ class Fleet(Orders):
             NoSuchDeviceError, PhoneError: there is no such device, or it could not be done.
         """
         self.still_in_hands(name)
-        await note(self._client, self._find(name).serial)
+        agent = self._find(name)
+        agent.noted = await note(self._client, agent.serial)
 
     def still_in_hands(self, name: str) -> None:
         """A person has the device: nothing of theirs is removed until `clean_and_check`."""

@@ -1,4 +1,4 @@
-"""Records that follow their phones to other serials of adb's list (farm.fleet.moves says when)."""
+"""Records that follow their phones to other serials of adb's list (farm.fleet.same_phone says when)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from farm.core.identity import DeviceIdentity
 from farm.fleet.agent import Agent
 from farm.fleet.battery_care import BatteryCare
 from farm.fleet.board import Board
-from farm.fleet.moves import Moves
 from farm.fleet.recovery_log import RecoveryLog
 from farm.fleet.registry import Registry
+from farm.fleet.same_phone import SerialHistory
 from farm.store.records import DeviceRecord
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Moving:
         self._recoveries = recoveries
         self._batteries = batteries
         self._household = household
-        self._moves = Moves()
+        self._history = SerialHistory()
 
     def identified(self, agent: Agent, before: DeviceIdentity | None, identity: DeviceIdentity) -> None:
         """A device was identified; `before` is what was last known at its serial.
@@ -62,7 +62,7 @@ class Moving:
         other's servers, or two phones with one number; the new one stays a stranger unless a rule adopts it. A phone
         whose record moved away and that is there again gets it back; two that have each other's serial trade records.
         """
-        self._moves.note(agent, identity, self._agents.values())
+        self._history.note(agent, identity, self._agents.values())
         known = self._registry.get(agent.serial)
         if not identity.hardware_serial or (known is not None and known.hardware_serial == identity.hardware_serial):
             return
@@ -72,14 +72,14 @@ class Moving:
             if former is None or old.address:
                 continue
             if known is not None:
-                if self._moves.traded(identity, known.hardware_serial, former, by_rule=by_rule):
+                if self._history.traded(identity, known.hardware_serial, former, by_rule=by_rule):
                     self._trade(agent, before, known, former, old)
                     return
             elif former.device is not None:
-                if self._moves.is_home(agent.serial, old.serial):
+                if self._history.is_home(agent.serial, old.serial):
                     self._take_back(agent, former, old)
                     return
-            elif self._moves.may_follow(identity, former, by_rule=by_rule):
+            elif self._history.may_follow(identity, former, by_rule=by_rule):
                 del self._agents[old.serial]
                 self._board.move_away(old.serial)
                 agent.server = former.server
@@ -87,7 +87,7 @@ class Moving:
                 return
 
     def _move(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
-        self._moves.moved(old.serial, agent.serial)
+        self._history.moved(old.serial, agent.serial)
         self._registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
         self._household.spawn(self._batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
         self._recoveries.moved(old.serial, agent.serial)

@@ -28,7 +28,7 @@ def same_kind(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
     return (one.vendor, one.model, one.abi) == (other.vendor, other.model, other.abi)
 
 
-class Moves:
+class SerialHistory:
     """Which serial numbers were seen twice, and whose record came from where. Of one run of the daemon."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from farm.core.events import EventLog
 from farm.core.identity import DeviceIdentity
 from farm.fleet.agent import Agent
 from farm.fleet.fleet import Fleet, FleetConfig
-from farm.fleet.moves import tells
+from farm.fleet.same_phone import tells
 from farm.fleet.usb import Topology
 from farm.store.records import DeviceRecord
 from farm.store.store import Store
