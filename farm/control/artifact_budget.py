@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 RECENT_S = 3600.0  # uploaded for a job that is about to be submitted, or by a worker whose result is on its way
+SHARE = 4  # one sender's uploads are spared up to such a part of the budget
 DAY_S = 24 * 3600.0
 GB = 10**9
 
@@ -20,18 +22,25 @@ class ArtifactRules:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile:
-    """A complete artifact."""
+    """An artifact, or as much of one as was sent."""
 
-    sha256: str
+    name: str  # its SHA-256 when it is complete
     unused_s: float  # since it was last read or sent
     size_bytes: int
+    sender: str = ""  # whose upload it is, as far as that is known
+    complete: bool = True
+
+    @property
+    def for_now(self) -> bool:
+        """Whether it stays because somebody may be about to need it."""
+        return not self.complete or self.unused_s <= RECENT_S
 
 
 def looks_tidy(files: Iterable[ArtifactFile], rules: ArtifactRules, room_bytes: int = 0) -> bool:
     """Whether nothing would go, whoever needs what."""
     files = tuple(files)
     fits = sum(file.size_bytes for file in files) + room_bytes <= rules.budget_bytes
-    return fits and all(file.unused_s <= rules.keep_s for file in files)
+    return fits and all(file.unused_s <= rules.keep_s for file in files if file.complete)
 
 
 def to_drop(
@@ -44,6 +53,9 @@ def to_drop(
 ) -> tuple[str, ...]:
     """The artifacts to delete: old ones, and while all together are too large the unused longest.
 
+    What was sent just now or is being sent stays, but of one sender no more than a share of the budget: while all
+    together are too large, what is beyond it goes before anything of others.
+
     Args:
         files: what is there.
         rules: what may be.
@@ -54,12 +66,23 @@ def to_drop(
     """
     files = tuple(files)
     kept_bytes = sum(file.size_bytes for file in files) + room_bytes
+    files = tuple(file for file in files if file.name not in live)
     going = []
-    for file in sorted(files, key=lambda each: (each.sha256 in results, -each.unused_s, each.sha256)):
-        if file.sha256 in live or file.unused_s <= RECENT_S:
+    held: Counter[str] = Counter()
+    for file in files:
+        if file.for_now and file.sender:
+            held[file.sender] += file.size_bytes
+    ordered = sorted(files, key=lambda each: (each.name in results, -each.unused_s, each.name))
+    for file in ordered:
+        if file.for_now and held[file.sender] > rules.budget_bytes // SHARE and kept_bytes > rules.budget_bytes:
+            going.append(file.name)
+            held[file.sender] -= file.size_bytes
+            kept_bytes -= file.size_bytes
+    for file in ordered:
+        if file.for_now:
             continue
-        old = file.unused_s > rules.keep_s and file.sha256 not in results
+        old = file.unused_s > rules.keep_s and file.name not in results
         if old or kept_bytes > rules.budget_bytes:
-            going.append(file.sha256)
+            going.append(file.name)
             kept_bytes -= file.size_bytes
     return tuple(going)

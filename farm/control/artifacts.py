@@ -29,6 +29,8 @@ from farm.core.errors import HostError, UserError
 MAX_ARTIFACT_BYTES = (
     4 << 30
 )  # the largest phone models are about 3 GB; a phone's RPC upload is limited by its RAM anyway
+TOKEN_CHARS = 16  # of a sender's name as a hash, in the name of their upload
+PARTIAL = "partial"  # folder of what is not complete
 LOCKS = 16  # uploads of one artifact follow one another; two artifacts rarely share a lock
 ABANDONED_S = 24 * 3600.0  # an upload without a new chunk for a day is not coming back
 TIDY_EVERY_S = 24 * 3600.0
@@ -97,12 +99,13 @@ class ArtifactFolder:
         self._folder = folder
         self._rules = rules or ArtifactRules()
         self._use = use or NoUse()
-        self._partial = folder / "partial"
+        self._partial = folder / PARTIAL
         self._partial.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._locks = tuple(asyncio.Lock() for _ in range(LOCKS))
         self._count = threading.Lock()
         self._used_bytes = self._measured()  # complete and partial
         self._tidying = threading.Lock()
+        self._senders: dict[str, str] = {}  # who sent what, since the start
         self._in_vain_s = -TIDY_AGAIN_S  # monotonic: when tidying last made too little room
 
     @property
@@ -141,9 +144,9 @@ class ArtifactFolder:
         final = self._folder / sha256
         if not _touch(final):
             self._make_room(len(data))
-            partial = self._partial / f"{sha256}.{os.getpid()}"
-            partial.write_bytes(data)
-            partial.replace(final)
+            with self.scratch() as partial:
+                partial.write_bytes(data)
+                partial.replace(final)
             self._counted(len(data))
         return sha256
 
@@ -171,8 +174,10 @@ class ArtifactFolder:
             self._counted(size_bytes)
         return sha256
 
-    async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
+    async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int, sender: str = "") -> Stored:
         """Take the chunk that starts at `offset`; an empty chunk only asks how much is there.
+
+        Until it is complete each `sender` has an upload of their own: nobody spoils another's.
 
         A chunk at an offset other than the bytes already there is not taken: the answer says where to go on.
 
@@ -189,7 +194,7 @@ class ArtifactFolder:
             raise ArtifactError(f"a chunk of {len(data)} bytes at {offset} does not fit into {total_bytes} bytes")
         try:
             async with self._locks[int(sha256[:8], 16) % LOCKS]:
-                return await asyncio.to_thread(self._put, sha256, offset, data, total_bytes)
+                return await asyncio.to_thread(self._put, sha256, offset, data, total_bytes, sender)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise ArtifactStorageError(
@@ -222,7 +227,7 @@ class ArtifactFolder:
                 logger.info("artifacts: %d dropped", dropped)
             await asyncio.sleep(TIDY_EVERY_S)
 
-    def drop_unneeded(self, now_s: float | None = None, *, room_bytes: int = 0) -> int:
+    def drop_unneeded(self, now_s: float | None = None, *, room_bytes: int = 0, spare: str = "") -> int:
         """Delete uploads nobody went on with and artifacts nobody needs (artifact_budget says which); returns how many.
 
         Blocking.
@@ -230,24 +235,31 @@ class ArtifactFolder:
         Args:
             now_s: wall clock; None asks it.
             room_bytes: how much is about to come.
+            spare: the upload that it is to come to.
         """
         now_s = time.time() if now_s is None else now_s
-        partial = _files(self._partial)
-        going = [path for path, used_s, _ in partial if now_s - used_s > ABANDONED_S]
-        room_bytes += sum(size_bytes for path, _, size_bytes in partial if path not in going)
-        complete = [ArtifactFile(path.name, now_s - used_s, size) for path, used_s, size in _files(self._folder)]
-        if not looks_tidy(complete, self._rules, room_bytes):
-            live, results = self._use.live(), self._use.results()
-            dropped = to_drop(complete, self._rules, live=live, results=results, room_bytes=room_bytes)
-            going += [self._folder / sha256 for sha256 in dropped]
-        for path in going:
-            path.unlink(missing_ok=True)
+        partial = [
+            ArtifactFile(f"{PARTIAL}/{path.name}", now_s - used_s, size, path.name.partition(".")[2], complete=False)
+            for path, used_s, size in _files(self._partial)
+        ]
+        complete = [
+            ArtifactFile(path.name, now_s - used_s, size, self._senders.get(path.name, ""))
+            for path, used_s, size in _files(self._folder)
+        ]
+        self._senders = {file.name: file.sender for file in complete if file.sender}
+        going = [file.name for file in partial if file.unused_s > ABANDONED_S]
+        files = [*complete, *(file for file in partial if file.unused_s <= ABANDONED_S)]
+        if not looks_tidy(files, self._rules, room_bytes):
+            live, results = {*self._use.live(), spare}, self._use.results()
+            going += to_drop(files, self._rules, live=live, results=results, room_bytes=room_bytes)
+        for name in going:
+            (self._folder / name).unlink(missing_ok=True)
         with self._count:
             self._used_bytes = self._measured()
         return len(going)
 
-    def _make_room(self, size_bytes: int) -> None:
-        """See to it that so much more fits the budget.
+    def _make_room(self, size_bytes: int, spare: str = "") -> None:
+        """See to it that so much more fits the budget; the upload `spare` is not in the way.
 
         Raises:
             ArtifactStorageError: it does not, whatever may go.
@@ -255,7 +267,8 @@ class ArtifactFolder:
         with self._tidying:
             if not self._fits(size_bytes) and time.monotonic() - self._in_vain_s > TIDY_AGAIN_S:
                 spare_bytes = int(self._rules.budget_bytes * SPARE)
-                logger.info("artifacts: %d dropped for room", self.drop_unneeded(room_bytes=size_bytes + spare_bytes))
+                dropped = self.drop_unneeded(room_bytes=size_bytes + spare_bytes, spare=spare)
+                logger.info("artifacts: %d dropped for room", dropped)
                 if not self._fits(size_bytes):
                     self._in_vain_s = time.monotonic()
         if not self._fits(size_bytes):
@@ -275,15 +288,16 @@ class ArtifactFolder:
     def _measured(self) -> int:
         return sum(size_bytes for folder in (self._folder, self._partial) for _, _, size_bytes in _files(folder))
 
-    def _put(self, sha256: str, offset: int, data: bytes, total_bytes: int) -> Stored:
+    def _put(self, sha256: str, offset: int, data: bytes, total_bytes: int, sender: str) -> Stored:
         final = self._folder / sha256
         if _touch(final):
             return Stored(sha256, final.stat().st_size, complete=True)
-        partial = self._partial / sha256
+        token = hashlib.sha256(sender.encode()).hexdigest()[:TOKEN_CHARS] if sender else ""
+        partial = self._partial / (f"{sha256}.{token}" if token else sha256)
         there = partial.stat().st_size if partial.exists() else 0
         if offset != there or (not data and there < total_bytes):  # it only asks how much is here
             return Stored(sha256, there, complete=False)
-        self._make_room(total_bytes - there)
+        self._make_room(total_bytes - there, f"{PARTIAL}/{partial.name}")
         with partial.open("ab") as file:
             file.write(data)
         self._counted(len(data))
@@ -297,6 +311,7 @@ class ArtifactFolder:
                 f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
             )
         partial.replace(final)
+        self._senders[sha256] = token
         return Stored(sha256, there, complete=True)
 
 

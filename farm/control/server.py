@@ -275,19 +275,20 @@ class ControlServer:
         return {"user": call.caller.user, "role": call.caller.role.word}
 
     async def _put(self, call: ControlCall) -> Mapping[str, Any]:
-        return await put_artifact(self._artifacts, call.request)
+        return await put_artifact(self._artifacts, call.request, call.caller.user)
 
     async def _get(self, call: ControlCall) -> Answer:
         return await get_artifact(self._artifacts, call.request)
 
 
-async def put_artifact(artifacts: ArtifactFolder, request: Request) -> Mapping[str, Any]:
+async def put_artifact(artifacts: ArtifactFolder, request: Request, sender: str) -> Mapping[str, Any]:
     """The verb `artifact.put` {sha256, offset, total_bytes} + one raw frame -> {size_bytes, complete}."""
     stored = await artifacts.put(
         text_field(request, "sha256"),
         number_field(request, "offset"),
         request.frames[0] if request.frames else b"",
         number_field(request, "total_bytes"),
+        sender,
     )
     return {"size_bytes": stored.size_bytes, "complete": stored.complete}
 

@@ -85,5 +85,5 @@ class WorkerDoor:
             await admitted.verbs.handle("heartbeat", {})  # a long transfer is a sign of life
             if request.kind == "artifact.get":
                 return await get_artifact(self._artifacts, request)
-            return Answer(await put_artifact(self._artifacts, request))
+            return Answer(await put_artifact(self._artifacts, request, f"attempt {request.attempt}"))
         return Answer(await admitted.verbs.handle(request.kind, request.fields))

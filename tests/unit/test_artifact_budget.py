@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.control.artifact_budget import DAY_S, RECENT_S, ArtifactFile, ArtifactRules, looks_tidy, to_drop
+from farm.control.artifact_budget import DAY_S, RECENT_S, SHARE, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 
 RULES = ArtifactRules(budget_bytes=100, keep_s=30 * DAY_S)
 
@@ -30,10 +30,30 @@ def test_what_came_just_now_stays_however_full_it_is():
     assert to_drop([ArtifactFile("new", RECENT_S, 1000)], RULES) == ()
 
 
+def test_of_one_sender_what_is_beyond_a_share_goes_before_anything_of_others():
+    files = [
+        ArtifactFile("old", 2 * DAY_S, 10),
+        ArtifactFile("ann's", 1.0, 10, "ann"),
+        *(ArtifactFile(f"{name} of mallory", 60.0 * name, 20, "mallory", complete=name % 2 == 0) for name in range(4)),
+    ]
+    assert to_drop(files, RULES) == ()  # there is room for all
+    assert to_drop(files, RULES, room_bytes=1) == ("3 of mallory",)
+    assert to_drop(files, RULES, room_bytes=50) == ("3 of mallory", "2 of mallory", "1 of mallory")
+    assert to_drop(files, RULES, room_bytes=1000)[3:] == ("old",)
+    assert to_drop(files, RULES, room_bytes=50, live={"3 of mallory"})[:2] == ("2 of mallory", "1 of mallory")
+
+
 NAMES = st.text("abcdef", min_size=1, max_size=2)
 FILES = st.lists(
-    st.builds(ArtifactFile, NAMES, st.floats(0, 60 * DAY_S), st.integers(0, 80)),
-    unique_by=lambda f: f.sha256,
+    st.builds(
+        ArtifactFile,
+        NAMES,
+        st.floats(0, 60 * DAY_S),
+        st.integers(0, 80),
+        st.sampled_from(["", "ann", "bob"]),
+        st.booleans(),
+    ),
+    unique_by=lambda f: f.name,
     max_size=12,
 )
 
@@ -41,13 +61,20 @@ FILES = st.lists(
 @given(FILES, st.frozensets(NAMES), st.frozensets(NAMES), st.integers(0, 200))
 def test_whatever_lies_there(files, live, results, room):
     gone = set(to_drop(files, RULES, live=live, results=results, room_bytes=room))
-    kept = [file for file in files if file.sha256 not in gone]
+    kept = [file for file in files if file.name not in gone]
     assert not gone & live
-    assert not any(file.unused_s <= RECENT_S for file in files if file.sha256 in gone)
+    assert not any(file.for_now and not file.sender for file in files if file.name in gone)
     fits = sum(file.size_bytes for file in kept) + room <= RULES.budget_bytes
-    assert fits or all(file.sha256 in live or file.unused_s <= RECENT_S for file in kept)
+    assert fits or all(file.name in live or file.for_now for file in kept)
+    for sender in ("ann", "bob"):  # what is spared of one is at most a share, when others lack room
+        spared = sum(
+            file.size_bytes for file in kept if file.for_now and file.name not in live and file.sender == sender
+        )
+        lost = [file.size_bytes for file in files if file.for_now and file.sender == sender and file.name in gone]
+        assert fits or spared <= RULES.budget_bytes // SHARE
+        assert not lost or spared + max(lost) > RULES.budget_bytes // SHARE
     assert not any(
-        file.unused_s > RULES.keep_s and file.sha256 not in live | results and file.unused_s > RECENT_S for file in kept
+        file.unused_s > RULES.keep_s and file.name not in live | results and not file.for_now for file in kept
     )
     if looks_tidy(files, RULES, room):
         assert not gone

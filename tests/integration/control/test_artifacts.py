@@ -56,6 +56,32 @@ async def test_wrong_bytes_are_dropped(tmp_path):
     assert (await folder.put(sha256, 0, b"right", 5)).complete
 
 
+async def test_nobody_spoils_anothers_upload(tmp_path):
+    """Who sent one wrong byte first as somebody's artifact had it refused, again whenever they liked."""
+    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
+    await folder.put(sha256, 0, b"wr", 5, "mallory")
+    await folder.put(sha256, 0, b"ri", 5, "ann")
+    await folder.put(sha256, 2, b"on", 900, "mallory")
+    assert (await folder.put(sha256, 2, b"ght", 5, "ann")).complete
+    assert (await folder.put(sha256, 4, b"g", 5, "mallory")).complete  # it is there now
+    assert folder.path(sha256).read_bytes() == b"right"
+
+
+async def test_nobody_fills_the_folder_for_the_others(tmp_path):
+    """Uploads that are under way stayed for a day, complete ones for an hour: nobody else had room meanwhile."""
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100))
+    anns = folder.path(folder.add(b"ann's".ljust(20)))
+    os.utime(anns, (time.time() - 2 * DAY_S,) * 2)
+    for number in range(8):
+        data = b"%20d" % number
+        await folder.put(hashlib.sha256(data).hexdigest(), 0, data[: 20 - number % 2], 20, "mallory")
+    assert anns.exists()
+    mine = b"bob's".ljust(20)
+    assert (await folder.put(hashlib.sha256(mine).hexdigest(), 0, mine, 20, "bob")).complete
+    assert anns.exists()
+    assert folder.used_bytes <= 100
+
+
 @pytest.mark.parametrize(
     ("sha256", "offset", "size", "total"),
     [
