@@ -59,7 +59,6 @@ class PushReport:
     pushed_files: int
     pushed_bytes: int
     skipped: int  # files that were there already, byte for byte
-    seconds: float
     verified_by: str  # the phone's program, or "read back"
 
 
@@ -78,7 +77,6 @@ async def push_tree(
         AdbError: the link or the phone failed; nothing was installed (a repeat sends only what is missing).
     """
     _check(files)
-    begun = time.monotonic()
     facts = await _ask(client, serial, [file.remote for file in files], sum(_size(file) for file in files))
     tool = facts.tool
     differing = [file for file in files if not await _same(client, serial, tool, facts.files[file.remote], file)]
@@ -104,7 +102,7 @@ async def push_tree(
     wrong_mode = [f for f in files if f.remote not in pending and facts.files[f.remote].mode not in (None, f.mode)]
     if wrong_mode:
         await _run(client, serial, script.change_modes([(file.remote, file.mode) for file in wrong_mode]))
-    return PushReport(len(differing), total, len(files) - len(differing), time.monotonic() - begun, tool.value)
+    return PushReport(len(differing), total, len(files) - len(differing), tool.value)
 
 
 async def _install(

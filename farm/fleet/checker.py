@@ -26,4 +26,3 @@ class Checker(Protocol):
         Raises:
             FarmError: the check could not be made; `fault` says whether the phone or the host is to blame.
         """
-        ...

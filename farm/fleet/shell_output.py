@@ -14,7 +14,6 @@ class Shell(Protocol):
 
     async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> ShellOutput:
         """Run a command on the phone to its end; one that prints more fails."""
-        ...
 
 
 class ShellOutput(Protocol):
@@ -23,7 +22,6 @@ class ShellOutput(Protocol):
     @property
     def stdout(self) -> bytes:
         """Bytes of standard output."""
-        ...
 
 
 def split_sections(output: bytes, *, last: str = "") -> dict[str, str]:

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -32,7 +33,6 @@ from farm.core.allocator_events import (
     TimePassed,
 )
 from farm.core.device import DeviceView, Life
-from farm.core.events import Event
 from farm.core.histogram import QUICK_S, Histogram
 from farm.core.requests import Lease, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
@@ -226,11 +226,7 @@ class Grants:
         self._leave(wish)
         lease, granted_at = self.new_lease(grant.device, wish.request), self._wall()
         decided = wish.decided = self._decided[grant.device] = Decided(wish, lease, granted_at)
-        record = record_of(lease, granted_at)
-
-        def keep(events: Sequence[Event]) -> Awaitable[None]:
-            return self._keeper.grant(record, events)
-
+        keep = partial(self._keeper.grant, record_of(lease, granted_at))
         event = told(
             "lease.granted",
             lease,

@@ -6,13 +6,14 @@ From here on nothing depends on the allocator's decisions; it is only told when 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from farm.core.allocator_events import AllocatorEvent, LeaseEnded, LeaseExtended
 from farm.core.device import DeviceView, Heat, Life
 from farm.core.errors import FarmError, HostError, PhoneError
-from farm.core.events import Event, EventLog
+from farm.core.events import EventLog
 from farm.core.requests import Lease
 from farm.core.sessions import MatchKeyBusyError
 from farm.leasing.book import Entry, LeaseBook, told
@@ -131,9 +132,6 @@ class Holdings:
         lease, ends_s = held.lease, self._clock() + longest_s
         expires_at = self._wall() + timedelta(seconds=longest_s)
 
-        def write(events: Sequence[Event]) -> Awaitable[bool]:
-            return self._keeper.extend(lease.id, expires_at, events)
-
         def done(changed: bool) -> None:
             lasts = changed and not held.ending
             if lasts:
@@ -141,6 +139,7 @@ class Holdings:
                 self._apply(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
             kept(lasts)
 
+        write = partial(self._keeper.extend, lease.id, expires_at)
         event = told("lease.extended", lease, expires_at=expires_at.isoformat())
         self._book.add(lease.device, Entry(write, event, done, lambda: kept(False)))
         return expires_at
@@ -162,7 +161,7 @@ class Holdings:
         for held in tuple(self.leases.values()):
             expires_at = self.expires_at(held)
             if expires_at is not None and not held.ending:
-                self._book.add(held.lease.device, Entry(_moved(self._keeper, held.lease.id, expires_at), None))
+                self._book.add(held.lease.device, Entry(partial(self._keeper.extend, held.lease.id, expires_at), None))
 
     def device_changed(self, view: DeviceView) -> None:
         """A device has changed: do what that makes of its holder's lease."""
@@ -275,7 +274,3 @@ def no_lease(target: str) -> NoSuchLeaseError:
     return NoSuchLeaseError(
         f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
     )
-
-
-def _moved(keeper: LeaseKeeper, lease_id: str, expires_at: datetime) -> Callable[[Sequence[Event]], Awaitable[object]]:
-    return lambda events: keeper.extend(lease_id, expires_at, events)

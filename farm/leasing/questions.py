@@ -115,7 +115,8 @@ class Questions:
 
     def explain_request(self, request_id: str) -> Explanation | None:
         """Why this request waits; None: it does not."""
-        return explain_waiting(self._allocator, self._grants.wish(request_id), self._clock())
+        waiting = self._grants.wish(request_id)
+        return explain_waiting(self._allocator, waiting, self._clock()) if waiting else None
 
     def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
         """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""

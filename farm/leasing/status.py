@@ -89,10 +89,8 @@ def explain(
     )
 
 
-def explain_waiting(allocator: Allocator, waiting: WaitingRequest | None, now_s: float) -> Explanation | None:
+def explain_waiting(allocator: Allocator, waiting: WaitingRequest, now_s: float) -> Explanation:
     """Why this one request waits."""
-    if waiting is None:
-        return None
     return Explanation(
         asked_for(waiting.request),
         (waiting,),

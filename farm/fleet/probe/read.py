@@ -24,7 +24,6 @@ class Shells(Protocol):
 
     async def open_shell(self, serial: str, command: str, *, timeout_s: float) -> ShellStream:
         """Start a command on the phone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
