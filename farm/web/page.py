@@ -36,6 +36,7 @@ CSRF_HEADER = "x-csrf-token"
 MOST_FIELDS = 40
 SEE_OTHER = 303
 SIGN_IN = "/sign-in"
+FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while somebody holds it”."
 FORM_HINT = "Nothing was done; go back and send the form again."
 
 
@@ -149,6 +150,10 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
     except FieldError as error:
         hint = FORM_HINT if "--" in error.hint else error.hint or FORM_HINT  # a page has no options
         raise UserError(f"{words.field(error.field)} {error.said}", hint=hint) from error
+    except UserError as error:
+        if "--force" in error.hint:
+            error.hint = FORCE_HINT
+        raise
 
 
 def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:

@@ -9,7 +9,7 @@ import pytest
 
 from farm.control.callers import Role
 from farm.core.device import Life, Service
-from farm.core.errors import HostError, NotAllowedError, PhoneError
+from farm.core.errors import HostError, NotAllowedError, PhoneError, UserError
 from farm.core.web_policy import WebConfig
 from farm.web.page import own_path
 from tests.support.verbs import registered
@@ -446,6 +446,17 @@ async def test_what_is_wrong_with_a_form_is_said_in_its_own_words(
     assert answer.status_code == 400
     assert told in said(answer.text)
     assert "Nothing was done" in said(answer.text)
+
+
+async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
+    def held(**_: Any) -> None:
+        raise UserError("bob has pixel", hint="farm device reboot pixel --force")
+
+    async with page(Desk(**{"device.reboot": held})) as farm:
+        csrf = await farm.sign_in()
+        answer = await farm.client.post("/devices/pixel/reboot", data={"csrf": csrf})
+    assert (answer.status_code, "--" in said(answer.text)) == (400, False)
+    assert "tick “even while somebody holds it”" in said(answer.text)
 
 
 async def test_a_lease_is_extended_by_a_duration() -> None:
