@@ -255,13 +255,6 @@ class Supervisor:
             started_s = time.monotonic()
             try:
                 zygote = await Zygote.start(slot.toolchain, self._folder, self._user)
-            except ToolchainError as error:
-                logger.warning("%s", error)
-                await _change(slot, None, error)
-            except Exception as error:  # out of descriptors, processes ..., or a mistake of ours: the next may succeed
-                logger.exception("cannot start a zygote of toolchain %s", slot.toolchain.name)
-                await _change(slot, None, ToolchainError(f"cannot start a zygote: {error}"))
-            else:
                 self.starts[slot.toolchain.name] += 1
                 await _change(slot, zygote, None)
                 try:
@@ -270,6 +263,12 @@ class Supervisor:
                     await zygote.stop()
                 logger.warning("the zygote of toolchain %s died; starting another", slot.toolchain.name)
                 await _change(slot, None, None)
+            except ToolchainError as error:
+                logger.warning("%s", error)
+                await _change(slot, None, error)
+            except Exception as error:  # out of descriptors, processes ..., or a mistake of ours: the next may succeed
+                logger.exception("cannot keep a zygote of toolchain %s", slot.toolchain.name)
+                await _change(slot, None, ToolchainError(f"cannot keep a zygote: {error}"))
             if time.monotonic() - started_s > STEADY_S:
                 backoff_s = RESTART_FIRST_S
             await asyncio.sleep(backoff_s)

@@ -4,9 +4,11 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
+from farm.jobs import supervisor as module
 from farm.jobs.attempt import Task
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain
+from tests.support.waiting import until
 
 
 async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
@@ -21,3 +23,35 @@ async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
     assert told == [("waiting for toolchain default", {})]
     attempt.cancel()
     await asyncio.gather(attempt, return_exceptions=True)
+
+
+async def test_no_mistake_ends_who_keeps_a_toolchain_up(tmp_path, monkeypatch):
+    """The toolchain was waited for without an end, and nothing told why."""
+    begun, wrong = [], [ValueError("at its start"), OSError("at its end")]
+
+    class Zygote:
+        def __init__(self):
+            self.ended = asyncio.Event()
+
+        @classmethod
+        async def start(cls, *_):
+            if len(wrong) == 2:
+                raise wrong.pop(0)
+            begun.append(cls())
+            return begun[-1]
+
+        async def stop(self):
+            if wrong:
+                raise wrong.pop(0)
+
+    monkeypatch.setattr(module, "Zygote", Zygote)
+    monkeypatch.setattr(module, "RESTART_FIRST_S", 0.0)
+    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, door=None)
+    await supervisor.start()
+    try:
+        await until(lambda: begun)
+        begun[0].ended.set()
+        await until(lambda: len(begun) == 2 and supervisor.standing() == {"default": (True, 0)})
+        assert not supervisor.problems()
+    finally:
+        await supervisor.stop()
