@@ -109,13 +109,15 @@ def within_memory(name: str, inputs: Sequence[TensorSpec]) -> Iterator[None]:
     Raises:
         HostMemoryError: there is no room for them.
     """
+    needs = sum(math.prod(map(int, each.shape)) * each.dtype.itemsize for each in inputs)
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
+        if needs > has:  # numpy has errors of its own for sizes that no address space has
+            raise MemoryError
         yield
     except Exception as error:  # TVM raises its own kinds
         if not isinstance(error, MemoryError) and "std::bad_alloc" not in str(error):
             raise
-        needs = sum(math.prod(map(int, each.shape)) * each.dtype.itemsize for each in inputs)
-        has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         raise HostMemoryError(
             f"{name}: this host has too little memory to compute what the outputs should be: the inputs alone are "
             f"{needs / 1e6:,.0f} MB, and it has {has / 1e6:,.0f} MB in all",

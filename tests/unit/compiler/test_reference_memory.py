@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("tvm")
 
 from farm.compiler import reference
+from farm.compiler.inputs import filled
 from farm.compiler.model import TensorSpec
 from farm.core.errors import ExitCode, Fault
 
@@ -35,6 +36,18 @@ def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
         reference.reference_for(MODEL, INPUTS, tmp_path)
     assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.core.retry
     assert caught.value.exit_code == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("shape", [(1 << 40,), (10**6, 10**6, 10**6, 10**6)])
+def test_inputs_that_no_host_has_room_for_are_said_to_be_so(shape: tuple[int, ...]) -> None:
+    """A package's manifest may name any shape; numpy has a ValueError for the second."""
+    spec = TensorSpec("x", shape, np.dtype(np.float32))
+    model: Any = SimpleNamespace(name="big.farm.tar", inputs=(spec,))
+    with (
+        pytest.raises(reference.HostMemoryError, match=r"big.farm.tar: this host has too little memory"),
+        reference.within_memory(model.name, model.inputs),
+    ):
+        filled(model, {}, "zeros")
 
 
 def test_another_failure_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
