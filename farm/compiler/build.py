@@ -71,8 +71,8 @@ class Build:
 
     @property
     def tuned(self) -> bool:
-        """Whether it was compiled with tuning records."""
-        return self.package.tuned if self.package is not None else self.recipe.records is not None
+        """Whether a tuning record schedules any of its operators."""
+        return self.package.tuned if self.package is not None else self.compiled.scheduled > 0
 
     def judged(self, outputs: Sequence[Array]) -> dict[str, Any]:
         """How far outputs are from the reference, as a result's fields (None where there is no reference).
@@ -102,6 +102,7 @@ class Build:
                 "seconds": compiled.seconds, "cached": compiled.cached, "linker": compiled.linker,
                 "library_sha256": compiled.sha256, "key": compiled.key, "target": self.recipe.target,
                 "precision": self.recipe.precision, "tuned": self.tuned, "packaged": self.package is not None,
+                "operators": compiled.operators, "with_record": compiled.scheduled,
             },
             "model": {"name": self.name, "sha256": self.sha256, "inputs": shapes},
         }  # fmt: skip

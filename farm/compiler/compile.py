@@ -25,7 +25,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.batch_norm import fold_batch_norm
 from farm.compiler.cache import drop_unused, locked
-from farm.compiler.fitting import foreign_records, same_target, words
+from farm.compiler.fitting import ForeignRecordsError, foreign_records, same_target, words
 from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.precision import FLOAT32, in_precision
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from farm.compiler.model import ImportedModel
 
 LIBRARY = "model.so"
-RECIPE = 3  # raise it when this module compiles differently: older cached libraries are then not used
+RECIPE = 4  # raise it when this module compiles differently: older cached libraries are then not used
 
 
 # After `fold_batch_norm`: in the weights it costs nothing, and half precision never sees a variance.
@@ -110,6 +110,8 @@ class Compiled:
     seconds: float  # compiling and linking when it was made
     cached: bool
     linker: str
+    operators: int = 0  # that records could be for
+    scheduled: int = 0  # by a record
 
 
 def lowered(model: ImportedModel, recipe: Recipe) -> Any:
@@ -141,17 +143,23 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
         TargetError: TVM does not know the target.
         TargetRefusedError: it has no code generator for it, or records do not apply to it.
         UnusableRecordsError: the records cannot be read.
-        ForeignRecordsError: they are all for other targets (farm.compiler.fitting says what counts as the same).
+        ForeignRecordsError: they are all for other models, or targets (farm.compiler.fitting: what counts as the same).
         CompileError: TVM fails.
     """
+    return _compiled(model, recipe)[0]
+
+
+def _compiled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
+    """The executable; how many operators records could be for, and how many have one."""
     target = target_from(recipe.target)
     if _has_own_pipeline(target) and recipe.records is None:
         check_target(target)
         with _told(model, target):
-            return tvm.compile(in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision), target=target)
-    module = _scheduled(model, recipe)
+            module = in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision)
+            return tvm.compile(module, target=target), 0, 0
+    module, operators, scheduled = _scheduled(model, recipe)
     with _told(model, target), target:
-        return tvm.compile(module, target=target, relax_pipeline=_FINISH)
+        return tvm.compile(module, target=target, relax_pipeline=_FINISH), operators, scheduled
 
 
 def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
@@ -163,21 +171,36 @@ def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
         FarmError: as `compile_model`.
     """
     target = target_from(recipe.target)
-    module = relax.transform.AttachGlobalSymbol()(_scheduled(model, recipe))
+    module = relax.transform.AttachGlobalSymbol()(_scheduled(model, recipe)[0])
     with _told(model, target), target:
         functions = {name: each for name, each in module.functions.items() if isinstance(each, tvm.tirx.PrimFunc)}
         return tvm.compile(tvm.IRModule(functions), target=target)
 
 
-def _scheduled(model: ImportedModel, recipe: Recipe) -> Any:
+def _scheduled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
+    """The module; how many operators records could be for, and how many have one."""
     target = target_from(recipe.target)
     module = lowered(model, recipe)
-    database = _database(recipe.records, target) if recipe.records is not None else None
+    waiting, scheduled = _unscheduled(module), 0
+    if recipe.records is not None:
+        database = _database(recipe.records, target)
+        with _told(model, target), target, database:
+            module = relax.transform.MetaScheduleApplyDatabase()(module)
+        scheduled = waiting - _unscheduled(module)
+        # What failed, or does nothing, is no schedule, whatever it is for.
+        others = any(database.get_top_k(each.workload, 1) for each in database.get_all_tuning_records())
+        if others and not scheduled:
+            raise ForeignRecordsError(
+                f"no tuning record is for an operator of {model.name} in {recipe.precision}",
+                hint="farm tune makes records for this model; they fit its shapes, types and precision only",
+            )
     with _told(model, target), target:
-        if database is not None:
-            with database:
-                module = relax.transform.MetaScheduleApplyDatabase()(module)
-        return tvm.transform.Sequential(default_schedules(target))(module)
+        return tvm.transform.Sequential(default_schedules(target))(module), waiting, scheduled
+
+
+def _unscheduled(module: Any) -> int:
+    functions = (each for each in module.functions.values() if isinstance(each, tvm.tirx.PrimFunc))
+    return sum("tirx.is_scheduled" not in each.attrs for each in functions)
 
 
 def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compiled:
@@ -202,7 +225,7 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
         made = json.loads((folder / "made.json").read_text())
         os.utime(folder)
     drop_unused(cache.iterdir())
-    return Compiled(folder / LIBRARY, key, made["sha256"], made["seconds"], cached, made["linker"])
+    return Compiled(folder / LIBRARY, key, cached=cached, **made)
 
 
 def records_sha256(records: Path | None) -> str:
@@ -280,9 +303,12 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
     partial = folder.with_suffix(f".{os.getpid()}")
     partial.mkdir()
     try:
+        operators = scheduled = 0  # of what is compiled in another process, too: no record fits it
 
         def export() -> None:
-            compile_model(model, recipe).export_library(str(partial / LIBRARY), fcompile=fcompile)
+            nonlocal operators, scheduled
+            executable, operators, scheduled = _compiled(model, recipe)
+            executable.export_library(str(partial / LIBRARY), fcompile=fcompile)
 
         if is_texture(recipe.target):  # it damages the module, which is still needed for the reference
             isolated(export, f"compiling {model.name} for textures")
@@ -292,6 +318,8 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
             "sha256": hashlib.sha256((partial / LIBRARY).read_bytes()).hexdigest(),
             "seconds": time.monotonic() - started_s,
             "linker": find_linker(abi, platform).name,
+            "operators": operators,
+            "scheduled": scheduled,
         }
         (partial / "made.json").write_text(json.dumps(made))
         partial.rename(folder)

@@ -36,7 +36,7 @@ class Fitting:
 
 
 class ForeignRecordsError(BadRecordsError):
-    """All records are for other targets."""
+    """All records are for other targets, or for other models."""
 
     code = "foreign_records"
 

@@ -53,7 +53,7 @@ def make_package(
     }
     if source is not None:
         members[MODEL] = source
-    if recipe.records is not None:
+    if recipe.records is not None and compiled.scheduled:
         texts = pruned(read_records(recipe.records).set).texts()
         members |= {name: texts[name].encode() for name in FILES if name in texts}
     manifest = Manifest(

@@ -79,6 +79,9 @@ def prepare(
         daemon.progress(f"{step} for {task.target_name}" if step == "compiling" else step)
 
     built = build(daemon.artifact(task.model), task.name, wanted, Path(task.cache), say)
+    if task.records is not None and built.compiled.scheduled < built.compiled.operators:
+        with_record = f"{built.compiled.scheduled} of {built.compiled.operators} operators have one"
+        daemon.log(f"tuning records: {with_record}; the others are compiled as without")
     if daemon.poisoned([built.compiled.sha256]):
         raise PoisonedError(
             f"{built.name}: this build has killed what ran it twice, and is not run any more",

@@ -72,6 +72,40 @@ def test_records_for_another_target_are_refused_and_both_are_named(small, tmp_pa
     assert compile_model(small, Recipe({**PHONE, "num-cores": 8}, records=tmp_path)) is not None
 
 
+def noted(folder, model, function, target=HOST):
+    """A record in a folder: that operator's outermost loop in parallel."""
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    database = ms.database.JSONDatabase(work_dir=str(folder))
+    schedule = Schedule(module)
+    loop, *_ = schedule.get_loops(schedule.get_child_blocks(schedule.get_sblock("root"))[0])
+    schedule.parallel(loop)
+    info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    workload = database.commit_workload(module)
+    database.commit_tuning_record(
+        ms.database.TuningRecord(schedule.trace, workload, [0.001], tvm.target.Target(target), info)
+    )
+
+
+def test_records_for_another_model_are_refused(small, tmp_path):
+    other = load(tiny_onnx(batch=2), name="tiny.onnx")
+    noted(tmp_path, other, functions(lowered(other, Recipe(HOST)))[0])
+    with pytest.raises(ForeignRecordsError, match=r"no tuning record is for an operator of tiny\.onnx in float32"):
+        compile_model(small, Recipe(HOST, records=tmp_path))
+
+
+def test_a_build_is_tuned_when_a_record_schedules_something_of_it(small, tmp_path):
+    records, cache = tmp_path / "records", tmp_path / "cache"
+    every = functions(lowered(small, Recipe(HOST)))
+    records.mkdir()
+    noted(records, small, every[0])
+    tuned = build(tiny_onnx(), "tiny.onnx", Wanted(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache)
+    assert tuned.tuned
+    assert (tuned.about()["compile"]["with_record"], tuned.about()["compile"]["operators"]) == (1, len(every))
+    (records / RECORDS).write_text("")  # as of a set whose every best is slower than TVM's own
+    plain = build(tiny_onnx(), "tiny.onnx", Wanted(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache)
+    assert not plain.tuned
+
+
 def functions(module):
     return [each for each in module.functions.values() if isinstance(each, tvm.tirx.PrimFunc)]
 
