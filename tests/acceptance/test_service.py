@@ -210,6 +210,15 @@ def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeyp
         (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
         assert found["detail"] == f"run as {WORKER}"
 
+        # Whoever dials a lease is told from a phone: that takes a look at the adb server's sockets.
+        held = answer(farm.farm("lease", "acquire", "--on", "android", "--for", "1m", "--json"))
+        listed = subprocess.run(
+            [farm.adb_path, "-P", str(held["adb_port"]), "devices"], capture_output=True, text=True, check=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert held["serial"] in listed.stdout
+        assert farm.farm("lease", "release", held["lease"]).returncode == 0
+
         with bench_under_way(farm) as worker:
             assert worker.username() == WORKER
             assert effective_capabilities(worker.pid) == 0
