@@ -23,10 +23,6 @@ from farm.tuning.stock_archives import ArchiveLinker
 __all__ = ["FarmBuilder", "FarmPhones", "FarmRunner"]
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 class FarmRunner(PoolRunner):
     """A MetaSchedule runner on the farm's phones: `ms.tune_tir(..., runner=FarmRunner(on="gpu=adreno-740"))`.
 
@@ -44,7 +40,7 @@ class FarmRunner(PoolRunner):
         timeout_s: float = 10.0,
         same_limit: float | None = LIMIT,
         cache: Path | None = None,
-        measured: Callable[[Measured], None] = _ignore,
+        measured: Callable[[Measured], None] = lambda _: None,
         on_notice: Callable[[str], None] = logger.warning,
     ) -> None:
         """Ask for phones; does not wait for them.
@@ -77,7 +73,6 @@ class FarmRunner(PoolRunner):
                 on_notice(f"how fast each phone is now is not taken out of what it measures: {error}")
                 return None
 
-        judge = JudgeOfKinds(judge_of)
         phones = self._phones
         super().__init__(
             phones,
@@ -85,7 +80,7 @@ class FarmRunner(PoolRunner):
             timeout_s=timeout_s,
             measured=measured,
             tell=on_notice,
-            judge=judge,
+            judge=JudgeOfKinds(judge_of),
             link=ArchiveLinker(lambda: phones.awaited_target("cpu"), on_notice),
         )
         # Not at garbage collection alone: a script may just end. Giving phones back takes a thread pool, which the

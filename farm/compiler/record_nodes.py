@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 from farm.compiler.nodes import check_nodes
-from farm.compiler.records import RECORDS, WORKLOADS, Damage, Reading, RecordSet
+from farm.compiler.records import RECORDS, WORKLOADS, Damage, Reading
 
 _LENGTH_BYTES = 8  # before the document, little-endian
 _ALSO = frozenset({"ir.Type"})
@@ -37,13 +38,7 @@ def checked(found: Reading) -> Reading:
             damage.append(Damage(RECORDS, number, str(error), json.dumps(record.trace)))
     if not damage:
         return found
-    keys = {each.key for each in records}
-    rest = RecordSet(
-        workloads,
-        tuple(records),
-        {key: each for key, each in found.set.origins.items() if key in keys},
-        found.set.tasks,
-    )
+    rest = replace(found.set, workloads=workloads).with_records(tuple(records))
     return Reading(rest, (*found.damage, *damage), found.whole, found.torn)
 
 

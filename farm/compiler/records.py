@@ -109,6 +109,13 @@ class RecordSet:
     origins: Mapping[str, Origin] = field(default_factory=dict)  # by the record's key
     tasks: Mapping[str, Task] = field(default_factory=dict)  # by the workload's hash
 
+    def with_records(self, kept: tuple[Record, ...]) -> RecordSet:
+        """Only these of its records, with all that belongs to them."""
+        keys = {each.key for each in kept}
+        origins = {key: each for key, each in self.origins.items() if key in keys}
+        tasks = {name: each for name, each in self.tasks.items() if name in self.workloads}
+        return RecordSet(self.workloads, kept, origins, tasks)
+
     def texts(self) -> dict[str, str]:
         """The files' contents."""
         index = {name: number for number, name in enumerate(self.workloads)}
@@ -242,7 +249,7 @@ def pruned(found: RecordSet) -> RecordSet:
             fastest[place] = record
     used = {name for name, _ in fastest}
     workloads = {name: each for name, each in found.workloads.items() if name in used}
-    return _of_records(replace(found, workloads=workloads), tuple(fastest.values()))
+    return replace(found, workloads=workloads).with_records(tuple(fastest.values()))
 
 
 def own_s(found: RecordSet, record: Record) -> float:
@@ -254,17 +261,7 @@ def own_s(found: RecordSet, record: Record) -> float:
 
 def for_target(found: RecordSet, fits: Callable[[Any], bool]) -> RecordSet:
     """The records whose target `fits` says yes to, with all that belongs to them."""
-    return _of_records(found, tuple(each for each in found.records if fits(each.target)))
-
-
-def _of_records(found: RecordSet, kept: tuple[Record, ...]) -> RecordSet:
-    keys = {each.key for each in kept}
-    return RecordSet(
-        found.workloads,
-        kept,
-        {key: each for key, each in found.origins.items() if key in keys},
-        {name: each for name, each in found.tasks.items() if name in found.workloads},
-    )
+    return found.with_records(tuple(each for each in found.records if fits(each.target)))
 
 
 def best(found: RecordSet) -> tuple[Best, ...]:

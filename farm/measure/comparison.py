@@ -20,15 +20,15 @@ from farm.measure.steps import find_step
 
 CONFIDENCE = 0.99
 POWER = 0.95
-MIN_EFFECT = 0.01
-FIND_EFFECT = 0.03
+MIN_EFFECT = 0.01  # relative, as all effects: smaller differences are none
+FIND_EFFECT = 0.03  # pairs are taken to find such a difference, at the least
 MOST_EFFECT = 0.9
 FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
 # Pairs after which growing samples are compared (`more_pairs`), fixed before any are taken: each look may err by an
 # equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
 LOOKS_AT = tuple(FIRST_PAIRS * 2**look for look in range(7))
-MOST_PAIRS = 2000
+MOST_PAIRS = 2000  # of one comparison
 MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 

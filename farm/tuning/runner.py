@@ -35,10 +35,6 @@ class NoPhonesError(HostError):
     code = "no_phones_left"
 
 
-def _ignore(_: Any) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
     """A runner's state, for progress.
@@ -76,8 +72,8 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         *,
         evaluator: Evaluator | None = None,
         timeout_s: float = 10.0,
-        measured: Callable[[Measured], None] = _ignore,
-        tell: Callable[[str], None] = _ignore,
+        measured: Callable[[Measured], None] = lambda _: None,
+        tell: Callable[[str], None] = lambda _: None,
         judge: Judge | None = None,
         link: Callable[[bytes], bytes] = bytes,
     ) -> None:

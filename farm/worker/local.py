@@ -71,13 +71,9 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         target_name=request["target_name"],
         source=data if with_model else None,
     )
-    output = Path(request["output"])
-    try:
-        output.write_bytes(package)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    _write(Path(request["output"]), package)
     return {
-        "file": str(output),
+        "file": request["output"],
         "bytes": len(package),
         "seconds": time.monotonic() - started_s,
         "target": target,
@@ -160,11 +156,7 @@ def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
         UserError: it cannot be written there.
     """
     data = saved(load(Path(request["model"]), shapes=request["shapes"], dtypes=request["dtypes"]))
-    output = Path(request["output"])
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    _write(Path(request["output"]), data)
     return {"bytes": len(data), "tvm": tvm.__version__}
 
 
@@ -181,6 +173,13 @@ def main(request: Path, reply: Path) -> None:
     except FarmError as error:
         answer = {"error": error_to_wire(error)}
     reply.write_text(json.dumps(answer, default=str))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _target(request: Mapping[str, Any]) -> Any:

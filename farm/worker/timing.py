@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from farm.measure.assess import Assessment, assess
-from farm.measure.comparison import FIRST_PAIRS, Comparison, compare, more_pairs
+from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
 from farm.measure.series import Series, series
 from farm.worker.session import on_phone
@@ -173,7 +173,7 @@ def time_pairs(
     b: Timer,
     *,
     measure_s: float,
-    min_effect: float = 0.01,
+    min_effect: float = MIN_EFFECT,
     clock: Clock = time.monotonic,
 ) -> Pairs:
     """Time two builds in turns, A B B A ..., until the answer is sure or the time is over.

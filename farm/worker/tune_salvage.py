@@ -63,9 +63,7 @@ def _about(own: RecordSet, prior: RecordSet, target: object) -> RecordSet:
         fit = fitting(prior, target, "the prior").set
     except ForeignRecordsError:
         return RecordSet()
-    return replace(
-        fit,
-        workloads={name: each for name, each in fit.workloads.items() if name in own.workloads},
-        records=tuple(each for each in fit.records if each.workload in own.workloads),
-        tasks={name: each for name, each in fit.tasks.items() if name in own.tasks},
+    workloads = {name: each for name, each in fit.workloads.items() if name in own.workloads}
+    return replace(fit, workloads=workloads).with_records(
+        tuple(each for each in fit.records if each.workload in own.workloads)
     )
