@@ -52,6 +52,8 @@ _ABI_OF: dict[tuple[int, int], Abi] = {
     (Machine.RISCV, 64): Abi.RISCV64,
 }
 
+_NOT_LOADED: dict[int, str] = {ElfType.REL: "an object file", ElfType.CORE: "a core dump"}
+
 # The C library's own file is called libc.so under bionic and libc.so.6 under glibc, so a library tells by its needs.
 _GLIBC_MARKS = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 _BIONIC_MARKS = ("libc.so", "libm.so", "libdl.so", "liblog.so")
@@ -137,11 +139,7 @@ def judge(info: ElfInfo, where: str) -> AbiVerdict:
             hint=f"build it for one of {', '.join(Abi)}",
         )
     if info.type not in (ElfType.EXEC, ElfType.DYN):
-        what = (
-            {ElfType.REL: "an object file", ElfType.CORE: "a core dump"}.get(ElfType(info.type))
-            if (info.type in set(ElfType))
-            else f"an ELF file of type {info.type}"
-        )
+        what = _NOT_LOADED.get(info.type, f"an ELF file of type {info.type}")
         raise ForeignElfError(
             f"{where} is {what}, neither a program nor a shared library",
             hint="remove it from the folder, or link it into a shared library",

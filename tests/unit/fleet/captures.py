@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from farm.fleet.getprop import decode
@@ -54,3 +55,15 @@ def probe_answer(*, end: bool = True, **sections: bytes) -> bytes:
         part for name in SECTIONS if name in sections for part in (f"{SECTION}{name}".encode(), sections[name].rstrip())
     ]
     return b"\n".join([*parts, *([f"{SECTION}end".encode()] if end else []), b""])
+
+
+def texts(value: object) -> Iterator[str]:
+    """Every text inside a record made of dicts and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts(each)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
 
 from farm.fleet.identity import RawIdentity, identify
 from farm.fleet.shell_output import SECTION
+from tests.unit.fleet.captures import texts
 
 MUCH = 1 << 20
 ROWS = {
@@ -17,17 +17,6 @@ ROWS = {
     "gles": "GLES: {0}\n",
     "getprop": "[a{0}]: [x]\n",
 }
-
-
-def texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from texts(each)
 
 
 def of(section: str, body: str) -> list[str]:

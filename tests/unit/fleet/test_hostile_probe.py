@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pkgutil import iter_modules
 
@@ -22,7 +21,7 @@ from farm.fleet.probe.command import SECTIONS
 from farm.fleet.probe.parse import MOST_DROPPED, MOST_TEMPERATURES, parse_probe
 from farm.fleet.probe.sections import MAX_LINE_CHARACTERS, MAX_SECTION_CHARACTERS, cut_sections
 from farm.fleet.shell_output import SECTION
-from tests.unit.fleet.captures import probe_answer
+from tests.unit.fleet.captures import probe_answer, texts
 
 MUCH = 1 << 20
 POLICY = "/sys/devices/system/cpu/cpufreq/policy"
@@ -30,17 +29,6 @@ POLICY = "/sys/devices/system/cpu/cpufreq/policy"
 
 def said_in(section: str, text: str) -> Health:
     return parse_probe(f"{SECTION}{section}\n{text}\n{SECTION}end\n".encode("utf-8", "replace"))
-
-
-def texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from texts(each)
 
 
 def in_bounds(health: Health) -> bool:
