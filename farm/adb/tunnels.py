@@ -231,8 +231,9 @@ class TunnelLedger:
             AdbError: the adb server does not answer.
             HostError: the ledger cannot be written.
         """
+        reverses = [entry for entry in self.entries if entry.tunnel.kind is TunnelKind.REVERSE]
         listed = list(parse_forwards(await client.list_forwards()))
-        for serial in sorted({entry.tunnel.serial for entry in self.entries if _is_reverse(entry)} & set(usable)):
+        for serial in sorted({entry.tunnel.serial for entry in reverses} & set(usable)):
             listed += parse_reverses(serial, await client.list_reverses(serial))
         return [await self._perform(client, planned) for planned in plan(self.entries, listed, usable)]
 
@@ -279,10 +280,6 @@ def _write(path: Path, entries: Iterable[Entry]) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-
-
-def _is_reverse(entry: Entry) -> bool:
-    return entry.tunnel.kind is TunnelKind.REVERSE
 
 
 async def _add(client: AdbClient, tunnel: Tunnel) -> None:

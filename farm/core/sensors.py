@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -52,17 +52,11 @@ def counted(health: Health, policy: SensorPolicy) -> Health:
     )
 
 
-def hottest(temperatures: Iterable[Temperature], group: SensorGroup | None = None) -> Temperature | None:
-    """The hottest of a group, or of all."""
-    fitting = [each for each in temperatures if group is None or each.group is group]
-    return max(fitting, key=lambda each: each.celsius, default=None)
-
-
 def one_temperature(health: Health) -> Temperature | None:
     """The one figure to show: the hottest that the thermal service reads, else the hottest of any other sensor."""
     first = [each for each in health.temperatures if each.source == _FIRST]
     others = [each for each in health.temperatures if each.source != "battery"]
-    return hottest(first) or hottest(others) or hottest(health.temperatures)
+    return max(first or others or health.temperatures, key=lambda each: each.celsius, default=None)
 
 
 def _ignored(sensor: str, policy: SensorPolicy) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.core.health import Health, SensorGroup, Temperature, ThrottleStatus
-from farm.core.sensors import SensorPolicy, counted, hottest, one_temperature
+from farm.core.sensors import SensorPolicy, counted, one_temperature
 
 CPU = Temperature("cpu-0", 61.0, SensorGroup.CPU, "thermal_zone1")
 HAL_CPU = Temperature("CPU", 55.0, SensorGroup.CPU, "thermalservice")
@@ -38,4 +38,3 @@ def test_the_one_temperature_is_the_thermal_services_then_the_zones_then_the_bat
     assert one_temperature(Health(temperatures=(QUIET, CPU, BATTERY))) == CPU
     assert one_temperature(Health(temperatures=(BATTERY,))) == BATTERY
     assert one_temperature(Health()) is None
-    assert hottest(HEALTH.temperatures, SensorGroup.SKIN) == SKIN
