@@ -16,6 +16,7 @@ from farm.cli import complete, plots, terminal
 from farm.cli.context import JsonFlag, connect, local_time, print_json, print_table, tell
 from farm.cli.terminal import ASCII, Glyphs
 from farm.core.errors import UserError
+from farm.core.nominal import scaled
 
 if TYPE_CHECKING:
     from farm.control.client import ControlClient
@@ -43,7 +44,7 @@ def history(
 ) -> None:
     """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
 
-    All results of a line are given at one nominal speed of the phone, the latest that is known.
+    All results of a phone are given at one nominal speed, the latest that is known.
 
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
     """
@@ -69,7 +70,7 @@ class Line:
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """`rows`: as stored, oldest first."""
-        self.rows = at_one_speed(rows)
+        self.rows = rows
         self.changes = _changes(self.rows)
 
 
@@ -88,21 +89,6 @@ def _has_number(row: Mapping[str, Any]) -> bool:
     """Whether its estimate has a median inside an interval: samples that are beyond all bounds give none."""
     low, median, high = (row.get("estimate", {}).get(name) for name in ("low_s", "median_s", "high_s"))
     return None not in (low, median, high) and bool(0 < low <= median <= high < math.inf)
-
-
-def at_one_speed(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows of a line with every estimate at the newest row's nominal speed: each was stored at that of its day."""
-    known = [row.get("reference", {}).get("nominal_s") for row in rows]
-    if None in known:  # no reference kernel ran: the line has none
-        return list(rows)
-    return [_at_speed(row, known[-1]) for row in rows]
-
-
-def _at_speed(row: Mapping[str, Any], nominal_s: float) -> dict[str, Any]:
-    factor = nominal_s / row["reference"]["nominal_s"]
-    times = {name: row["estimate"][name] * factor for name in ("median_s", "low_s", "high_s")}
-    reference = {**row["reference"], "nominal_s": nominal_s}
-    return {**row, "estimate": {**row["estimate"], **times}, "reference": reference}
 
 
 def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = ASCII) -> str:
@@ -157,6 +143,8 @@ def _print_line(line: Line, *, plot: bool) -> None:
     tell(f"{first['name']} ({first['model'][:SHORT_HASH]}) on {first['device']}: {build}")
     kernel = f", reference kernel {first['kernel']}" if first["kernel"] else ""
     tell(f"  system {first['epoch'] or 'unknown'}{kernel}")
+    if said := scaled(line.rows):
+        tell(f"  times are {said}")
     low_s = min(row["estimate"]["low_s"] for row in line.rows)
     high_s = max(row["estimate"]["high_s"] for row in line.rows)
     marks = terminal.glyphs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from farm.store.measurements import Measurement, MeasurementTable
 
 MAX_PAGE = 500  # rows of about 1 kB
 MAX_MODELS = 100
+TIMES = ("median_s", "low_s", "high_s")
 
 
 @form
@@ -47,14 +49,26 @@ class HistoryVerbs(Verbs):
 
     @verb("history.list", Role.VIEWER)
     async def page(self, asked: Page) -> Mapping[str, Any]:
-        """A page of a model's measurements."""
-        page = await asyncio.to_thread(
-            self._measurements.page, asked.model, device=asked.device, before=asked.before, limit=asked.limit + 1
-        )
-        return {"rows": [_row(each) for each in page[: asked.limit]], "more": len(page) > asked.limit}
+        """A page of a model's measurements, all of a phone at one nominal speed: each was stored at that of its day."""
+        return await asyncio.to_thread(self._page, asked)
+
+    def _page(self, asked: Page) -> Mapping[str, Any]:
+        measurements = self._measurements
+        page = measurements.page(asked.model, device=asked.device, before=asked.before, limit=asked.limit + 1)
+        nominal_s = cache(measurements.latest_nominal_s)
+        rows = [_row(each, nominal_s(each.device, each.epoch, each.kernel)) for each in page[: asked.limit]]
+        return {"rows": rows, "more": len(page) > asked.limit}
 
 
-def _row(each: Measurement) -> dict[str, Any]:
+def _row(each: Measurement, nominal_s: float | None) -> dict[str, Any]:
+    """`nominal_s`: of its reference kernel, to give its estimate at."""
+    summary = dict(each.summary)
+    if nominal_s and each.nominal_s:
+        factor = nominal_s / each.nominal_s
+        summary["estimate"] = {
+            name: value * factor if name in TIMES and value is not None else value
+            for name, value in each.summary.get("estimate", {}).items()
+        }
     return {
         "seq": each.seq,
         "job": each.job,
@@ -63,6 +77,11 @@ def _row(each: Measurement) -> dict[str, Any]:
         "device": each.device,
         "epoch": each.epoch,
         "at": each.at.isoformat(),
-        "reference": {"kernel": each.kernel, "median_s": each.reference_s, "nominal_s": each.nominal_s},
-        **each.summary,
+        "reference": {
+            "kernel": each.kernel,
+            "median_s": each.reference_s,
+            "nominal_s": nominal_s,
+            "stored_at_s": each.nominal_s,
+        },
+        **summary,
     }

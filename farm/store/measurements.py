@@ -77,6 +77,13 @@ class MeasurementTable:
         wanted = wanted.order_by(measurement.c.seq.desc()).limit(limit)
         return tuple(Measurement(**row) for row in self._database.rows(wanted))
 
+    def latest_nominal_s(self, device: str, epoch: str, kernel: str) -> float | None:
+        """The nominal of that reference kernel that the phone's newest bench was given at, of whatever model."""
+        mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel == kernel)
+        wanted = select(measurement.c.nominal_s).where(*mine, measurement.c.nominal_s.is_not(None))
+        with self._database.reading() as connection:
+            return connection.execute(wanted.order_by(measurement.c.seq.desc()).limit(1)).scalar()
+
     def nominal_s(self, device: str, epoch: str) -> dict[str, float]:
         """The nominal time of each reference kernel on a phone, seconds.
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from farm.core.errors import FarmError
+from farm.core.nominal import scaled
 from farm.web.job_views import told, tone
 from farm.web.page import ask, render
 from farm.web.plot_parts import Plot, time_words
@@ -43,6 +44,7 @@ async def history(request: Request, model: Text = "", device: Text = "", before:
         models=models,
         several=len(hashes) > 1,
         rows=rows,
+        scaled=scaled(rows),
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in line_plots(rows)],
         recent=[] if model else await _recent(request),

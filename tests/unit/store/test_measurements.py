@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from farm.control.history_verbs import HistoryVerbs
 from farm.core.job import AttemptState, JobState
 from farm.store.measurements import NOMINAL_OF
 from farm.store.retention import HISTORY, Retention
@@ -29,7 +31,7 @@ def bench(store):
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
         verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
-        reasons=(),
+        reasons=(), median_s=0.002,
     ):  # fmt: skip
         nonlocal count
         count += 1
@@ -40,7 +42,7 @@ def bench(store):
         told = {
             "epoch": epoch, "verdict": verdict,
             "reasons": [{"verdict": "rejected", "code": each} for each in reasons],
-            "estimate": {"median_s": 0.002}, "samples": [1] * 1000,
+            "estimate": {"median_s": median_s}, "samples": [1] * 1000,
             "reference": {"kernel": kernel, "median_s": reference_s, "nominal_s": nominal_s}, "tvm": "0.27",
         }  # fmt: skip
         if inside:
@@ -79,6 +81,24 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     assert (one.name, one.epoch, one.kernel, one.reference_s, one.nominal_s) == ("net", "x/y:14", "k", 0.001, 0.001)
     assert one.at > NOW
     assert one.summary == {"reasons": [], "verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
+
+
+async def test_a_history_gives_all_at_the_newest_nominal_and_says_at_which_each_was_stored(store, bench):
+    """A flat model; its phone's first benches were 8 % hot. The newest bench of the phone is of another model."""
+    for nominal_s in (0.00108, 0.00104, 0.001):
+        await bench(nominal_s=nominal_s, median_s=2 * nominal_s)
+    await bench(kernel="", nominal_s=None)
+    await bench(epoch="x/y:15", nominal_s=0.007)
+    await bench(B, nominal_s=0.0009)
+    verbs, asked = HistoryVerbs(store.measurements), SimpleNamespace(model=A, device="", before=None, limit=2)
+    rows = []
+    while page := (await verbs.page(asked))["rows"]:
+        rows += page
+        asked.before = page[-1]["seq"]
+    assert [each["estimate"]["median_s"] for each in rows] == pytest.approx([0.002, 0.002, *[0.0018] * 3])
+    references = [each["reference"] for each in rows]
+    assert [each["nominal_s"] for each in references] == [0.007, None, 0.0009, 0.0009, 0.0009]
+    assert [each["stored_at_s"] for each in references] == [0.007, None, 0.001, 0.00104, 0.00108]
 
 
 async def test_a_package_has_a_history_of_its_own(store, bench):

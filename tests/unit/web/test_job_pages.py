@@ -282,7 +282,8 @@ async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
 
 async def test_history_and_records() -> None:
     measured = {"seq": 1, "job": "bench-1", "model": SHA, "name": HOSTILE, "device": "pixel", "at": AT,
-                "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted"}  # fmt: skip
+                "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted",
+                "reference": {"nominal_s": 1e-3, "stored_at_s": 2e-3}}  # fmt: skip
     kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "user": HOSTILE, "job": "",
             "best": {"tasks": [{"name": HOSTILE, "weight": 1, "trials": 2, "failed": 0}]}}  # fmt: skip
     answers = {
@@ -299,6 +300,7 @@ async def test_history_and_records() -> None:
         history = await farm.client.get("/history?model=m")
         assert len(plots(history.text)) == 1
         assert "before=1" in history.text
+        assert "nominal speed as known now; 2 of 2 were stored at another" in said(history.text)
 
 
 async def test_hostile_words_of_jobs_are_words() -> None:
