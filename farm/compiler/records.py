@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from farm.core.target_key import target_key
 
@@ -27,6 +27,7 @@ FILES = (WORKLOADS, RECORDS, MEASURED_BY, TASKS)
 FAILED_S = 1e10  # what MetaSchedule notes as the seconds of a candidate that failed
 MIN_FAILED_S = 1e9  # whatever "ran" longer than that did not run
 MOST_TOLD = 20  # lines that are told one by one
+MOST_DIGITS = 20  # of a whole number, with its sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,7 @@ def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[Dam
 
 def _value(piece: bytes) -> Any:
     try:
-        return json.loads(piece.decode("utf-8"), parse_constant=_refuse)
+        return _DECODER.decode(piece.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError("it is no text") from None
     except json.JSONDecodeError as error:
@@ -338,8 +339,23 @@ def _value(piece: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _refuse(word: str) -> Any:
+def _refuse(word: str) -> NoReturn:
     raise ValueError(f"it has {word} for a number")
+
+
+def _whole(digits: str) -> int:
+    """TVM's whole numbers have 64 bits; larger ones are no seconds either, and no arithmetic goes on with them."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse(digits[:MOST_DIGITS])  # no JSON could be written of it
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=_refuse)
 
 
 def _workload(value: Any) -> Workload:

@@ -18,7 +18,7 @@ from farm.adb.filter_lists import only
 from farm.bundle.closure import inspect
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import FolderFile
-from farm.compiler import records
+from farm.compiler import records, tuning_curve
 from farm.control import address, messages
 from farm.control.audit import SUBJECT_CHARS, subject_of
 from farm.core.errors import FarmError, ProtocolError, UserError
@@ -213,13 +213,15 @@ def config_file(data: bytes) -> None:
 
 
 def record_lines(data: bytes) -> None:
-    """Tuning records: JSON lines, perhaps torn."""
+    """Tuning records: JSON lines, perhaps torn, and what commands compute of them."""
     workloads, _, rest = data.partition(b"\xff")
     names = (records.WORKLOADS, records.RECORDS, records.MEASURED_BY, records.TASKS)
     found = records.read(dict(zip(names, (workloads, *rest.split(b"\xff")), strict=False)))
     again = records.read({name: text.encode() for name, text in found.set.texts().items()})
     if again.damage or len(again.set.records) != len(found.set.records):
         raise AssertionError("what was kept cannot be read again")
+    records.best(records.pruned(found.set))
+    tuning_curve.replayed(found.set)
 
 
 def selector(data: bytes) -> None:
@@ -314,6 +316,10 @@ TARGETS: Mapping[str, Target] = {
         (
             b'["1", "AAAA"]\n\xff[0, [[[], []], [0.5], {"kind": "llvm"}, []]]\n\xff\xff',
             b'["1", "AAAA"]\n\xff[0, [[[], []], [0.5], {"kind"',
+            *(
+                b'["1", "A"]\n\xff[0, [[[], []], [%s], {}, []]]\n\xff\xff{"workload": "1", "name": "", "weight": %s}' % said
+                for said in ((b"5", b"2"), (b"9" * 400, b"2"), (b"5", b"9" * 400), (b"1e999", b"2"))
+            ),
         ),
     ),
     "selector": Target(selector, (b"soc=sm8550,pool=lab", b"android", b"server:android:0.5")),

@@ -167,6 +167,8 @@ def test_garbage_in_a_line_costs_that_line_only(name: str, seed: int, data: st.D
         ('[0, [[[], []], ["fast"], {}, []]]', "no seconds"),
         ("[0, [[[], []], [NaN], {}, []]]", "NaN for a number"),
         ("[0, [[[], []], [0.1], 5, []]]", "no target"),
+        (f"[0, [[[], []], [{'9' * 400}], {{}}, []]]", "a number of 400 digits"),
+        ("[0, [[[], []], [1e999], {}, []]]", "1e999 for a number"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
