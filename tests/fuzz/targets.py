@@ -317,8 +317,9 @@ TARGETS: Mapping[str, Target] = {
             b'["1", "AAAA"]\n\xff[0, [[[], []], [0.5], {"kind": "llvm"}, []]]\n\xff\xff',
             b'["1", "AAAA"]\n\xff[0, [[[], []], [0.5], {"kind"',
             *(
-                b'["1", "A"]\n\xff[0, [[[], []], [%s], {}, []]]\n\xff\xff{"workload": "1", "name": "", "weight": %s}' % said
-                for said in ((b"5", b"2"), (b"9" * 400, b"2"), (b"5", b"9" * 400), (b"1e999", b"2"))
+                b'["1", "A"]\n\xff[0, [[[], []], [%s], {}, []]]\n\xff\xff' % seconds
+                + b'{"workload": "1", "name": "n", "weight": %s}\n' % weight
+                for seconds, weight in ((b"5", b"2"), (b"9" * 400, b"2"), (b"5", b"9" * 400), (b"1e999", b"2"))
             ),
         ),
     ),
