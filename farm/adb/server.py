@@ -254,14 +254,12 @@ class AdbServer:
 
 
 def _end(process: subprocess.Popen[bytes] | psutil.Process) -> None:
-    """SIGTERM, then SIGKILL; it may be no child of ours, and gone. Blocks."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.terminate()
-        try:
+    """SIGTERM, then SIGKILL; it may be no child of ours, gone, or stuck in a driver. Blocks."""
+    for end in (process.terminate, process.kill):
+        with contextlib.suppress(subprocess.TimeoutExpired, psutil.TimeoutExpired, psutil.NoSuchProcess):
+            end()
             process.wait(STOP_TIMEOUT_S)
-        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+            return
 
 
 def ensure_key(binary: AdbBinary, folder: Path) -> Path:

@@ -113,12 +113,7 @@ class Situation:
     known: Collection[FindingKind] = ()  # what the probe before found: limits of these are left by a margin
 
 
-def findings(
-    now: Health,
-    before: Health | None,
-    policy: HealthConfig,
-    situation: Situation = Situation(),
-) -> tuple[Finding, ...]:
+def findings(now: Health, before: Health | None, policy: HealthConfig, situation: Situation) -> tuple[Finding, ...]:
     """Everything that is wrong; what a probe could not read is not wrong.
 
     Args:
@@ -127,7 +122,7 @@ def findings(
         policy: the limits.
         situation: what the farm knows of the phone.
     """
-    found = (
+    return (
         *_storage(now, policy, situation),
         *_processes(now, before, situation),
         *_gpu(now, situation),
@@ -136,7 +131,6 @@ def findings(
         *_clocks(now, before, policy),
         *_foreign(now, before, policy, situation),
     )
-    return tuple(found)
 
 
 def tells(now: Health, ailment: Ailment) -> bool:

@@ -304,8 +304,8 @@ def test_an_ailment_is_over_only_by_a_probe_that_could_tell():
 
 # --- the account ------------------------------------------------------------------------------------------------------
 
-HOT = findings(battery(celsius=60.0), WELL, POLICY)
-LOAD = findings(*[replace(WELL, load_1min=3.0, busiest=(process(900),))] * 2, POLICY)
+HOT = findings(battery(celsius=60.0), WELL, POLICY, Situation())
+LOAD = findings(*[replace(WELL, load_1min=3.0, busiest=(process(900),))] * 2, POLICY, Situation())
 
 
 def run(*probes):
@@ -342,7 +342,7 @@ def test_a_finding_is_over_after_some_probes_without_it_and_may_come_again():
 
 
 def test_a_finding_that_holds_is_told_in_its_latest_words():
-    hotter = findings(battery(celsius=61.0), WELL, POLICY)
+    hotter = findings(battery(celsius=61.0), WELL, POLICY, Situation())
     *_, last = run(HOT, HOT, hotter)
     assert last.account.held[K.BATTERY_HOT].what == "its battery is too hot: 61.0 °C, above 55 °C"
     assert last.account.ailments == {Ailment.HOT}
