@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from farm.core.errors import FarmError
 from farm.core.nominal import scaled
+from farm.core.target_key import target_words
 from farm.web.job_views import told, tone
 from farm.web.page import ask, render
 from farm.web.plot_parts import Plot, time_words
@@ -99,12 +100,3 @@ def _point(row: Mapping[str, Any]) -> tuple[float, float, float, str]:
 def _line_title(row: Mapping[str, Any]) -> str:
     tuned = ", tuned" if row.get("tuned") else ""
     return f"{row['device']}: {row.get('target', '')} {row.get('precision', '')}{tuned}, TVM {row.get('tvm', '?')}"
-
-
-def target_words(target: object) -> str:
-    """A target in a word or two."""
-    if not isinstance(target, Mapping):
-        return str(target)
-    return " ".join(str(target[key]) for key in ("tag", "kind", "mtriple", "mcpu") if key in target) or str(
-        dict(target)
-    )

@@ -8,9 +8,10 @@ import pytest
 
 from farm.core.errors import UserError
 from farm.core.job import FINAL, JobState
+from farm.core.target_key import target_words
 from farm.jobs.specs import KINDS
 from farm.web.job_views import STATES, TONES, Filter, facts, files_of, may_act, told, took, why
-from farm.web.measured import line_plots, target_words
+from farm.web.measured import line_plots
 from farm.web.queue import queue_rows
 
 SHA = "ab" * 32
