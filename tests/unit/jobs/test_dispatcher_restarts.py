@@ -66,15 +66,20 @@ async def test_a_stopping_daemon_interrupts_what_runs(tmp_path):
         assert again.store.jobs.attempts(job_id)[0].state is AttemptState.INTERRUPTED
 
 
-@pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_a_persons_lease_outlives_the_daemon(tmp_path, end):
-    path = tmp_path / "farm.db"
+async def with_a_lease(path):
+    """A farm where a person has a phone; the job and its lease."""
     farm = Farm(path, "p1")
     await farm.dispatcher.start()
     (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
-    running_attempt = await farm.started()
-    lease = running_attempt.lease
-    await running_attempt.save_facts({"adb_port": 1234})
+    running = await farm.started()
+    await running.save_facts({"adb_port": 1234})
+    return farm, job_id, running.lease
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_persons_lease_outlives_the_daemon(tmp_path, end):
+    path = tmp_path / "farm.db"
+    farm, job_id, lease = await with_a_lease(path)
     await farm.store.leases.extend(lease.id, datetime.now(UTC) + timedelta(seconds=600))
     if end == "stop":
         await farm.dispatcher.stop()
@@ -95,12 +100,8 @@ async def test_a_persons_lease_outlives_the_daemon(tmp_path, end):
 
 async def test_a_lease_whose_time_ended_meanwhile_is_done(tmp_path):
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1")
-    await farm.dispatcher.start()
-    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
-    running_attempt = await farm.started()
-    await running_attempt.save_facts({"adb_port": 1234})
-    await farm.store.leases.extend(running_attempt.lease.id, datetime.now(UTC))
+    farm, job_id, lease = await with_a_lease(path)
+    await farm.store.leases.extend(lease.id, datetime.now(UTC))
     farm.crash()
     async with running(path, "p1") as again:
         assert again.job(job_id).state is JobState.DONE
@@ -111,12 +112,8 @@ async def test_a_lease_whose_time_ended_meanwhile_is_done(tmp_path):
 
 async def test_a_lease_that_was_taken_away_before_the_crash_is_not_given_again(tmp_path):
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1")
-    await farm.dispatcher.start()
-    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
-    running_attempt = await farm.started()
-    await running_attempt.save_facts({"adb_port": 1234})
-    await farm.store.leases.end(running_attempt.lease.id, ended_at=datetime.now(UTC), reason="kicked", held_s=1)
+    farm, job_id, lease = await with_a_lease(path)
+    await farm.store.leases.end(lease.id, ended_at=datetime.now(UTC), reason="kicked", held_s=1)
     farm.crash()
     async with running(path, "p1") as again:
         assert again.job(job_id).state is JobState.FAILED
