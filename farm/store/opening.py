@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from farm.core.errors import HostError
+from farm.core.events import EPOCH_SHIFT
 from farm.store.backup import copy_before, newest_backup
 from farm.store.engine import sqlite_engine
 from farm.store.reserve import Reserve
@@ -24,6 +25,7 @@ from farm.store.trouble import PRIMARY_CODE, trouble_of
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
 WHOLE_CHECK_BYTES = 64 << 20
 MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat.html
+MOST_STARTS = (1 << 53 - EPOCH_SHIFT) - 1  # above the bits of an event's number there are no more
 START_TABLES = ("meta", "device", "alias", "selector", "reservation", "toolchain")  # read whole, without history
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def open_file(path: Path, reserve: Reserve) -> Opened:
     Raises:
         DatabaseUnusableError: it is damaged, of a newer farm, or cannot be opened.
     """
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin anew: its disk may not be mounted
         _create(path)
     _check_shape(path)
     log_is_there = path.with_name(f"{path.name}-wal").exists()
@@ -99,13 +101,15 @@ def version_of(connection: Connection, name: Path | str) -> int | None:
         raise DatabaseUnusableError(
             f"{name} is a database, but not farm's", hint="name another with [store] url or --state-dir"
         )
+    if not isinstance(found, int) or found < 1:
+        raise _senseless(name, f"its schema version is {found!r}")
     if found > SCHEMA_VERSION:
         raise DatabaseUnusableError(
             f"{name} has schema version {found}, of a newer farm; this farm knows {SCHEMA_VERSION}",
             hint="start the farm release that wrote it, or restore the backup made before it was brought up to date"
             f"{_newest(name)}",
         )
-    return int(found)
+    return found
 
 
 def create_tables(connection: Connection) -> None:
@@ -116,10 +120,21 @@ def create_tables(connection: Connection) -> None:
 
 
 def next_epoch(connection: Connection) -> int:
-    """Count this start; the number must be durable before anything is done with it."""
-    connection.execute(update(meta).where(meta.c.name == "epoch").values(value=meta.c.value + 1))
+    """Count this start; the number must be durable before anything is done with it.
+
+    Raises:
+        DatabaseUnusableError: the count is none, so fences would repeat.
+    """
+    before = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
+    if not isinstance(before, int) or not 0 <= before < MOST_STARTS:
+        raise _senseless("the database", f"its number of starts is {before!r}")
+    connection.execute(update(meta).where(meta.c.name == "epoch").values(value=before + 1))
     connection.execute(update(meta).where(meta.c.name == "serving").values(value=1))
-    return int(connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one())
+    return before + 1
+
+
+def _senseless(name: Path | str, said: str) -> DatabaseUnusableError:
+    return DatabaseUnusableError(f"{name} was changed by something else: {said}", hint="restore a backup of it")
 
 
 def check_contents(connection: Connection, path: Path) -> None:
@@ -175,6 +190,11 @@ def _create(path: Path) -> None:
 
 
 def _check_shape(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise DatabaseUnusableError(
+            f"{path} is a link to {path.readlink()}, which is not there",
+            hint="is its disk mounted? farm begins anew only where there is nothing, not even a link",
+        )
     if not path.is_file():
         raise DatabaseUnusableError(
             f"{path} is not a file", hint="the database must be a file; move what is there away"

@@ -193,3 +193,32 @@ def test_with_less_and_less_room(path, tmp_path):
     assert all(left == (not starts[0][0]) for starts in told for _, left in starts), told
     assert ["cannot be copied" in starts[0][0] for starts in told[:4]] == [False, True, False, False]
     assert [said for starts in told[-2:] for said, _ in starts] == [""] * 6
+
+
+@pytest.mark.parametrize("leads", ["unmounted/farm.db", "farm.db"])
+def test_a_link_that_leads_nowhere_is_not_replaced_by_a_new_database(tmp_path, leads):
+    path = tmp_path / "farm.db"
+    path.symlink_to(leads)
+    with pytest.raises(DatabaseUnusableError, match=r"is a link to .*, which is not there") as told:
+        Store.open(path)
+    assert "mounted" in told.value.hint
+    assert path.is_symlink()
+    assert [each.name for each in tmp_path.iterdir()] == ["farm.db"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("schema_version", 0), ("schema_version", -1), ("schema_version", "abc"), ("schema_version", 1.5),
+     ("epoch", "x"), ("epoch", -5), ("epoch", 2**63 - 1), ("epoch", 2**21 - 1)],
+)  # fmt: skip
+def test_what_something_else_wrote_over_farms_own_numbers_is_told(tmp_path, name, value):
+    """Fences are made of the number of starts: they must never repeat."""
+    path = tmp_path / "farm.db"
+    Store.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+    with pytest.raises(DatabaseUnusableError, match="was changed by something else") as told:
+        Store.open(path)
+    assert repr(value) in told.value.message
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone() == (value,)
