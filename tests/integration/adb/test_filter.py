@@ -302,7 +302,8 @@ async def test_a_reverse_made_in_advance_opens_nobodys_lease(leased: Leased, cli
     other = LeasedAdb(client, leased.theirs, admits)
     await other.open(port)
     try:
-        ask = "printf 000chost:devices | (toybox nc 127.0.0.1 6100 || nc 127.0.0.1 6100)"
+        # Stdin stays open: whoever has closed by then is told nothing.
+        ask = "cd /data/local/tmp; mkfifo in; exec 3<>in; printf 000chost:devices >&3; nc 127.0.0.1 6100 <&3"
         assert "another user's farm lease" in await leased.good("shell", ask)
         ours = Leased(other, leased.program, leased.home, leased.theirs, leased.mine)
         assert await ours.good("shell", "echo let in") == "let in\n"
