@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +28,7 @@ def list_poison(json: JsonFlag = False) -> None:
         ("LIBRARY", "KILLS", "STATE", "LAST", "DEVICE", "USER", "JOB", "WHAT"),
         (
             (
-                row["artifact"][:SHOWN_HASH_CHARS], str(row["kills"]), "refused" if row["refused"] else "suspect",
+                row["artifact"][:SHOWN_HASH_CHARS], str(row["kills"]), _state(row),
                 when(datetime.fromisoformat(row["last_at"])), row["device"], row["user"], row["job"], row["what"],
             )
             for row in answer["poison"]
@@ -35,6 +36,12 @@ def list_poison(json: JsonFlag = False) -> None:
     )  # fmt: skip
     if answer["more"]:
         tell(f"{answer['more']} more")
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if row["refused"]:
+        return "refused"
+    return f"refused to {row['user']}" if row["refused_to_user"] else "suspect"
 
 
 @app.command()

@@ -59,13 +59,13 @@ class PoisonVerbs(Verbs):
         return await asyncio.to_thread(self._ledger.rows)
 
     @verb("poison.look", Role.VIEWER)
-    async def look(self, asked: Look) -> Mapping[str, Any]:
-        """Which of these nobody runs any more."""
-        return {"poisoned": sorted(await asyncio.to_thread(self._ledger.refused, asked.artifacts))}
+    async def look(self, asked: Look, call: ControlCall) -> Mapping[str, Any]:
+        """Which of these are not run any more for the caller."""
+        return {"poisoned": sorted(await asyncio.to_thread(self._ledger.refused, asked.artifacts, call.caller.user))}
 
     @verb("poison.tell", Role.USER)
     async def tell(self, told: Tell, call: ControlCall) -> Mapping[str, Any]:
-        """Have it remembered, under the name of the caller."""
+        """Have it remembered, under the name of the caller; an operator's word counts for all."""
         user = call.caller.user
         held = (each.lease for each in self._holders() if each.lease.device == told.device)
         lease = next((lease for lease in held if lease.request.user == user), None)
@@ -73,7 +73,10 @@ class PoisonVerbs(Verbs):
             raise NotAllowedError(
                 f"{told.device} is not yours now", hint="who holds a phone may tell of what killed there"
             )
-        await self._ledger.tell(told.artifact, told.device, told.what, told.kills, user=user, job=lease.request.job)
+        seen = call.caller.role >= Role.OPERATOR
+        await self._ledger.tell(
+            told.artifact, told.device, told.what, told.kills, user=user, job=lease.request.job, seen=seen
+        )
         return {"artifact": told.artifact}
 
     @verb("poison.forget", Role.OPERATOR)

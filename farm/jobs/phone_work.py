@@ -57,7 +57,7 @@ class LeaseHost:
                 if len(self.looked) + len(artifacts) <= MAX_LOOKED:
                     for artifact in artifacts:
                         self.looked.setdefault(artifact, 0)
-                return {"poisoned": sorted(self.poison.refused(artifacts))}
+                return {"poisoned": sorted(self.poison.refused(artifacts, self.running.job.user))}
             case "poison.tell":
                 artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
                 kills = fields.get("kills", 1)
@@ -87,7 +87,7 @@ class LeaseHost:
             raise ProtocolError(f"an attempt tells of at most {MAX_KILLS} kills by one artifact")
         self.looked[artifact] += kills
         job = self.running.job
-        await self.poison.tell(artifact, device, what, kills, user=job.user, job=job.id)
+        await self.poison.tell(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Told to those who watch, and kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -33,18 +33,20 @@ class PoisonLedger:
         self._events = events
         self._wall = wall
 
-    def refused(self, artifacts: Sequence[str]) -> frozenset[str]:
-        """Those of `artifacts` (SHA-256 of libraries) that must not be run."""
-        return frozenset(name for name, kills in self._table.kills(artifacts).items() if kills >= REFUSED_AFTER)
+    def refused(self, artifacts: Collection[str], user: str = "") -> frozenset[str]:
+        """Those of `artifacts` (SHA-256 of libraries) that must not be run for `user`; "": for nobody."""
+        return frozenset(name for name, kills in self._table.kills(artifacts, user).items() if kills >= REFUSED_AFTER)
 
-    async def tell(self, artifact: str, device: str, what: str, kills: int, *, user: str, job: str) -> None:
+    async def tell(self, artifact: str, device: str, what: str, kills: int, *, user: str, job: str, seen: bool) -> None:
         """An artifact has killed what ran it, so many times.
+
+        `seen`: by a worker of the farm. Else it is the user's word, which decides for that user only.
 
         Raises:
             StoreWriteError: it cannot be kept now.
         """
         now = self._wall()
-        record = PoisonRecord(artifact, what, device, kills, now, now, user, job)
+        record = PoisonRecord(artifact, user, what, device, kills, kills if seen else 0, now, now, job)
         facts = {"device": device, "what": what, "kills": kills, "user": user, "job": job}
         with self._events.drafted(("poison.told", artifact, facts)) as drafts:
             await self._table.add(record, drafts)
@@ -52,7 +54,8 @@ class PoisonLedger:
     def rows(self) -> dict[str, Any]:
         """Everything remembered, the latest first, for people."""
         records, count = self._table.all(LISTED)
-        return {"poison": [_row(record) for record in records], "more": count - len(records)}
+        refused = self.refused({record.artifact for record in records})
+        return {"poison": [_row(record, refused) for record in records], "more": count - len(records)}
 
     @to_its_end
     async def forget(self, artifact: str, user: str) -> None:
@@ -67,10 +70,11 @@ class PoisonLedger:
                 raise NotPoisonedError(f"{artifact[:12]} is not poisoned", hint="farm poison list shows what is")
 
 
-def _row(record: PoisonRecord) -> dict[str, Any]:
+def _row(record: PoisonRecord, refused: Collection[str]) -> dict[str, Any]:
     return {
         **asdict(record),
-        "refused": record.kills >= REFUSED_AFTER,
+        "refused": record.artifact in refused,
+        "refused_to_user": record.kills >= REFUSED_AFTER,
         "first_at": record.first_at.isoformat(),
         "last_at": record.last_at.isoformat(),
     }

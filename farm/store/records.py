@@ -110,13 +110,14 @@ class ToolchainRecord:
 
 @dataclass(frozen=True, slots=True)
 class PoisonRecord:
-    """An artifact whose run killed what ran it; all but the counts is of the latest time."""
+    """An artifact whose runs of one user killed what ran them; all but the counts is of the latest time."""
 
     artifact: str  # SHA-256 of the library
+    user: str
     what: str  # what happened, one line
     device: str
     kills: int
+    seen: int  # of them by workers of the farm, or told by an operator
     first_at: datetime
     last_at: datetime
-    user: str
     job: str

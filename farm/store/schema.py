@@ -28,7 +28,7 @@ from farm.core.job import FINAL, AttemptState, JobState
 from farm.core.requests import Door, LeaseClass
 from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 metadata = MetaData()
 
@@ -251,19 +251,21 @@ record_set = Table(
 )
 Index("record_set_of_name", record_set.c.name)
 
-# Artifacts whose run killed what ran them (DESIGN D9): one row each, with the latest time it happened.
+# Artifacts whose run killed what ran them (DESIGN D9): one row for each user it happened to, with the latest time.
 poison = Table(
     "poison",
     metadata,
     Column("artifact", Word, primary_key=True),  # SHA-256 of the library
+    Column("user", Word, primary_key=True),  # whose run it was
     Column("what", Word, nullable=False),  # what happened, one line
     Column("device", Word, nullable=False),
     Column("kills", Integer, nullable=False),
+    Column("seen", Integer, nullable=False),  # of them by workers of the farm, or told by an operator
     Column("first_at", UtcTime, nullable=False),
     Column("last_at", UtcTime, nullable=False),
-    Column("user", Word, nullable=False),
     Column("job", Word, nullable=False),
     CheckConstraint("kills >= 1", name="poison_has_killed"),
+    CheckConstraint("seen BETWEEN 0 AND kills", name="poison_seen_is_of_kills"),
 )
 Index("poison_last", poison.c.last_at)
 

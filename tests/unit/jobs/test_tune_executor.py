@@ -75,7 +75,7 @@ def host():
         job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"),
         spec=SimpleNamespace(kind="tune"),
     )  # fmt: skip
-    poison = SimpleNamespace(refused=frozenset)
+    poison = SimpleNamespace(refused=lambda artifacts, user: frozenset(artifacts))
     return PoolHost(
         running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
         pool=Pool(), kills=None, keeper=Keeper(), artifacts=Artifacts(), quieting=AS_THEY_ARE,
@@ -132,10 +132,12 @@ class Ledger:
     def __init__(self):
         self.told = []
 
-    def refused(self, artifacts):
+    def refused(self, artifacts, user):
+        assert user == "ann"
         return frozenset()
 
-    async def tell(self, artifact, device, what, kills, *, user, job):
+    async def tell(self, artifact, device, what, kills, *, user, job, seen):
+        assert seen
         self.told.append((artifact, device, kills))
 
 

@@ -267,7 +267,7 @@ async def test_the_second_releases_attempts_are_kept(where, caplog):
         assert str(backup) in caplog.text
 
 
-async def test_sets_of_records_are_of_who_ran_their_job(where):
+async def test_sets_of_records_are_of_who_ran_their_job_and_what_killed_stays_refused_to_all(where):
     second_release(where)
     engine = engine_of(where)
     with engine.begin() as connection, pytest.MonkeyPatch.context() as patch:
@@ -278,6 +278,8 @@ async def test_sets_of_records_are_of_who_ran_their_job(where):
             row = {"model": "m", "name": "net", "target_key": "k", "target": '"llvm"', "version": version}
             row |= {"artifact": "a", "records": 1, "best": "{}", "job": of, "at": 1e9}
             connection.execute(insert(v3.record_set).values(row))
+        row = {"artifact": "a", "what": "SIGSEGV", "device": "pixel", "kills": 2, "first_at": 1e9, "last_at": 1e9}
+        connection.execute(insert(v3.poison).values(row | {"user": "ann", "job": "j1"}))
     engine.dispose()
     store = Store.open(where)
     try:
@@ -287,5 +289,6 @@ async def test_sets_of_records_are_of_who_ran_their_job(where):
         fields = {"model": "m", "name": "net", "target": "llvm", "artifact": "b", "records": 1, "best": {}}
         await store.record_sets.keep(**fields, user="ann", job="")
         assert store.record_sets.page(limit=1)[0].id == 4
+        assert store.poison.kills(["a"], "bob") == {"a": 2}
     finally:
         store.close()

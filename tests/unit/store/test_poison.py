@@ -25,37 +25,59 @@ def ledger(store, told):
 
 
 async def test_the_second_kill_is_the_last(ledger, told):
-    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1")
+    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
     assert ledger.refused([A, B]) == frozenset()
-    await ledger.tell(A, "galaxy", "SIGBUS", 1, user="bob", job="j2")
-    await ledger.tell(B, "pixel", "hung", 2, user="bob", job="j2")
-    await ledger.tell(C, "pixel", "hung", 1, user="bob", job="j2")
+    await ledger.tell(A, "galaxy", "SIGBUS", 1, user="bob", job="j2", seen=True)
+    await ledger.tell(B, "pixel", "hung", 2, user="bob", job="j2", seen=True)
+    await ledger.tell(C, "pixel", "hung", 1, user="bob", job="j2", seen=True)
     assert ledger.refused([A, B, C]) == {A, B}
     rows = ledger.rows()
-    assert [row["artifact"] for row in rows["poison"]] == [C, B, A]
+    assert [row["artifact"] for row in rows["poison"]] == [C, B, A, A]
     assert rows["more"] == 0
     row = rows["poison"][2]
-    assert (row["kills"], row["refused"], row["what"], row["device"]) == (2, True, "SIGBUS", "galaxy")
+    assert (row["kills"], row["refused"], row["what"], row["device"]) == (1, True, "SIGBUS", "galaxy")
     assert (row["user"], row["job"]) == ("bob", "j2")
-    assert row["first_at"] == NOW.isoformat()
-    assert row["last_at"] == (NOW + timedelta(minutes=1)).isoformat()
+    assert row["first_at"] == row["last_at"] == (NOW + timedelta(minutes=1)).isoformat()
     assert [(event.kind, event.subject) for event in told][:2] == [("poison.told", A)] * 2
 
 
+async def test_what_one_user_says_counts_for_that_user_and_for_all_once_a_second_says_it(ledger):
+    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="mallory", job="j1", seen=False)
+    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="mallory", job="j2", seen=False)
+    assert ledger.refused([A, B], "mallory") == {A}
+    assert ledger.refused([A, B], "ann") == ledger.refused([A]) == frozenset()
+    [row] = ledger.rows()["poison"]
+    assert (row["kills"], row["seen"], row["refused"], row["refused_to_user"]) == (4, 0, False, True)
+    await ledger.tell(A, "galaxy", "SIGBUS", 1, user="bob", job="j3", seen=False)
+    assert ledger.refused([A], "ann") == {A}
+    assert [(row["user"], row["refused"], row["refused_to_user"]) for row in ledger.rows()["poison"]] == [
+        ("bob", True, False), ("mallory", True, True),
+    ]  # fmt: skip
+    await ledger.forget(A, "root")
+    assert ledger.refused([A], "mallory") == frozenset()
+
+
+async def test_a_users_word_and_what_a_worker_saw_are_two(ledger):
+    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
+    assert ledger.refused([A], "ann") == frozenset()
+    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="mallory", job="j2", seen=False)
+    assert ledger.refused([A], "ann") == {A}
+
+
 async def test_what_is_forgotten_may_run_again(ledger, told):
-    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="ann", job="j1")
+    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="ann", job="j1", seen=True)
     await ledger.forget(A, "root")
     assert ledger.refused([A]) == frozenset()
     assert (told[-1].kind, told[-1].subject, told[-1].data["user"]) == ("poison.forgotten", A, "root")
     with pytest.raises(NotPoisonedError):
         await ledger.forget(A, "root")
     assert len(told) == 2
-    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1")
+    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
     assert ledger.refused([A]) == frozenset()
 
 
 async def test_many_are_asked_about_at_once(ledger):
     many = [f"{number:064x}" for number in range(3000)]
-    await ledger.tell(many[2500], "pixel", "hung", 2, user="ann", job="j1")
+    await ledger.tell(many[2500], "pixel", "hung", 2, user="ann", job="j1", seen=True)
     assert ledger.refused(many) == {many[2500]}
     assert ledger.refused([]) == frozenset()
