@@ -1,13 +1,14 @@
 #!/system/bin/sh
 # Before and after a person has the phone. POSIX sh as mksh + toybox (or dash, busybox) run it.
 #
-#   lease.sh begin   notes what is there: files below the folder we live in, and the shell user's processes
-#   lease.sh clean   kills what the shell user runs and removes files that were not noted; farm's own are left alone
+#   lease.sh begin          notes what is there: files below the folder we live in, and the shell user's processes
+#   lease.sh clean [HASH]   kills what the shell user runs and removes files beside ours that were not noted
 #
-# `begin` prints `begun`, or `begun before` when a lease was never cleaned: its older note holds. `clean` prints
-# `cleaned killed=N removed=N left=N` (left: files that cannot be removed), or `failed ...` naming what does not die.
-# What was there before is never touched, nor is anything when there is no note. A changed or removed file of before
-# cannot be told or brought back.
+# `begin` prints `begun HASH`, or `begun before HASH` when a lease was never cleaned: its older note holds. HASH is the noted
+# processes' own, empty where there is no sha256sum. `clean` prints `cleaned killed=N removed=N left=N` (left: files that
+# cannot be removed), or `failed ...` naming what does not die. No file of before is touched, nor any without a note; a changed
+# or removed one cannot be told or brought back. Processes are spared by a note of this boot with that HASH: whoever had the
+# phone could write to it. Not by their names, which they choose themselves: the RPC server and its followers must have ended.
 # shellcheck disable=SC1091,SC2154  # sourced, and what it sets
 . "${0%/*}/processes.sh"
 
@@ -47,63 +48,78 @@ says() {
     grep -qF -e "$3" "/proc/$1/$2" 2>/dev/null
 }
 
-# farms PID: whether a process runs from ROOT, or reads a phone's health over adb.
+# farms PID: whether it says of itself that it runs from ROOT or reads a phone's health over adb. Nothing is spared for that.
 farms() {
     says "$1" cmdline "$ROOT/bin/" || says "$1" cmdline '==farm:'
 }
 
-# theirs: the shell user's living processes, without farm's, as PID:TICKS lines. Farm's own are those of our session, of the
-# RPC server's and its supervisor's, and what runs from ROOT or reads a phone's health over adb.
+# charges PID: whether it lets the phone charge again later. Only root holds charging back, and who has root hides anyway.
+charges() {
+    [ -n "$root" ] && says "$1" cmdline "$ROOT/bin/charge.sh"
+}
+
+# theirs: the shell user's living processes, without those of our session and what started it, as PID:TICKS lines.
 theirs() {
-    server=none supervisor=none
-    while IFS='=' read -r name value; do
-        case $name in pid) server=$value ;; supervisor) supervisor=$value ;; esac
-    done 2>/dev/null <"$ROOT/run/state"
     stat_of $$
-    own_session=$session
+    own_session=$session ancestors=' '
+    while [ "$parent" -gt 0 ]; do
+        ancestors="$ancestors$parent "
+        stat_of "$parent" || break
+    done
     for dir in /proc/[0-9]*; do
         pid=${dir#/proc/}
         kill -0 "$pid" 2>/dev/null || continue
         stat_of "$pid" || continue
         case $state in Z | X) continue ;; esac
-        case $session in "$own_session" | "$server" | "$supervisor") continue ;; esac
+        [ "$session" != "$own_session" ] || continue
+        case $ancestors in *" $pid "*) continue ;; esac
         context_of "$pid"
         [ "$context" = "$own_context" ] || continue
         if [ -n "$FARM_BOOT_ID_FILE" ]; then
             says "$pid" environ "FARM_BOOT_ID_FILE=$FARM_BOOT_ID_FILE" || continue
         fi
-        # Also what such a script started: the command of an adb shell leads the session of all it runs.
-        ! farms "$pid" || continue
-        ! farms "$session" || continue
+        ! charges "$pid" || continue
         echo "$pid:$ticks"
     done
 }
 
+# hash_of_note: of the processes noted; empty where the phone has no sha256sum.
+hash_of_note() {
+    sha256sum 2>/dev/null <"$NOTE/processes" | cut -c 1-64
+}
+
 begin() {
     if [ -e "$NOTE/boot" ]; then
-        echo "begun before"
+        echo "begun before $(hash_of_note)"
         return
     fi
     rm -rf "$NOTE"
     mkdir -p "$NOTE" || exit 1
     files >"$NOTE/files"
     echo none >"$NOTE/processes"    # an empty file of patterns would match everything to some greps
+    root=''
     if on_phone; then theirs >>"$NOTE/processes"; fi
     boot_id >"$NOTE/boot"    # last: a note without it is half a note
-    echo "begun"
+    echo "begun $(hash_of_note)"
 }
 
 # kill_theirs: SIGKILL until none of them is left. Sets killed, and left_alive when some do not go.
 kill_theirs() {
-    killed=0 round=0 left_alive=''
+    killed=0 round=0 left_alive='' spared=none    # an empty pattern would match everything to some greps
     on_phone || return 0
-    [ "$(boot_id)" = "$(cat "$NOTE/boot")" ] || return 0    # after a reboot nothing of theirs runs, and all numbers are new
+    root=''
+    [ ! -e "$ROOT/charge" ] || find_root
+    # After a reboot all numbers are new.
+    if [ "$(boot_id)" = "$(cat "$NOTE/boot" 2>/dev/null)" ] && { [ -z "$1" ] || [ "$1" = "$(hash_of_note)" ]; }; then
+        spared="none
+$(cat "$NOTE/processes")"
+    fi
     while [ "$round" -lt "$REAP_ROUNDS" ]; do
-        doomed=$(theirs | grep -vxF -f "$NOTE/processes")
+        doomed=$(theirs | grep -vxF -e "$spared")
         [ -n "$doomed" ] || return 0
         for each in $doomed; do
+            [ "$round" != 0 ] || farms "${each%:*}" || killed=$((killed + 1))
             kill -s KILL "${each%:*}" 2>/dev/null
-            [ "$round" != 0 ] || killed=$((killed + 1))
         done
         nap
         round=$((round + 1))
@@ -113,13 +129,13 @@ kill_theirs() {
 }
 
 clean() {
-    if [ ! -e "$NOTE/boot" ]; then
-        echo "cleaned killed=0 removed=0 left=0"
-        return
-    fi
-    if ! kill_theirs; then
+    if ! kill_theirs "$1"; then
         echo "failed processes do not die:" "$left_alive" "(stuck in a driver: only a reboot helps)"
         exit 1
+    fi
+    if [ ! -e "$NOTE/boot" ]; then
+        echo "cleaned killed=$killed removed=0 left=0"
+        return
     fi
     new_files >"$NOTE/files.new"
     if [ -s "$NOTE/files.new" ]; then
@@ -139,9 +155,9 @@ clean() {
 cd "${ROOT%/*}" || exit 1
 case ${1-} in
 begin) begin ;;
-clean) clean ;;
+clean) clean "${2-}" ;;
 *)
-    echo "failed usage: lease.sh begin | clean"
+    echo "failed usage: lease.sh begin | clean [HASH]"
     exit 2
     ;;
 esac

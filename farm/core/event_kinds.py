@@ -57,6 +57,7 @@ _OTHERS = (
         ("serial", "service", "before", "by", "reason"),
     ),
     EventKind("device.tidied", "what a person left was removed", "device", ("killed", "removed", "left")),
+    EventKind("device.repaired", "the farm's files on it had been changed and were pushed again", "device", ("files",)),
     EventKind(
         "recovery.rung",
         "a rung of the recovery ladder is taken",

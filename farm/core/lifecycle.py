@@ -267,13 +267,13 @@ def _bundle_wanted(state: DeviceState, bundle: str) -> Decision:
 
 
 def _left_by_person(state: DeviceState, reason: str) -> Decision:
-    """At once where its server runs; else on its way to ready, between the server's start and the check."""
+    """At once where its server runs; else on its way to ready, before its server is started or checked."""
     if not state.adopted:
         return state, ()
     untidy = replace(state, untidy=True)
     if not state.follow or state.life not in SERVED:
         return untidy, ()
-    return reap(replace(untidy, trouble=reason))
+    return reap(replace(untidy, follow=0, trouble=reason))
 
 
 def _work_answered(state: DeviceState, event: Answer, now: float, around: Around) -> Decision:
@@ -283,25 +283,33 @@ def _work_answered(state: DeviceState, event: Answer, now: float, around: Around
         case Identified():
             return _identified(state, event, now)
         case Provisioned(bundle=bundle, adoptable=adoptable, untidy=untidy):
-            how = AdoptServer if adoptable and not state.suspect else StartServer
-            return work(replace(state, bundle=bundle, untidy=state.untidy or untidy), Life.STARTING, how)
+            # Just tidied, it is not believed: whoever writes the phone's notes then would have it tidied for ever.
+            provisioned = replace(state, bundle=bundle, untidy=state.untidy or (untidy and not state.suspect))
+            if provisioned.untidy:
+                return reap(provisioned)
+            return work(provisioned, Life.STARTING, AdoptServer if adoptable and not state.suspect else StartServer)
         case ProvisionFailed(person=True, reason=reason, hint=hint):
             return quarantine(_ended(state, Outcome.FAILED, reason, now), Ailment.BUNDLE, reason, hint)
         case ServerStarted(in_use=True):
             return _taken_over(state, now)
         case ServerStarted():
-            entered, asked = reap(state) if state.untidy else work(state, Life.CHECKING)
+            if state.untidy:
+                return reap(state)
+            entered, asked = work(state, Life.CHECKING)
             followed = replace(entered, follow=entered.generation, suspect=False)
             return followed, (FollowServer(followed.follow), *asked)
         case CheckPassed():
             return _passed(state, now)
         case CheckFailed(wrong=True, reason=reason, hint=hint):
             return mend(replace(state, follow=0), Ailment.WRONG, reason, hint, now, around)
+        case RecoveryFinished(tidied=True):
+            return work(replace(state, untidy=False, suspect=True, follow=0), Life.PROVISIONING)
+        case RecoveryFinished() if state.untidy:  # since it began
+            return reap(replace(state, follow=0))
         case RecoveryFinished(server_alive=alive):
-            tidied = replace(state, untidy=False)
             if alive and state.follow:
-                return work(tidied, Life.CHECKING)
-            return work(replace(tidied, follow=0), Life.STARTING)
+                return work(state, Life.CHECKING)
+            return work(replace(state, follow=0), Life.STARTING)
         case BackedOff():
             known = state.identified and state.quarantine is None
             return work(state, Life.PROVISIONING if known else Life.IDENTIFYING)

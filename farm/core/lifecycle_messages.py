@@ -169,10 +169,14 @@ class LeftByPerson:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFinished:
-    """Left-over session processes are gone; `server_alive` says whether the server survived."""
+    """Left-over session processes are gone; `server_alive` says whether the server survived.
+
+    `tidied`: so is what a person has left, and the server with it. What they changed of farm's files is not known.
+    """
 
     generation: int
     server_alive: bool
+    tidied: bool = False
 
 
 class RecoveryFailed(WorkFailed):
@@ -337,7 +341,7 @@ class Check(Numbered):
 class Reap:
     """Kill the processes that sessions left; answer RecoveryFinished or RecoveryFailed.
 
-    `tidy`: also remove what a person has left.
+    `tidy`: also end the server, whose secret they know, and remove what a person has left.
     """
 
     generation: int

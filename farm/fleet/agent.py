@@ -33,7 +33,7 @@ from farm.fleet.farewells import Farewells
 from farm.fleet.identity import identify, read_identity
 from farm.fleet.means import Means
 from farm.fleet.power import cycle
-from farm.fleet.provision import drop_bundles, provision
+from farm.fleet.provision import drop_bundles, provision, repair_scripts
 from farm.fleet.rpc_server import RpcServer, RunningServer, StuckProcessError
 from farm.fleet.tasks import let_go, told
 
@@ -77,6 +77,7 @@ class Agent:
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
         self.installing = ""  # hash of the bundle under way to it, until its state says that it has it
+        self.noted = ""  # the hash of what `traces.note` noted before a person got it
         self.orders = asyncio.Lock()  # held by each order of an operator: they are carried out one after another
         self._means = means
         self._lifecycle = Lifecycle(state)
@@ -271,8 +272,8 @@ class Agent:
                 return await self._check(number)
             case m.Reap(tidy=tidy):
                 if tidy:
-                    await quiesce.restore(self._means.client, self.serial)
-                    self._means.news.tidied(self, await traces.tidy(self._means.client, self.serial))
+                    await self._tidy()
+                    return m.RecoveryFinished(number, server_alive=False, tidied=True)
                 return m.RecoveryFinished(number, await self._rpc.reap())
             case m.BackOff(attempt=attempt):
                 await asyncio.sleep(back_off_s(attempt))
@@ -289,6 +290,21 @@ class Agent:
             case m.PowerCycle():
                 await self._power_cycle()
                 return m.RungDone(number)
+
+    async def _tidy(self) -> None:
+        """Undo what a person did, who may have changed what undoes it, and end the server whose secret they know."""
+        client = self._means.client
+        self._repaired(await repair_scripts(client, self.serial))
+        await quiesce.restore(client, self.serial)
+        await self._rpc.stop()
+        self.server = None
+        self._means.news.tidied(self, await traces.tidy(client, self.serial, self.noted))
+        self.noted = ""
+
+    def _repaired(self, files: int) -> None:
+        if files:
+            log.warning("%s: %d of farm's files on it were not what they were and are pushed again", self.name, files)
+            self._means.news.repaired(self, files)
 
     async def _reboot(self) -> None:
         """Reboot it; whoever ordered it hears as soon as the phone has taken the request, or could not."""
@@ -335,6 +351,8 @@ class Agent:
             turn=self._means.pushes,
             progress=lambda progress: self._means.news.pushing(self, progress),
         )
+        if deep:  # after a person had it, or it gave wrong numbers
+            self._repaired(done.pushed_files)
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port

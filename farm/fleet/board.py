@@ -129,6 +129,10 @@ class Board:
         """Say what a person left."""
         self._events.publish("device.tidied", agent.name, killed=done.killed, removed=done.removed, left=done.left)
 
+    def repaired(self, agent: Agent, files: int) -> None:
+        """Say that farm's files on it had been changed."""
+        self._events.publish("device.repaired", agent.name, files=files)
+
     def ordered(self, agent: Agent, service: Service, before: Service, by: str) -> None:
         """Say that an operator takes the device out of service or back."""
         self._events.publish(

@@ -58,6 +58,9 @@ class News(Protocol):
     def tidied(self, agent: Agent, done: traces.Tidied) -> None:
         """What a person left is gone."""
 
+    def repaired(self, agent: Agent, files: int) -> None:
+        """So many of farm's files on it had been changed."""
+
 
 class Recovery(Protocol):
     """Whom an agent asks and tells about its recovery (farm.fleet.care.Care)."""

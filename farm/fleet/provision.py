@@ -61,6 +61,7 @@ class Probe:
     server: ServerStatus
     noted: bool = False  # a person has or had it: what was there before is noted on it
     quiet: bool = False  # values of the phone are others than they were before a measurement
+    pushed_files: int = 0  # by `provision`
 
 
 async def provision(
@@ -95,15 +96,28 @@ async def provision(
     if whole and current:
         return found
     files = [] if current else _script_files()
+    room = _only(BIN, [MARKER, *(file.name for file in scripts().files)])
     if not whole:
         files += _bundle_files(bundle)
-        await _run(client, serial, _make_room(bundle.hash))
-    else:
-        await _run(client, serial, f"mkdir -p {BIN}")
+        room += _make_room(bundle)
+    await _run(client, serial, room)
     async with turn or nullcontext():
-        await _push(client, serial, bundle, files, progress)
+        pushed = await _push(client, serial, bundle, files, progress)
     await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
-    return found if whole else replace(found, server=ServerStatus(False, "the bundle was replaced under it"))
+    server_now = found.server if whole else ServerStatus(False, "the bundle was replaced under it")
+    return replace(found, server=server_now, pushed_files=pushed)
+
+
+async def repair_scripts(client: AdbClient, serial: str) -> int:
+    """Make the device scripts what they are to be, by their hashes; returns how many were not.
+
+    Raises:
+        PhoneError, HostError: as `provision`.
+    """
+    await _run(client, serial, _only(BIN, [MARKER, *(file.name for file in scripts().files)]))
+    pushed = await _push(client, serial, None, _script_files())
+    await _run(client, serial, _finish(scripts().hash, ""))
+    return pushed
 
 
 async def probe(client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None) -> Probe:
@@ -178,13 +192,13 @@ def _bundle_files(bundle: Bundle) -> Sequence[PushFile]:
 async def _push(
     client: AdbClient,
     serial: str,
-    bundle: Bundle,
+    bundle: Bundle | None,
     files: Sequence[PushFile],
-    progress: Callable[[PushProgress], None] | None,
-) -> None:
-    """Push; what is wrong with the host's files is told of farm's own, or of their bundle."""
+    progress: Callable[[PushProgress], None] | None = None,
+) -> int:
+    """Push, and say how many were sent; what is wrong with the host's files is told of farm's own, or their bundle."""
     try:
-        await push_tree(client, serial, files, progress)
+        return (await push_tree(client, serial, files, progress)).pushed_files
     except (UserError, FileNotFoundError) as error:
         if await asyncio.to_thread(scripts_changed):
             raise HostError(
@@ -192,6 +206,8 @@ async def _push(
                 hint="farm was upgraded: restart its daemon (systemctl restart farm)",
                 evidence=str(error),
             ) from error
+        if bundle is None:
+            raise
         raise BundleDamagedError(
             f"bundle {bundle.name or bundle.hash[:SHORT_HASH]} was removed or damaged on this host",
             hint=f"farm bundle verify {bundle.name or bundle.hash[:SHORT_HASH]}, then add it again",
@@ -199,19 +215,31 @@ async def _push(
         ) from error
 
 
-def _make_room(bundle_hash: str) -> str:
-    """The folder to push into; what an earlier push left of this bundle, or a damaged copy, only needs repair."""
-    final, incoming = bundle_folder(bundle_hash), incoming_folder(bundle_hash)
+def _only(folder: str, names: Sequence[str]) -> str:
+    """A folder with nothing in it but plain files of these names: what lies beside them might be loaded too."""
+    wanted = " -o ".join(f"-name {quote(name)}" for name in names)
     return f"""\
-mkdir -p {BIN} {BUNDLES} || exit 1
+{_real(folder)}
+find {folder} -mindepth 1 -maxdepth 1 ! '(' -type f '(' {wanted} ')' ')' -exec rm -rf {{}} + 2>/dev/null
+"""
+
+
+def _real(folder: str) -> str:
+    return f"[ -d {folder} ] && [ ! -L {folder} ] || rm -rf {folder}; mkdir -p {folder} || exit 1"
+
+
+def _make_room(bundle: Bundle) -> str:
+    """The folder to push into; what an earlier push left of this bundle, or a damaged copy, only needs repair."""
+    final, incoming = bundle_folder(bundle.hash), incoming_folder(bundle.hash)
+    return f"""\
+{_real(BUNDLES)}
 for each in {BUNDLES}/{INCOMING}*; do
   [ "$each" = {incoming} ] || rm -rf "$each"
 done
-if [ -d {final} ]; then
-  rm -rf {incoming} {final}/{MARKER} && mv {final} {incoming} || exit 1
+if [ -e {final} ] || [ -L {final} ]; then
+  rm -rf {incoming} && mv {final} {incoming} || exit 1
 fi
-mkdir -p {incoming}
-"""
+{_only(incoming, [file.name for file in bundle.files])}"""
 
 
 def _finish(scripts_hash: str, bundle_hash: str) -> str:

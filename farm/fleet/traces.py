@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from farm.adb.client import AdbClient
@@ -12,6 +13,7 @@ from farm.fleet.rpc_server import ScriptError, StuckProcessError
 NOTE_TIMEOUT_S = 15.0  # two listings; a second on a phone with ten thousand files
 TIDY_TIMEOUT_S = 60.0  # deleting gigabytes from flash takes its time
 _EVIDENCE_CHARS = 2000
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +25,36 @@ class Tidied:
     left: int = 0  # files that could not be removed
 
 
-async def note(client: AdbClient, serial: str) -> None:
+async def note(client: AdbClient, serial: str) -> str:
     """Note what is on the phone; done again under the same lease it changes nothing.
+
+    Returns:
+        The hash of the processes noted, for `tidy`; "" when the phone has no sha256sum.
 
     Raises:
         PhoneError: the script failed.
         AdbError: phone or link failed.
     """
     result = await client.shell(serial, f"sh {LEASE} begin", timeout_s=NOTE_TIMEOUT_S)
-    if not result.text.startswith("begun"):
+    words = result.text.split()
+    if words[:1] != ["begun"]:
         raise PhoneError(
             "the phone could not note what is on it before the lease",
             hint="look at its storage: df /data, ls -l /data/local/tmp",
             evidence=result.said[-_EVIDENCE_CHARS:],
         )
+    return words[-1] if _SHA256.fullmatch(words[-1]) else ""
 
 
-async def tidy(client: AdbClient, serial: str) -> Tidied:
-    """Kill and remove what was not there at the note.
+async def tidy(client: AdbClient, serial: str, noted: str = "") -> Tidied:
+    """Kill and remove what was not there at the note; `noted`: what `note` returned, if anybody remembers.
 
     Raises:
         StuckProcessError: something survives SIGKILL.
         ScriptError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
-    result = await client.shell(serial, f"sh {LEASE} clean", timeout_s=TIDY_TIMEOUT_S)
+    result = await client.shell(serial, f"sh {LEASE} clean {noted}", timeout_s=TIDY_TIMEOUT_S)
     said = result.text.strip()
     if said.startswith("failed"):
         raise StuckProcessError.of(said)

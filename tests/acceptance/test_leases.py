@@ -1,6 +1,7 @@
 """Leases of people on a virtual farm: acquired, used with adb and TVM, extended, ended in every way, over restarts."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, r
 
 NOBODY = 65534
 LIMIT_S = 60.0
+SERVER_STATE = "/data/local/tmp/farm/run/state"
 
 # What a script does with a lease: TVM sessions one after another, then through a tracker with the lease's key.
 USE_TVM = """
@@ -78,6 +80,11 @@ def use_tvm(held):
     )  # fmt: skip
 
 
+def ours_by_kind(phone):
+    """What is farm's on the phone, without the names of its server's start."""
+    return sorted(re.sub(r"[.][0-9a-f]{16}$", "", path) for path in phone.ours())
+
+
 def closed(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
@@ -85,7 +92,7 @@ def closed(port):
 
 def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):
     phone, other = phones(farm)
-    before = phone.ours()
+    before, served = ours_by_kind(phone), phone.shell(f"cat {SERVER_STATE}")
     held = acquire(farm, phone.name, "--for", "10m", "--note", "looking at drivers")
     assert (held["device"], held["serial"]) == (phone.name, phone.serial)
     for binary in adb_binaries().values():
@@ -112,7 +119,8 @@ def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):
     story.read()
     story.order("lease.released", "device.checking", "device.ready", device=phone.name)
     assert phone.shell(f"[ -e /proc/{pid} ] || echo gone") == "gone\n"
-    assert sorted(phone.ours()) == sorted(before)
+    assert ours_by_kind(phone) == before
+    assert phone.shell(f"cat {SERVER_STATE}") != served  # its holder could read the other one's secret
     assert closed(held["adb_port"])
     assert closed(forwarded)
     assert "tcp:6100" not in farm.adb("-s", phone.serial, "reverse", "--list").stdout

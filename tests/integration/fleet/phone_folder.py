@@ -158,7 +158,7 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
     else:
         for name in (
             "cat", "chmod", "cut", "date", "find", "flock", "grep", "head", "id", "mkdir", "mv", "rm", "setsid",
-            "sleep", "sort", "tail", "uniq", "wc", "xargs",
+            "sha256sum", "sleep", "sort", "tail", "uniq", "wc", "xargs",
         ):  # fmt: skip
             real = shutil.which(name)
             assert real, name

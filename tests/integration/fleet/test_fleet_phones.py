@@ -264,6 +264,46 @@ async def test_a_damaged_bundle_is_repaired(rig) -> None:
         assert "libtvm_ffi.so" in await r.shell(view.serial, f"ls {folder}")
 
 
+# What a holder with a shell does who wants to decide every later number, and to see every later model.
+TAMPER = """
+cd /data/local/tmp/farm/bundles/*/ && touch -r tvm_rpc mark && mv tvm_rpc .real
+printf '#!/bin/sh\\necho ran >>/data/local/tmp/farm/bundles/pwned\\nexec ${0%/*}/.real "$@"\\n' >tvm_rpc
+chmod 755 tvm_rpc && touch -r mark tvm_rpc && rm mark && echo planted >libOpenCL.so
+printf x >>libtvm_ffi.so
+rm libgcc_s.so.1 2>/dev/null; mkdir ../../elsewhere; cp ../../bin/reap.sh ../../elsewhere
+ln -sf ../elsewhere/reap.sh ../../bin/reap.sh
+sed -i 's/^clean() {/clean() { echo cleaned killed=0 removed=0 left=0; exit;/' ../../bin/lease.sh
+echo mine >/data/local/tmp/mine
+rm -rf ../../lease
+"""
+
+
+async def test_what_a_holder_changed_of_farms_own_files_serves_nobody_after_them(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        everything = (
+            f"cd /data/local/tmp/farm; sha256sum bin/*.sh bundles/{view.bundle}/*; ls -A bin bundles/{view.bundle}"
+        )
+        before, pid = await r.shell(view.serial, everything), await r.server_pid(view.serial)
+        secret = await r.shell(view.serial, "grep secret /data/local/tmp/farm/run/state")
+        await r.fleet.note_before_lease(view.name)
+        await r.shell(view.serial, TAMPER)
+        assert await r.shell(view.serial, everything) != before
+        mark = r.mark()
+        r.fleet.clean_and_check(view.name, "mallory's lease ended")
+        await r.until(Life.READY)
+        assert await r.shell(view.serial, everything) == before
+        assert (
+            await r.shell(view.serial, "cat /data/local/tmp/farm/bundles/pwned; find /data/local/tmp/farm -type l")
+            == ""
+        )
+        repaired = [event.data["files"] for event in r.events.since(mark) if event.kind == "device.repaired"]
+        assert repaired == [2, 3]  # lease.sh, reap.sh; tvm_rpc, libtvm_ffi.so, libgcc_s.so.1
+        # And whoever knows the secret of the server that they had knows nothing.
+        assert await r.server_pid(view.serial) != pid
+        assert await r.shell(view.serial, "grep secret /data/local/tmp/farm/run/state") != secret
+
+
 async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
     async with rig({"one": "oneplus-12", "two": "galaxy-s9"}) as r:
         first = await r.until(Life.READY, count=2)

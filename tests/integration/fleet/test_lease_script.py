@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -10,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.integration.fleet.phone_folder import LIMIT_S, PhoneFolder, alive, end, make_phone, wait_for
+from tests.integration.fleet.phone_folder import LIMIT_S, PhoneFolder, end, make_phone, wait_for
 
 MARK = "FARM_BOOT_ID_FILE"  # what a virtual phone's processes have; without it the script kills nothing on this host
 
@@ -38,21 +38,31 @@ def environment(phone: PhoneFolder, *, marked: bool = True) -> dict[str, str]:
     return {**phone.environment(), **mark}
 
 
-def lease(phone: PhoneFolder, order: str, *, marked: bool = True) -> tuple[int, str]:
+def lease(phone: PhoneFolder, *order: str, marked: bool = True) -> tuple[int, str]:
     done = subprocess.run(
-        phone.command(order, script="lease.sh"), env=environment(phone, marked=marked), stdin=subprocess.DEVNULL,
+        phone.command(*order, script="lease.sh"), env=environment(phone, marked=marked), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=LIMIT_S, start_new_session=True,
     )  # fmt: skip
     assert done.stderr == ""
     return done.returncode, done.stdout.strip()
 
 
+def begun(phone: PhoneFolder, *, marked: bool = True) -> str:
+    """The hash of what a lease's begin noted of processes."""
+    code, said = lease(phone, "begin", marked=marked)
+    assert (code, said[:6]) == (0, "begun ")
+    noted = (phone.root / "lease" / "processes").read_bytes()
+    assert said.split()[-1] == hashlib.sha256(noted).hexdigest()
+    return said.split()[-1]
+
+
 @contextmanager
-def running(phone: PhoneFolder, *, marked: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+def running(phone: PhoneFolder, name: str = "sleep", *, marked: bool = True) -> Iterator[subprocess.Popen[bytes]]:
     """Something that a person started and left, as adbd's child in a session of its own."""
     process = subprocess.Popen(
-        ["sleep", "1000"], env=environment(phone, marked=marked), start_new_session=True, stdin=subprocess.DEVNULL
-    )
+        [name, "1000"], executable=shutil.which("sleep"), env=environment(phone, marked=marked),
+        start_new_session=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -70,7 +80,7 @@ def test_new_files_go_and_old_ones_stay(phone: PhoneFolder) -> None:
     for name in ("old/a b", "old/deep/c\nd", "-rf", "*"):
         (there / name).write_text("mine")
     before = tree(there)
-    assert lease(phone, "begin") == (0, "begun")
+    begun(phone)
     (there / "old" / "deep" / "new\nline").write_text("x")
     (there / "new dir" / "below").mkdir(parents=True)
     (there / "new dir" / "below" / "file").write_text("x")
@@ -84,18 +94,21 @@ def test_new_files_go_and_old_ones_stay(phone: PhoneFolder) -> None:
     assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
 
 
-def test_without_a_note_nothing_is_touched(phone: PhoneFolder) -> None:
+def test_without_a_note_no_file_is_touched_and_no_process_spared(phone: PhoneFolder) -> None:
+    """Whoever has the phone can remove the note."""
     (phone.root.parent / "somebody's").write_text("x")
+    begun(phone)
+    shutil.rmtree(phone.root / "lease")
     with running(phone) as process:
-        assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
-        assert process.poll() is None
+        assert lease(phone, "clean") == (0, "cleaned killed=1 removed=0 left=0")
+        assert process.wait(LIMIT_S) == -9
     assert "somebody's" in tree(phone.root.parent)
 
 
 def test_the_note_of_a_lease_that_was_never_cleaned_holds(phone: PhoneFolder) -> None:
-    assert lease(phone, "begin") == (0, "begun")
+    begun(phone)
     (phone.root.parent / "first").write_text("x")
-    assert lease(phone, "begin") == (0, "begun before")
+    assert lease(phone, "begin")[1].startswith("begun before ")
     assert lease(phone, "clean") == (0, "cleaned killed=0 removed=1 left=0")
 
 
@@ -104,53 +117,44 @@ def test_what_people_left_running_ends_and_nothing_else(phone: PhoneFolder) -> N
     phone.start()
     follower = phone.follow()
     with running(phone) as before, running(phone, marked=False) as elsewhere:
-        assert lease(phone, "begin") == (0, "begun")
+        noted = begun(phone)
         with running(phone) as first, running(phone) as second:
-            assert lease(phone, "clean") == (0, "cleaned killed=2 removed=0 left=0")
+            assert lease(phone, "clean", noted) == (0, "cleaned killed=2 removed=0 left=0")
             assert (first.wait(LIMIT_S), second.wait(LIMIT_S)) == (-9, -9)
         assert before.poll() is None
         assert elsewhere.poll() is None
-    assert alive(int(phone.state()["pid"]))
-    assert alive(int(phone.state()["supervisor"]))
-    assert phone.status()["adoptable"] == "yes"
     assert follower.poll() is None
     os.killpg(follower.pid, signal.SIGKILL)
     follower.communicate()
 
 
-def test_who_follows_the_server_since_after_the_note_goes_on(phone: PhoneFolder) -> None:
-    """Chaos: a daemon started anew follows anew; its `flock` was taken for a person's, and the server for dead."""
-    phone.play("session")
-    phone.start()
-    assert lease(phone, "begin") == (0, "begun")
-    identifier = phone.state()["id"]
-    follower = subprocess.Popen(
-        phone.command("follow", identifier), env=environment(phone), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert follower.stdout is not None
-        assert follower.stdout.readline() == f"following {identifier}\n"
-        wait_for(lambda: psutil.Process(follower.pid).children(), "it does not wait for the lock")
-        assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
-        assert follower.poll() is None
-    finally:
-        os.killpg(follower.pid, signal.SIGKILL)
-        follower.communicate()
+def test_nobody_is_spared_for_a_name_or_for_what_they_write_into_the_note(phone: PhoneFolder) -> None:
+    noted = begun(phone)
+    name = str(phone.root / "bin" / "rpc_supervise.sh")
+    with running(phone, name) as named, running(phone) as forged:
+        (phone.root / "run").mkdir()
+        (phone.root / "run" / "state").write_text(f"id=x\nstarted=1\npid={forged.pid}\nsupervisor={forged.pid}\n")
+        ticks = Path(f"/proc/{forged.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        with (phone.root / "lease" / "processes").open("a") as note:
+            note.write(f"{forged.pid}:{ticks}\n")
+        assert lease(phone, "clean", noted)[1] == "cleaned killed=1 removed=0 left=0"  # nobody counts who says farm
+        assert (named.wait(LIMIT_S), forged.wait(LIMIT_S)) == (-9, -9)
 
 
 def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
-    assert lease(phone, "begin") == (0, "begun")
+    begun(phone)
     (phone.root.parent / "new").write_text("x")
     (phone.root.parent.parent / "boot_id").write_text("boot-2\n")
     with running(phone) as process:
-        assert lease(phone, "clean") == (0, "cleaned killed=0 removed=1 left=0")
-        assert process.poll() is None
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        (phone.root / "lease" / "processes").write_text(f"none\n{process.pid}:{ticks}\n")
+        assert lease(phone, "clean") == (0, "cleaned killed=1 removed=1 left=0")
+        assert process.wait(LIMIT_S) == -9
 
 
 @pytest.mark.skipif(os.getuid() == 2000, reason="this user is a phone's shell")
 def test_on_a_host_no_process_is_touched(phone: PhoneFolder) -> None:
-    assert lease(phone, "begin", marked=False) == (0, "begun")
+    begun(phone, marked=False)
     with running(phone, marked=False) as process:
         assert lease(phone, "clean", marked=False) == (0, "cleaned killed=0 removed=0 left=0")
         assert process.poll() is None
@@ -161,7 +165,7 @@ def test_a_note_that_was_cut_off_counts_for_nothing(phone: PhoneFolder) -> None:
     (phone.root / "lease" / "files").write_text("")
     (phone.root.parent / "mine").write_text("x")
     assert lease(phone, "clean")[1].endswith("removed=0 left=0")
-    assert lease(phone, "begin") == (0, "begun")
+    begun(phone)
     assert lease(phone, "clean")[1].endswith("removed=0 left=0")
     wait_for(lambda: "mine" in tree(phone.root.parent), "the file is still there")
 

@@ -145,8 +145,8 @@ class RandomLife(RuleBasedStateMachine):
                     m.CheckPassed(number),
                     m.CheckFailed(number, reason, wrong=flag, ailment=ailment),
                 )
-            case m.Reap():
-                good_answer = m.RecoveryFinished(number, server_alive=flag)
+            case m.Reap(tidy=tidy):
+                good_answer = m.RecoveryFinished(number, server_alive=flag and not tidy, tidied=tidy)
                 bad_answer = m.RecoveryFailed(number, reason, ailment=ailment)
             case m.BackOff():
                 good_answer = bad_answer = m.BackedOff(number)

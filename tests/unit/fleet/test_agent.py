@@ -88,6 +88,9 @@ class Watcher:
     def tidied(self, agent: Agent, done: Tidied) -> None:
         self.left_over.append(done)
 
+    def repaired(self, agent: Agent, files: int) -> None:
+        pass
+
     async def until(self, life: Life) -> str:
         """Wait for that life; returns its reason."""
         async with asyncio.timeout(LIMIT_S):
