@@ -74,6 +74,8 @@ def print_result(result: Mapping[str, Any], typed: Typed) -> None:
     tell(f"records    {where}")
     if typed.output is not None and result.get("package", True):
         tell(f"package    {typed.output}")
+        if "speedup" in result and _has_records(result) and not worth_it(result):
+            say(f"warning: {typed.output} was measured no faster than a build without tuning")
     tell(f"next       {next_command(result, typed)}")
 
 
@@ -114,6 +116,11 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
         factor = f", {phone['factor']:.3f} of the first phone's time for the same work" if shown else ""
         out = f"; left out: {phone['left_out']}" if phone["left_out"] else ""
         lines.append(f"phone      {phone['device']}: {phone['trials']} trials{factor}{out}")
+    tasks = result["tasks"]
+    if untried := sum(not row["trials"] for row in tasks):
+        lines.append(
+            f"untried    {untried} of {len(tasks)} tasks never had a candidate: --trials at least {len(tasks)}"
+        )
     lines += _gain_lines(result)
     error = result.get("max_abs_error")
     if error is not None:
@@ -122,14 +129,14 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def worth_it(result: Mapping[str, Any]) -> bool:
-    """Whether the tuned build is another one than the untuned, and not slower."""
-    return "speedup" in result and _has_records(result) and result["speedup"]["answer"] != "slower"
+    """Whether the tuned build is another one than the untuned, and was not measured slower, surely or not."""
+    return "speedup" in result and _has_records(result) and result["speedup"]["times"] >= 1
 
 
 def next_command(result: Mapping[str, Any], typed: Typed) -> str:
     """What to do with a tuned model that is worth it; else how to search on."""
     if not worth_it(result):
-        trials = min(MAX_TRIALS, MORE * result["wanted_trials"])
+        trials = min(MAX_TRIALS, max(len(result["tasks"]), MORE * result["wanted_trials"]))
         words = ["farm", "tune", typed.model, "--on", typed.on, *typed.options, "--trials", str(trials)]
         return shlex.join([*words, "--prior", typed.prior] if typed.prior else words)
     package = typed.output or Path(f"{Path(typed.model).stem}.farm.tar")

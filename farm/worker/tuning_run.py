@@ -178,6 +178,8 @@ def searched(
         database.add_tasks(ready.tasks)
         for line in (*database.damage, *database.left_out):
             tell.log(f"records: {line}", "warning")
+        if plan.options.trials < (tasks := len(ready.tasks)):
+            tell.log(f"{plan.options.trials} trials for {tasks} tasks: the rest is not tuned", "warning")
         if database.trials:
             tell.log(f"going on after {database.trials} trials of an earlier attempt")
         with (

@@ -12,7 +12,15 @@ import pytest
 
 from farm.cli.curve import svg
 from farm.cli.tune import Live
-from farm.cli.tune_summary import MOST_TASKS, Typed, build_options, next_command, summary_lines, task_lines
+from farm.cli.tune_summary import (
+    MOST_TASKS,
+    Typed,
+    build_options,
+    next_command,
+    print_result,
+    summary_lines,
+    task_lines,
+)
 
 SLOWER = "b runs the reference kernel 20% slower"
 RESULT: dict[str, Any] = {
@@ -23,6 +31,7 @@ RESULT: dict[str, Any] = {
     ],
     "speedup": {"answer": "faster", "times": 2.5, "low": 2.4, "high": 2.6, "confidence": 0.99, "tuned_ms": 4.0,
                 "untuned_ms": 10.0},
+    "tasks": [{"name": "conv", "trials": 64}],
     "max_abs_error": 1e-6, "records": {"name": "net.onnx", "version": 3}, "package": "f" * 64,
 }  # fmt: skip
 
@@ -112,6 +121,29 @@ def test_what_brought_nothing_is_not_recommended() -> None:
     assert next_command(same, replace(typed, on="host", prior="", options=())) == (
         "farm tune 'my nets/net.onnx' --on host --trials 256"
     )
+
+
+def test_a_build_that_was_not_measured_faster_is_no_next_step_and_untried_tasks_are_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    doubtful = {**RESULT["speedup"], "answer": "cannot tell", "times": 0.51, "low": 0.23, "high": 1.02}
+    row = {"weight": 1, "failed": 0, "default_ms": None, "best_ms": None, "best_gflops": None}
+    tasks = [{**row, "name": f"conv{number}", "trials": int(number < 4)} for number in range(13)]
+    result = {
+        **RESULT,
+        "wanted_trials": 2,
+        "speedup": doubtful,
+        "tasks": tasks,
+        "notes": [],
+        "comparison": {"pairs": 9},
+    }
+    assert "untried    9 of 13 tasks never had a candidate: --trials at least 13" in summary_lines(result)
+    typed = Typed(model="net.onnx", on="android", job="tune-1", output=Path("net.farm.tar"), prior="7")
+    assert next_command(result, typed) == "farm tune net.onnx --on android --trials 13 --prior 7"
+    print_result(result, typed)
+    assert "net.farm.tar was measured no faster than a build without tuning" in capsys.readouterr().err
+    print_result(RESULT | {"tasks": tasks[:4], "notes": []}, typed)
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_an_interval_that_says_nothing_is_printed_with_that() -> None:

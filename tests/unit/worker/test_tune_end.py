@@ -64,7 +64,7 @@ def test_nothing_is_told_after_the_end() -> None:
 def test_what_was_left_out_is_printed() -> None:
     result = {
         "trials": 9, "wanted_trials": 64, "earlier_trials": 0, "ended": "timeout", "search_s": 20.0, "phones": [],
-        "left_out": "compiling with the best schedules",
+        "tasks": [], "left_out": "compiling with the best schedules",
     }  # fmt: skip
     assert summary_lines(result)[-1] == (
         "left out   the time was over at: compiling with the best schedules; there is no package; "
