@@ -16,6 +16,7 @@ from farm.cli import doctor_host
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
 from farm.core.doctor_findings import FAIL, OK, WARN, Finding, Verdict
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
+from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     from farm.adb.program import AdbBinary
@@ -105,7 +106,7 @@ def _toolchains(config: FarmConfig) -> Iterator[Finding]:
             said, failed = (done.stdout or done.stderr.strip().rpartition("\n")[2]).strip(), done.returncode != 0
         except (OSError, subprocess.TimeoutExpired) as error:
             said, failed = str(error), True
-        fix = f"{toolchain.python} -m pip install 'farm[tvm]', or correct [toolchain.{name}] python" if failed else ""
+        fix = f"{pip_install('tvm', toolchain.python)}, or correct [toolchain.{name}] python" if failed else ""
         verdict = FAIL if failed else OK
         versions, _, generators = said.partition("\n")
         yield Finding(f"toolchain {name}", verdict, said if failed else f"{versions} in {toolchain.python}", fix)

@@ -14,6 +14,7 @@ import typer
 
 from farm.cli.context import JsonFlag, print_json, say, tell
 from farm.core.errors import FarmError, HostError, NotAllowedError, UserError
+from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ next:
   usermod -aG farm YOU          # who may use phones; it counts from their next login
   farm doctor                   # what this host still lacks
   journalctl -u farm -f         # what it says"""
-ELSEWHERE = "make an environment elsewhere: python3 -m venv /opt/farm && /opt/farm/bin/pip install farm"
+ELSEWHERE = f"make an environment elsewhere: python3 -m venv /opt/farm && {pip_install('tvm', '/opt/farm/bin/python')}"
 LEFT = """\
 what people made stays: /var/lib/farm, and the users farm and farm-job. To remove these too:
   rm -r /var/lib/farm && userdel farm && userdel farm-job"""

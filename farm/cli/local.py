@@ -16,6 +16,7 @@ from typing import Any
 
 from farm.compiler.tvm_errors import NoTvmError, TvmCrashedError
 from farm.core.errors import FarmError
+from farm.core.extras import pip_install
 
 
 class LocalFailureError(FarmError):
@@ -128,7 +129,7 @@ def python_with_tvm() -> str:
     configured = load(None).toolchain["default"].python
     if configured != sys.executable:
         return configured
-    raise NoTvmError("there is no TVM beside this farm", hint=f"{sys.executable} -m pip install 'farm[tvm]'")
+    raise NoTvmError("there is no TVM beside this farm", hint=pip_install("tvm", sys.executable))
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:

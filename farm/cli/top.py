@@ -22,6 +22,7 @@ from farm.cli.context import JsonFlag, connect, print_json, print_json_line, say
 from farm.cli.interrupts import interruptible
 from farm.cli.top_state import Farm, Sort, as_json, farm_from, followed
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
+from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     from farm.cli.top_screen import View
@@ -34,7 +35,7 @@ LIVE_STATES = ("running", "queued", "blocked", "held")
 WHOLE_COLUMNS = 200  # where nobody looks at a screen, hardly anything is cut off
 FRAME_S = 0.5  # a new size is seen at the latest then
 LEAVE_S = 1.0  # for the thread that asks
-HINT = "keys and panes in farm top: pip install 'farm[tui]'"
+HINT = f"keys and panes in farm top: {pip_install('tui')}"
 
 
 def top(
@@ -48,7 +49,7 @@ def top(
     """Show phones, jobs and events as they change.
 
     It adapts to the terminal's size: where a table has no room, phones stand side by side. A daemon that restarts is
-    waited for. With the extra `tui` (pip install 'farm[tui]') there are keys: `?` lists them. Not at a terminal it
+    waited for. With the extra `tui` there are keys: `?` lists them. Not at a terminal it
     prints one picture; with --json one document per look, a line each.
     """
     eyes = Eyes()

@@ -19,8 +19,9 @@ from farm.compiler import onnx_model
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
 from farm.compiler.tvm_errors import end_of, first_line
 from farm.core.errors import ModelError
+from farm.core.extras import pip_install
 
-INSTALL = "pip install 'farm[keras]' into the toolchain's environment, or export the model as ONNX"
+INSTALL = f"{pip_install('keras')} into the toolchain's environment, or export the model as ONNX"
 EXPORT_HINT = "export it where it was made: model.export('net.onnx', format='onnx') with Keras, or tf2onnx"
 
 

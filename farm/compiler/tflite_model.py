@@ -13,8 +13,9 @@ import tvm
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype
 from farm.compiler.tvm_errors import end_of, first_line, frames
 from farm.core.errors import ModelError
+from farm.core.extras import pip_install
 
-INSTALL = "pip install 'farm[tvm]' into the toolchain's environment"
+INSTALL = f"{pip_install('tvm')} into the toolchain's environment"
 _OPERATOR_LOOPS = ("check_unsupported_ops", "convert_op_to_relax")  # functions of TVM's front end
 OPEN = -1  # a size in Tensor.shape_signature that the file leaves open
 

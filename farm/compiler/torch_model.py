@@ -17,8 +17,9 @@ from farm.compiler.model import Array, Evaluated, IRModule, ShapeError, TensorSp
 from farm.compiler.symbolic import bound, sizes_by_name
 from farm.compiler.tvm_errors import end_of, first_line, frames
 from farm.core.errors import ModelError
+from farm.core.extras import pip_install
 
-INSTALL = "pip install 'farm[torch]' into the toolchain's environment, or export the model as ONNX"
+INSTALL = f"{pip_install('torch')} into the toolchain's environment, or export the model as ONNX"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from farm import __version__
 from farm.bundle.manifest import Bundle
 from farm.core.errors import UserError
+from farm.core.extras import pip_install
 from farm.jobs.zygote import START_LIMIT_S, worker_environment
 
 MAX_SAID_BYTES = 1 << 20  # a TVM that warns about everything says some kB
@@ -150,7 +151,7 @@ def _facts(python: Path, said: bytes, exit_code: int) -> ToolchainFacts:
     if facts.farm != __version__:
         raise ToolchainRefusedError(
             f"{python} has farm {facts.farm}, the daemon is farm {__version__}",
-            hint=f"{python} -m pip install farm=={__version__}",
+            hint=pip_install(python=str(python)),
         )
     return facts
 
@@ -160,7 +161,7 @@ def _refusal(python: Path, lines: list[str], exit_code: int, evidence: str) -> T
     if missing:
         package = missing.partition(".")[0]
         return ToolchainRefusedError(
-            f"{python} has no {package}", hint=f"{python} -m pip install 'farm[tvm]=={__version__}'", evidence=evidence
+            f"{python} has no {package}", hint=pip_install("tvm", str(python)), evidence=evidence
         )
     last = next((line for line in reversed(lines) if line.strip()), "")
     ended = "was killed" if exit_code < 0 else "did not import TVM" if exit_code else "is no Python that works"

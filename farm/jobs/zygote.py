@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import farm
 from farm.core.errors import HostError, ProtocolError
+from farm.core.extras import pip_install
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
@@ -110,7 +111,7 @@ class Zygote:
             ours.close()
             raise ToolchainError(
                 f"toolchain {toolchain.name}: cannot run {toolchain.python}: {error.strerror}",
-                hint=f"set [toolchain.{toolchain.name}] python to an interpreter with farm[tvm] installed",
+                hint=f"set [toolchain.{toolchain.name}] python to one with farm and TVM: {pip_install('tvm')}",
             ) from error
         zygote = cls(toolchain, process, ours)
         zygote._user = user

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.core.errors import HostError
+from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +72,7 @@ def wheel_versions() -> dict[str, str]:
     except metadata.PackageNotFoundError as error:
         raise DownloadError(
             f"{error.name} is not installed, so the version an arm64 phone needs is not known",
-            hint="pip install farm[tvm]",
+            hint=pip_install("tvm"),
         ) from error
 
 

@@ -25,6 +25,7 @@ from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
 from farm.compiler.tvm_errors import NoTvmError
 from farm.core.errors import HostError
+from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ def find_wheel() -> TvmWheel:
     )
     for library in libraries:
         if not library.is_file():
-            raise NoTvmError(f"the installed TVM has no {library.name}", hint="pip install farm[tvm]")
+            raise NoTvmError(f"the installed TVM has no {library.name}", hint=pip_install("tvm"))
     return TvmWheel((ffi / "include", tvm / "include"), libraries)
 
 
@@ -121,7 +122,7 @@ def cache_folder() -> Path:
 def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise NoTvmError(f"Python package {name} is not installed", hint="pip install farm[tvm]")
+        raise NoTvmError(f"Python package {name} is not installed", hint=pip_install("tvm"))
     return Path(spec.submodule_search_locations[0])
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy import text as sql
 from sqlalchemy.exc import ArgumentError, DatabaseError
 
+from farm.core.extras import pip_install
 from farm.store.engine import server_engine
 from farm.store.opening import DatabaseUnusableError, create_tables, next_epoch, version_of
 from farm.store.schema import SCHEMA_VERSION
@@ -92,5 +93,5 @@ def _engine(url: str) -> tuple[str, Engine]:
         ) from error
     except ModuleNotFoundError as error:
         raise DatabaseUnusableError(
-            f"[store] url needs the Python package {error.name}", hint="pip install 'farm[postgres]'"
+            f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")
         ) from error

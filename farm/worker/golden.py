@@ -22,6 +22,7 @@ from farm.bundle.abi import Abi, Platform
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, KIND_CPU, KIND_OPENCL
 from farm.compiler.link import exporter, find_linker
 from farm.core.errors import FarmError, HostError
+from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -92,7 +93,7 @@ def compile_golden(abi: Abi, platform: Platform, kinds: Sequence[str], out: Path
     except ImportError as error:
         raise HostError(
             f"{sys.executable} cannot import TVM: {error}",
-            hint="name a Python that has TVM as the toolchain: pip install 'farm[tvm]'",
+            hint=f"name a Python that has TVM as the toolchain: {pip_install('tvm')}",
         ) from error
     import numpy as np
 

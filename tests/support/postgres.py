@@ -25,7 +25,7 @@ def missing() -> str:
     if _programs() is None:
         return "PostgreSQL is not installed (Debian: postgresql)"
     if find_spec("psycopg") is None:
-        return "psycopg is not installed (pip install farm[postgres])"
+        return "psycopg is not installed (the extra `postgres`)"
     return ""
 
 

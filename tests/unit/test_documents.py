@@ -129,6 +129,14 @@ def test_every_command_and_option_is_in_the_reference_with_words() -> None:
             assert what or not written.startswith("-"), (name, written)
 
 
+def test_nobody_is_told_to_install_the_farm_of_pypi() -> None:
+    """That name is somebody else's package there: only a path installs this one."""
+    told = [*PAGES, *(ROOT / "farm").rglob("*.py")]
+    by_name = re.compile(r"pip install (?:-\S+ )*['\"]?farm(?:\b|\[)")
+    assert [str(path) for path in told if by_name.search(path.read_text("utf-8"))] == []
+    assert by_name.search("pip install --upgrade 'farm[tvm]'")
+
+
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
