@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from farm.core.device import DeviceView
-from farm.core.events import EventLog
+from farm.core.events import Event, EventLog
 from farm.core.health import Health
 from farm.core.recovery import Ailment
 from farm.core.requests import Door, LeaseClass
@@ -36,15 +36,29 @@ class FarmCollector:
         self.ledger = Ledger()
         self._time = DeviceTime()
         self._probed: dict[str, tuple[Health, float]] = {}  # device -> its latest probe, when that came
-        self._leased: frozenset[str] = frozenset()
+        self._leased: set[str] = set()  # devices
         self._took_s = 0.0
 
     def follow(self, events: EventLog, views: Callable[[Callable[[DeviceView], None]], Callable[[], None]]) -> None:
         """Hear of what happens from now on. `views`: as `Fleet.subscribe`."""
-        events.subscribe(self.ledger.take)
+        events.subscribe(self.heard)
         views(self.seen)
         for view in self._sources.views():
             self.seen(view)
+
+    def heard(self, event: Event) -> None:
+        """Count one event; what leases take of a device's time is told by it, most are shorter than a scrape's wait."""
+        self.ledger.take(event)
+        device = str(event.data.get("device"))
+        if event.kind == "lease.granted":
+            self._leased.add(device)
+        elif event.kind == "lease.released":
+            self._leased.discard(device)
+        else:
+            return
+        for view in self._sources.views():
+            if view.name == device:
+                self.seen(view)
 
     def seen(self, view: DeviceView) -> None:
         """A device is like this from now on."""
@@ -53,14 +67,14 @@ class FarmCollector:
     def _note(self, view: DeviceView, quarantined: Mapping[str, str], now_s: float) -> str:
         """The same; returns its state."""
         if not view.adopted:
-            self._time.forget(view.name)
+            self._time.forget(view.serial)
             self._probed.pop(view.name, None)
             return ""
         ailment = quarantined.get(view.serial) or self.ledger.ailments.get(view.name, "")
         word = word_of(
             view, leased=view.name in self._leased, ailment=ailment, lost_with=self.ledger.lost_with(view.name)
         )
-        self._time.is_now(view.name, word, now_s)
+        self._time.is_now(view.serial, view.name, word, now_s)
         known = self._probed.get(view.name)
         if view.health is not None and (known is None or known[0] is not view.health):
             self._probed[view.name] = (view.health, now_s)
@@ -112,7 +126,7 @@ class FarmCollector:
     def _tell_leases(self, page: Page) -> None:
         sources, ledger = self._sources, self.ledger
         holders = tuple(sources.holders())
-        self._leased = frozenset(holder.lease.device for holder in holders)
+        self._leased = {holder.lease.device for holder in holders}
         leases, by_user = Counter[tuple[str, ...]](), Counter[str]()
         for holder in holders:
             request = holder.lease.request
@@ -149,7 +163,7 @@ class FarmCollector:
                 ailment=quarantined.get(view.serial, ""),
             )
             page.set("farm_device_probe_failures", self._sources.probe_failures.get(name, 0), name)
-        self._time.keep_only(adopted)
+        self._time.keep_only({view.serial for view in adopted.values()})
         page.counted("farm_devices", states)
         page.counted("farm_device_state_seconds", self._time.read(now_s))
 

@@ -47,32 +47,34 @@ class DeviceTime:
     """Seconds by device, state and cause. Times are monotonic seconds, passed in."""
 
     def __init__(self) -> None:
-        self._now: dict[str, tuple[Word, float]] = {}
-        self._seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        self._now: dict[str, tuple[str, Word, float]] = {}  # by serial: its name, what it does and since when
+        self._seconds: dict[str, defaultdict[Word, float]] = {}
 
-    def is_now(self, device: str, word: Word, now_s: float) -> None:
-        """The device is in this state from now on (or still)."""
-        self._settle(device, now_s)
-        self._now[device] = (word, now_s)
+    def is_now(self, serial: str, name: str, word: Word, now_s: float) -> None:
+        """The device is in this state from now on (or still); whatever it is called, its time is its own."""
+        # Both begin at 0: Prometheus does not see the first of a series that was not there before.
+        spent = self._seconds.setdefault(serial, defaultdict(float, {("idle", ""): 0.0, ("leased", ""): 0.0}))
+        if (before := self._now.get(serial)) is not None:
+            _, was, since_s = before
+            spent[was] += max(0.0, now_s - since_s)
+        self._now[serial] = (name, word, now_s)
 
-    def forget(self, device: str) -> None:
+    def forget(self, serial: str) -> None:
         """It is no part of the farm any more."""
-        self._now.pop(device, None)
-        for key in [key for key in self._seconds if key[0] == device]:
-            del self._seconds[key]
+        self._now.pop(serial, None)
+        self._seconds.pop(serial, None)
 
-    def keep_only(self, devices: Collection[str]) -> None:
+    def keep_only(self, serials: Collection[str]) -> None:
         """Forget all others."""
-        for device in self._now.keys() - set(devices):
-            self.forget(device)
+        for serial in self._now.keys() - set(serials):
+            self.forget(serial)
 
     def read(self, now_s: float) -> Mapping[tuple[str, str, str], float]:
-        """Seconds until now."""
-        for device, (word, _) in tuple(self._now.items()):
-            self.is_now(device, word, now_s)
-        return self._seconds
-
-    def _settle(self, device: str, now_s: float) -> None:
-        if (before := self._now.get(device)) is not None:
-            word, since_s = before
-            self._seconds[device, *word] += max(0.0, now_s - since_s)
+        """Seconds until now, by name, state and cause."""
+        for serial, (name, word, _) in tuple(self._now.items()):
+            self.is_now(serial, name, word, now_s)
+        return {
+            (name, *word): seconds
+            for serial, (name, _, _) in self._now.items()
+            for word, seconds in self._seconds[serial].items()
+        }

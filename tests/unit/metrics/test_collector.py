@@ -21,6 +21,7 @@ from farm.core.events import EventLog
 from farm.core.health import SensorGroup, Temperature
 from farm.core.histogram import Histogram
 from farm.core.requests import LeaseClass
+from farm.leasing.model import Holder
 from farm.metrics import FarmCollector, Sources, exposition
 from farm.metrics.catalogue import METRICS
 from farm.metrics.devices import MOST_SENSORS, shown_sensors
@@ -37,6 +38,7 @@ class Lab:
         self.now = 1000.0
         self.events = EventLog()
         self.quarantined: dict[str, str] = {}
+        self.holders: tuple[Holder, ...] = (holder(self.views["oneplus-12-1"], 1),)
         self.problem = ""
         self.listener: Callable[[DeviceView], None] = lambda _: None
         self.collector = FarmCollector(
@@ -46,7 +48,7 @@ class Lab:
                 state_dir=folder,
                 views=lambda: tuple(self.views.values()),
                 quarantined=lambda: self.quarantined,
-                holders=lambda: (holder(self.views["oneplus-12-1"], 1),),
+                holders=lambda: self.holders,
                 depth=lambda: {LeaseClass.BENCH: 4},
                 longest_s=lambda: {LeaseClass.BENCH: 30.0},
                 jobs=lambda: {("tune", "queued"): 9},
@@ -67,6 +69,9 @@ class Lab:
     def show(self, view: DeviceView) -> None:
         self.views[view.name] = view
         self.listener(view)
+
+    def lease(self, what: str, lease: str, **data: object) -> None:
+        self.events.publish(f"lease.{what}", lease, device="oneplus-12-2", user="ann", key="", fence=1, **data)
 
     def read(self) -> Page:
         return self.collector.read()
@@ -101,6 +106,20 @@ def test_time_goes_to_the_state_it_was_spent_in(lab: Lab) -> None:
     assert seconds["oneplus-12-2", "idle", ""] == 5
     assert seconds["oneplus-12-2", "quarantined", "wrong"] == 7
     assert lab.value("farm_device_quarantined", "oneplus-12-2", "wrong") == 1
+
+
+def test_leases_between_two_scrapes_are_counted_to_the_second(lab: Lab) -> None:
+    lab.holders = ()
+    lab.read()
+    for number in range(4):
+        lab.now += 0.5
+        lab.lease("granted", f"lease-{number}", job="", lease_class="bench", door="tvm", waited_s=0.1)
+        lab.now += 14
+        lab.lease("released", f"lease-{number}", reason="", held_s=14.0)
+        lab.now += 0.5
+    seconds = lab.read().values["farm_device_state_seconds"]
+    assert seconds["oneplus-12-2", "leased", ""] == 56
+    assert seconds["oneplus-12-2", "idle", ""] == 4
 
 
 def test_a_stranger_is_counted_and_not_named(lab: Lab) -> None:

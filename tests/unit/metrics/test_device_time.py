@@ -43,17 +43,24 @@ def test_the_word(view: DeviceView, given: dict[str, str], word: tuple[str, str]
 
 def test_every_second_is_counted_once() -> None:
     time = DeviceTime()
-    time.is_now("a", ("idle", ""), 100.0)
-    time.is_now("a", ("leased", ""), 110.0)
-    time.is_now("a", ("leased", ""), 115.0)
+    time.is_now("1", "a", ("idle", ""), 100.0)
+    time.is_now("1", "a", ("leased", ""), 110.0)
+    time.is_now("1", "a", ("leased", ""), 115.0)
     assert time.read(120.0) == {("a", "idle", ""): 10.0, ("a", "leased", ""): 10.0}
     assert time.read(121.0)["a", "leased", ""] == 11.0
+
+
+def test_a_device_keeps_its_time_under_another_name() -> None:
+    time = DeviceTime()
+    time.is_now("1", "a", ("idle", ""), 0.0)
+    time.is_now("1", "b", ("idle", ""), 5.0)
+    assert time.read(6.0) == {("b", "idle", ""): 6.0, ("b", "leased", ""): 0.0}
 
 
 def test_a_forgotten_device_takes_its_series_along() -> None:
     time = DeviceTime()
     for name in "ab":
-        time.is_now(name, ("idle", ""), 0.0)
+        time.is_now(f"serial-{name}", name, ("idle", ""), 0.0)
     time.read(5.0)
-    time.keep_only({"b"})
-    assert time.read(6.0) == {("b", "idle", ""): 6.0}
+    time.keep_only({"serial-b"})
+    assert time.read(6.0) == {("b", "idle", ""): 6.0, ("b", "leased", ""): 0.0}
