@@ -295,7 +295,7 @@ class Leasing(Questions):
             except TimeoutError as error:
                 raise SessionStuckError(
                     f"session {session.id} on {held.lease.device} was cut but has not ended in {REVOKE_LIMIT_S:g} s",
-                    hint=f"farm explain {held.lease.device} shows what becomes of it",
+                    hint=f"farm explain device {held.lease.device} shows what becomes of it",
                 ) from error
 
     def new_match_key(self, lease_id: str, *, single_use: bool) -> str:

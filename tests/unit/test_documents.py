@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 import sys
@@ -29,6 +30,10 @@ PAGES = pages()
 SPEC_KEYS = {"kind", "matrix", "job"}  # of spec files (docs/clients.md), which are TOML too
 BUNDLE_KEYS = {"abi", "platform"}  # of bundle.toml
 COMMANDS = dict(generate.commands())
+NAMES = {name.split()[1] for name in COMMANDS if " " in name}
+ANY = "ANY"
+# How the sentence of a hint goes on after a command.
+AFTER = " and farm| (?:and|brings|checks|lists|makes|prints|replaces|shows|starts|tells|writes) "
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -63,7 +68,7 @@ def mentioned(page: Path) -> Iterator[list[str]]:
     text = BLOCK.sub("", page.read_text("utf-8")).replace("\n", " ").replace("\\|", "|")
     for span in re.findall(r"`farm ([a-z-][^`]*)`", text):
         try:
-            words = shlex.split(span)
+            words = shlex.split(re.sub(r"\[|\]|\|(?= )", "", span))  # [--option X]: it may be left out
         except ValueError:
             continue  # a piece of a line
         choices = max((word.count("|") for word in words), default=0) + 1
@@ -71,8 +76,31 @@ def mentioned(page: Path) -> Iterator[list[str]]:
             yield [word.split("|")[min(at, word.count("|"))] for word in words]
 
 
-def mistake(words: list[str]) -> str:
-    """What the command line says against these words; "": nothing."""
+def hints() -> Iterator[tuple[str, list[str]]]:
+    """Each command that a hint or a doctor's finding names: file and words, ANY for what the code fills in."""
+    for path in sorted((ROOT / "farm").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                said = [node.value]
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                said = node.args[3:]
+            else:
+                continue
+            for text in (_text(each) for expression in said for each in ast.walk(expression)):
+                for found in re.findall(rf"\bfarm ([a-z].*?)(?:[`;,:()&|]|{AFTER}|$)", text):
+                    with contextlib.suppress(ValueError):
+                        if (words := shlex.split(found.rstrip(". ")))[0] in NAMES:
+                            yield path.name, words
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else ANY for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def mistake(words: list[str], *, complete: bool = False) -> str:
+    """What the command line says against these words, `complete` or the beginning of a command; "": nothing."""
     import typer
 
     from farm.cli.main import app
@@ -92,25 +120,64 @@ def mistake(words: list[str]) -> str:
         if below is None:
             return "" if command.invoke_without_command else f"{name} has no command {words[0]}"
         command, name, words = below, f"{name} {words[0]}", words[1:]
+    return _mistaken_words(name, command, words, complete=complete)
+
+
+def _mistaken_words(name: str, command: Any, words: list[str], *, complete: bool) -> str:
     options = {opt: each for each in command.params for opt in (*each.opts, *each.secondary_opts)}
     options |= {"--help": None, "-h": None}
-    for word in words:
+    given: list[str] = []  # to its arguments
+    left = iter(words)
+    for word in left:
         if word == "--":
-            break
-        if word.startswith("-") and not re.fullmatch(r"-\d+|-", word) and word.split("=")[0] not in options:
+            return ""
+        option, _, value = word.partition("=")
+        if not word.startswith("-") or re.fullmatch(r"-\d+|-", word):
+            given.append(word)
+        elif option not in options:
             return f"{name} has no option {word}"
+        elif (known := options[option]) is not None and not known.is_flag:
+            value = value or next(left, "")
+            if not value.isupper() and not _may_be(known, value):
+                return f"{value} is no {option} of {name}"
+    takes = [each for each in command.params if each.param_type_name == "argument"]
+    if wrong := [word for each, word in zip(takes, given, strict=False) if not _may_be(each, word)]:
+        return f"{name} does not take {wrong[0]}"
+    if len(given) > len(takes) and all(each.nargs > 0 for each in takes):
+        return f"{name} takes {len(takes)} arguments"
+    lacks = len(given) < sum(each.required for each in takes)
+    if lacks and (complete or any(word.isupper() for word in given)) and "--help" not in words:
+        return f"{name} takes more arguments"
     return ""
+
+
+def _may_be(taken: Any, word: str) -> bool:
+    choices = [str(getattr(each, "value", each)) for each in getattr(taken.type, "choices", ())]
+    return not choices or word in (*choices, ANY, "...", "")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_in_a_block_or_a_sentence_is_one(page: Path) -> None:
-    wrong = [(words, said) for words in (*typed(page), *mentioned(page)) if (said := mistake(words))]
+    wrong = [(words, said) for words in typed(page) if (said := mistake(words, complete=True))]
+    wrong += [(words, said) for words in mentioned(page) if (said := mistake(words))]
     assert not wrong
+
+
+def test_every_command_in_a_hint_is_one() -> None:
+    found = list(hints())
+    assert len(found) > 60
+    assert [(name, words, said) for name, words in found if (said := mistake(words))] == []
 
 
 def test_a_command_that_is_none_is_found() -> None:
     assert mistake(["device", "adop", "x"])
     assert mistake(["bench", "m.onnx", "--onn", "x"])
+    assert mistake(["explain", "sm8550"])
+    assert mistake(["device", "pull", "NAME"])
+    assert mistake(["device", "adopt", "x", "y", "z"])
+    assert mistake(["top", "--sort", "size"])
+    assert mistake(["device", "pull"], complete=True)
+    assert not mistake(["device", "pull"])
     assert not mistake(["bench", "m.onnx", "--on=x", "--repeat", "5"])
 
 
