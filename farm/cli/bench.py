@@ -13,6 +13,7 @@ import typer
 from farm.cli import given, plots, terminal, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, print_table, say, tell
+from farm.core.durations import digits
 from farm.core.errors import ExitCode, UserError
 from farm.core.limits import MAX_NUMBER, MAX_REPEAT
 
@@ -157,7 +158,7 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     lines = [reason["sentence"] for reason in certificate.get("reasons", ())]
     tries = certificate.get("tries", ())
     if len(tries) > 1:
-        told = [f"{each['estimate']['median_s'] * 1000:.3f} ms ({each['verdict']})" for each in tries]
+        told = [f"{digits(each['estimate']['median_s'] * 1000)} ms ({each['verdict']})" for each in tries]
         shown = next(number for number, each in enumerate(tries, 1) if each["reported"])
         lines.append(f"measured {len(tries)} times: {', '.join(told)}; number {shown} is shown")
     return [*lines, *certificate.get("notes", ())]
@@ -174,8 +175,8 @@ def print_profile(result: Mapping[str, Any]) -> None:
                 (
                     each["name"],
                     each["calls"],
-                    f"{each['each_ms']:.4f}",
-                    f"{each['total_ms']:.4f}",
+                    digits(each["each_ms"]),
+                    digits(each["total_ms"]),
                     f"{each['share']:.1%}",
                 )
                 for each in profile["operators"]
@@ -193,10 +194,10 @@ def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
         result["device"],
         (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
         result["target"],
-        f"{estimate['median_ms']:.3f}",
-        f"{estimate['low_ms']:.3f} .. {estimate['high_ms']:.3f}",
-        f"{latency['min_ms'] * factor:.3f} .. {latency['max_ms'] * factor:.3f}",
-        *((f"{latency['median_ms']:.3f}",) if as_seen else ()),
+        digits(estimate["median_ms"]),
+        f"{digits(estimate['low_ms'])} .. {digits(estimate['high_ms'])}",
+        f"{digits(latency['min_ms'] * factor)} .. {digits(latency['max_ms'] * factor)}",
+        *((digits(latency["median_ms"]),) if as_seen else ()),
         latency["count"],
         result["verdict"],
         "-" if error is None else f"{error:.1e}",

@@ -12,6 +12,7 @@ import typer
 from farm.cli import complete, given, work
 from farm.cli import model_options as m
 from farm.cli.context import JsonFlag, print_json, print_table, say, tell
+from farm.core.durations import digits
 from farm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
             (
                 each["device"], each["comparison"]["answer"], f"{each['comparison']['ratio']:.3f}",
                 _interval(each["comparison"], ".."),
-                f"{each['a']['latency']['median_ms']:.3f}", f"{each['b']['latency']['median_ms']:.3f}",
+                digits(each["a"]["latency"]["median_ms"]), digits(each["b"]["latency"]["median_ms"]),
                 each["comparison"]["pairs"], _needed(each["comparison"]["needed_pairs"]),
                 *(_error(each[side]) for side in ("a", "b")),
             )

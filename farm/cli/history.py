@@ -15,6 +15,7 @@ import typer
 from farm.cli import complete, plots, terminal
 from farm.cli.context import JsonFlag, connect, local_time, print_json, print_table, tell
 from farm.cli.terminal import ASCII, Glyphs
+from farm.core.durations import digits
 from farm.core.errors import UserError
 from farm.core.nominal import scaled
 
@@ -151,14 +152,14 @@ def _print_line(line: Line, *, plot: bool) -> None:
     if plot and len(line.rows) > 1:
         medians = [row["estimate"]["median_s"] for row in line.rows]
         tell(f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest")
-    scale = f"{low_s * 1000:.3f} .. {high_s * 1000:.3f} ms"
+    scale = f"{digits(low_s * 1000)} .. {digits(high_s * 1000)} ms"
     print_table(
         ("  WHEN", "MEDIAN ms", "95% INTERVAL", "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
         [
             (
                 f"  {local_time(row['at'])}",
-                f"{row['estimate']['median_s'] * 1000:.3f}",
-                f"{row['estimate']['low_s'] * 1000:.3f} .. {row['estimate']['high_s'] * 1000:.3f}",
+                digits(row["estimate"]["median_s"] * 1000),
+                f"{digits(row['estimate']['low_s'] * 1000)} .. {digits(row['estimate']['high_s'] * 1000)}",
                 row["verdict"], row.get("tvm") or "-", row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
@@ -176,7 +177,7 @@ def _said(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
     row = rows[change.index]
     word = "regression" if change.slower else "improvement"
     return (
-        f"{word}: {change.before_s * 1000:.3f} -> {change.after_s * 1000:.3f} ms ({change.ratio - 1:+.1%}) "
+        f"{word}: {digits(change.before_s * 1000)} -> {digits(change.after_s * 1000)} ms ({change.ratio - 1:+.1%}) "
         f"since {row['job']}, {change.results_after} results"
     )
 

@@ -12,7 +12,7 @@ import typer
 from farm.cli import complete
 from farm.cli.context import JsonFlag, call, connect, local_time, print_json, print_table, say, tell, write_file
 from farm.cli.tune_summary import used
-from farm.core.durations import format_duration
+from farm.core.durations import digits, format_duration
 from farm.core.errors import UserError
 from farm.core.target_key import target_words
 
@@ -84,7 +84,7 @@ def show(
     tell(f"records   {len(records.records)}" + (f" ({measured})" if measured else ""))
     if estimate.curve:
         trial, seconds, latency_s = estimate.curve[-1]
-        tell(f"estimate  {latency_s * 1e3:.3f} ms, since trial {trial} after {format_duration(seconds)}")
+        tell(f"estimate  {digits(latency_s * 1e3)} ms, since trial {trial} after {format_duration(seconds)}")
     print_best(records)
 
 
@@ -235,8 +235,8 @@ def print_best(records: RecordSet) -> None:
         (
             (
                 each.name, each.weight, each.trials, each.failed,
-                f"{each.default_s * 1e3:.4f}" if each.default_s else "-",
-                f"{each.seconds * 1e3:.4f}" if each.seconds else "-",
+                digits(each.default_s * 1e3) if each.default_s else "-",
+                digits(each.seconds * 1e3) if each.seconds else "-",
                 f"{each.gflops:.2f}" if each.gflops else "-",
                 used(kept_own=each.kept_own), each.device or "-",
             )

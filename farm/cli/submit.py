@@ -11,6 +11,7 @@ import typer
 from farm.cli import work
 from farm.cli.context import JsonFlag, print_json, print_table, say
 from farm.cli.interrupts import interruptible
+from farm.core.durations import digits
 
 if TYPE_CHECKING:
     from farm.client import Submitted
@@ -106,7 +107,8 @@ def _result(outcome: Outcome) -> str:
 
     if isinstance(outcome, BenchOutcome) and outcome.latency is not None:
         latency = outcome.latency
-        return f"median {latency.median_s * 1000:.3f} ms ({latency.low_s * 1000:.3f} .. {latency.high_s * 1000:.3f})"
+        median, low, high = (digits(each * 1000) for each in (latency.median_s, latency.low_s, latency.high_s))
+        return f"median {median} ms ({low} .. {high})"
     if isinstance(outcome, ShellOutcome) and outcome.exit_code is not None:
         return f"exit code {outcome.exit_code}"
     if isinstance(outcome, RunOutcome) and outcome.ok:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli.context import print_table, say, tell
-from farm.core.durations import format_duration
+from farm.core.durations import digits, format_duration
 from farm.core.limits import MAX_TRIALS
 from farm.core.selector import HOST
 
@@ -56,8 +56,8 @@ def print_result(result: Mapping[str, Any], typed: Typed) -> None:
         (
             (
                 row["name"], row["weight"], row["trials"], row["failed"],
-                "-" if row["default_ms"] is None else f"{row['default_ms']:.4f}",
-                "-" if row["best_ms"] is None else f"{row['best_ms']:.4f}",
+                "-" if row["default_ms"] is None else digits(row["default_ms"]),
+                "-" if row["best_ms"] is None else digits(row["best_ms"]),
                 "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
                 used(kept_own=row.get("kept_own", False)),
             )
@@ -95,7 +95,7 @@ def task_lines(standing: Mapping[str, Any], told: Mapping[str, Any] | None = Non
 
 
 def _rates(row: Mapping[str, Any]) -> str:
-    best_ms = f", {row['best_ms']:.4f} ms" if row["best_ms"] is not None else ""
+    best_ms = f", {digits(row['best_ms'])} ms" if row["best_ms"] is not None else ""
     return f"latest {_rate(row['latest_gflops'])}, best {_rate(row['best_gflops'])}{best_ms}"
 
 
@@ -160,7 +160,7 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     gain = result["speedup"]
     if not _has_records(result):
         return [
-            f"latency    {gain['untuned_ms']:.3f} ms on {result['device']}",
+            f"latency    {digits(gain['untuned_ms'])} ms on {result['device']}",
             "speed-up   none: no schedule was faster than TVM's own, so both builds are the same; try more trials",
         ]
     doubt = "" if gain["answer"] in ("faster", "slower") else f": {gain['answer']}"
@@ -171,7 +171,8 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     between = f"{gain['low']:.2f} to {gain['high']:.2f}"
     if gain["high"] > WIDE * gain["low"]:
         between += ": wide, a quieter host or phone narrows it"
+    tuned, untuned = digits(gain["tuned_ms"]), digits(gain["untuned_ms"])
     return [
-        f"latency    {gain['tuned_ms']:.3f} ms tuned, {gain['untuned_ms']:.3f} ms without, on {result['device']}",
+        f"latency    {tuned} ms tuned, {untuned} ms without, on {result['device']}",
         f"speed-up   {gain['times']:.2f} times ({gain['confidence']:.0%} interval {between}){doubt}",
     ]

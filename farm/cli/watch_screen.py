@@ -13,7 +13,7 @@ from farm.cli import plots
 from farm.cli.context import shown
 from farm.cli.terminal import Glyphs
 from farm.cli.watch_state import JobPicture
-from farm.core.durations import format_duration
+from farm.core.durations import digits, format_duration
 
 SHOWN_PHASES = 6  # the latest ones
 SHOWN_TASKS = 5
@@ -89,7 +89,7 @@ def _timing(told: Mapping[str, Any], scene: Scene) -> Iterator[Text]:
         return
     half, wanted = float(told.get("half_width") or 0.0), float(told.get("wanted_half_width") or 0.0)
     yield Text(
-        f"  median   {median:.3f} ms ({low:.3f} .. {high:.3f}), +-{half:.2%} of +-{wanted:.2%} wanted, "
+        f"  median   {digits(median)} ms ({digits(low)} .. {digits(high)}), +-{half:.2%} of +-{wanted:.2%} wanted, "
         f"{told.get('count')} samples"
     )
     samples = [float(each) for each in told.get("samples_ms", ()) if isinstance(each, int | float)]
@@ -112,14 +112,14 @@ def _tuning(job: JobPicture, told: Mapping[str, Any], scene: Scene) -> Iterator[
     if told.get("waits"):
         yield Text(f"  waits    {shown(str(told['waits']))}")
     if isinstance(told.get("estimate_s"), int | float) and not told.get("left_out"):
-        yield Text(f"  best     {float(told['estimate_s']) * 1e3:.4g} ms estimated for the whole model")
+        yield Text(f"  best     {digits(float(told['estimate_s']) * 1e3)} ms estimated for the whole model")
     picture = plots.curve(job.points, trials, wanted, min(scene.width - 4, 100), CURVE_ROWS, scene.marks)
     if picture:
         yield Text("  estimated latency, ms, over trials", "dim")
         yield from (Text("  " + line, "cyan") for line in picture)
     tasks = sorted((row for row in told.get("tasks", ()) if row.get("trials")), key=lambda row: -row["trials"])
     for row in tasks[:SHOWN_TASKS]:
-        best = "-" if row.get("best_ms") is None else f"{row['best_ms']:.4f} ms"
+        best = "-" if row.get("best_ms") is None else f"{digits(row['best_ms'])} ms"
         yield Text(f"    {shown(str(row['name'])):<40} {row['trials']:>6} trials  best {best}", "dim")
 
 

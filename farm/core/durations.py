@@ -79,6 +79,13 @@ def parse_since(text: str, now: datetime) -> datetime:
     return _date(given, text, hint="how long ago (7d, 2h) or a time: 2026-05-01, 2026-05-01T14:00, 14:00")
 
 
+def digits(value: float) -> str:
+    """A measured time with four significant digits, in plain notation: 0.07607, 1.500, 12.35, 12346."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    return f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
 def format_duration(seconds: float) -> str:
     """`45s`, `12m 30s`, `2h 5m`, `3d 4h`: the two largest units."""
     left = max(0, round(seconds))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from farm.core.durations import format_duration
+from farm.core.durations import digits, format_duration
 
 ETA_TRIALS = 8  # of this attempt, before a rate says anything
 FIRST_NEWS_S = 1.0  # between two
@@ -68,7 +68,7 @@ class Standing:
         if self.left_out:  # a sum without them would rise with every task that joins it
             parts.append(f"{self.tasks - self.left_out} of {self.tasks} tasks measured")
         elif math.isfinite(self.estimate_s):
-            parts.append(f"best {self.estimate_s * 1e3:.3f} ms")
+            parts.append(f"best {digits(self.estimate_s * 1e3)} ms")
         parts.append(f"{self.busy} of {len(self.phones)} phones busy")
         if self.eta_s is not None:
             parts.append(f"{format_duration(self.eta_s)} left")

@@ -10,8 +10,9 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from farm.core.durations import digits
+
 MOST_BINS = 48
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 Numbers = Sequence[float | None]
 
@@ -105,14 +106,14 @@ class Plot:
 
 
 def unit_of(seconds: float) -> tuple[float, str]:
-    """What to divide seconds by, and the unit's name, for numbers of that size."""
-    return next((each for each in UNITS if abs(seconds) >= each[0]), UNITS[-1])
+    """What to divide seconds by, and the unit's name: milliseconds, as all tables have them, below a second."""
+    return (1.0, "s") if abs(seconds) >= 1 else (1e-3, "ms")
 
 
 def time_words(seconds: float) -> str:
     """A time with its unit."""
     factor, unit = unit_of(seconds)
-    return f"{seconds / factor:.4g} {unit}"
+    return f"{digits(seconds / factor)} {unit}"
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

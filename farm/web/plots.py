@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from farm.core.durations import digits
 from farm.web.plot_parts import Line, Mark, Panel, Plot, Table, bins, counted, quantile, time_words, unit_of
 
 TABLE_ROWS = 16
@@ -142,7 +143,7 @@ def distribution_plot(taken: Samples) -> Plot | None:
         ],
         table=Table(
             head=("quantile", f"one run, {unit}"),
-            rows=[(name, f"{value / factor:.4g}") for name, value in zip(names, values, strict=True)],
+            rows=[(name, digits(value / factor)) for name, value in zip(names, values, strict=True)],
         ),
     )
 
@@ -195,7 +196,7 @@ def tuning_plot(
         ],
         table=Table(
             head=("trial", "after, s", f"estimate, {unit}"),
-            rows=[(f"{trial:.0f}", f"{at:.1f}", f"{value / factor:.4g}") for trial, at, value in rows],
+            rows=[(f"{trial:.0f}", f"{at:.1f}", digits(value / factor)) for trial, at, value in rows],
         ),
     )
 
@@ -244,7 +245,7 @@ def compare_plot(a_s: Sequence[float], b_s: Sequence[float], compared: Mapping[s
         ],
         table=Table(
             head=("pair", f"A, {unit}", f"B, {unit}", "B / A"),
-            rows=[(str(i + 1), f"{a / factor:.4g}", f"{b / factor:.4g}", f"{r:.4f}") for i, a, b, r in rows],
+            rows=[(str(i + 1), digits(a / factor), digits(b / factor), f"{r:.4f}") for i, a, b, r in rows],
         ),
     )
 
@@ -287,7 +288,7 @@ def history_plot(points: Sequence[tuple[float, float, float, str]]) -> Plot | No
         table=Table(
             head=("result", f"median, {unit}", f"interval, {unit}", "verdict"),
             rows=[
-                (str(n + 1), f"{m / factor:.4g}", f"{low / factor:.4g} to {high / factor:.4g}", verdict)
+                (str(n + 1), digits(m / factor), f"{digits(low / factor)} to {digits(high / factor)}", verdict)
                 for n, (m, low, high, verdict) in enumerate(points)
             ],
         ),

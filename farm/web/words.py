@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from farm.core.durations import format_duration
+from farm.core.durations import digits, format_duration
 from farm.core.series import LINE_EVERY_S
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
@@ -123,6 +123,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "percent": percent,
     "size": size,
     "duration": duration,
+    "digits": digits,
     "moment": moment,
     "segment": segment,
     "spark": spark,

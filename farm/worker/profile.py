@@ -24,6 +24,7 @@ from farm.compiler.link import exporter
 from farm.compiler.load import read
 from farm.compiler.package import is_package
 from farm.compiler.targets import TargetRefusedError, abi_of
+from farm.core.durations import digits
 from farm.worker.session import PhoneSession, on_phone
 from farm.worker.timing import MS, runs_per_sample
 
@@ -117,7 +118,9 @@ def shaped(timed: Sequence[Timed], model_s: float, notes: Sequence[str]) -> dict
         }
         for each in sorted(timed, key=lambda each: -each.seconds * each.operator.calls)
     ]
-    said = [f"together {total_s * MS:.3f} ms; the whole model takes {model_s * MS:.3f} ms", ALONE] if rows else []
+    said = (
+        [f"together {digits(total_s * MS)} ms; the whole model takes {digits(model_s * MS)} ms", ALONE] if rows else []
+    )
     return {"operators": rows, "operators_ms": total_s * MS, "model_ms": model_s * MS, "notes": [*notes, *said]}
 
 

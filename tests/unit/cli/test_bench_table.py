@@ -32,7 +32,7 @@ def test_all_times_are_at_nominal_speed_and_the_clocks_stands_beside_them(capsys
     print_results([result(1.0, 8.0)])
     head, row, foot = capsys.readouterr().out.splitlines()
     assert "AS SEEN ms" in head
-    assert row.split()[3:11] == ["1.000", "0.990", "..", "1.010", "0.900", "..", "1.200", "8.000"]
+    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9000", "..", "1.200", "8.000"]
     assert foot.startswith("  pixel: not at nominal speed")
 
 
@@ -40,7 +40,7 @@ def test_without_a_correction_there_is_nothing_else_to_show(capsys):
     print_results([result(1.0, 1.005)])
     head, row = capsys.readouterr().out.splitlines()
     assert "AS SEEN" not in head
-    assert row.split()[3:11] == ["1.000", "0.990", "..", "1.010", "0.900", "..", "1.200", "40"]
+    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9000", "..", "1.200", "40"]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_regression_is_told_with_the_job_it_began_with(told):
     lines = told(rows)
     assert lines[0] == "net (aaaaaaaaaaaa) on pixel: cpu, float32"
     assert [line.split()[-1] for line in lines[3:13]] == [f"bench-{number}" for number in range(1, 11)]
-    assert lines[13] == "  regression: 10.000 -> 11.200 ms (+12.0%) since bench-7, 4 results"
+    assert lines[13] == "  regression: 10.00 -> 11.20 ms (+12.0%) since bench-7, 4 results"
 
 
 def test_what_may_not_be_compared_stands_apart(told):
@@ -173,7 +173,7 @@ def test_a_profile_has_its_operators_and_what_it_cannot_see(capsys):
     bench.print_profile({"device": "pixel", "profile": {"operators": [operator], "notes": ["each ran alone"]}})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "pixel: each operator timed by itself"
-    assert lines[2].split() == ["conv", "2", "0.5000", "1.0000", "25.0%"]
+    assert lines[2].split() == ["conv", "2", "0.5000", "1.000", "25.0%"]
     assert lines[3] == "  pixel: each ran alone"
     bench.print_profile({"device": "pixel", "profile": {"operators": [], "notes": ["it is a package"]}})
     assert capsys.readouterr().out == "  pixel: it is a package\n"

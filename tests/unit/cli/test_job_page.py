@@ -139,8 +139,8 @@ def test_a_tuning_run_has_its_tasks_and_what_it_brought(page):
         "phones": [], "device": "pixel", "speedup": gain, "notes": [], "records": {"name": "net.onnx", "version": 1},
     }  # fmt: skip
     lines = page(TuneSpec(on="android", model=HASH, name="net.onnx", trials=9), result=result, attempts=[attempt()])
-    assert "conv  2       9       1       2.0000      0.5000   4.00    best" in lines
-    assert "relu  2       9       1       2.0000      2.5000   4.00    TVM's own" in lines
+    assert "conv  2       9       1       2.000       0.5000   4.00    best" in lines
+    assert "relu  2       9       1       2.000       2.500    4.00    TVM's own" in lines
     assert "speed-up   2.50 times (99% interval 2.40 to 2.60)" in lines
     assert "records    version 1 of net.onnx" in lines
 

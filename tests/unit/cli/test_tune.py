@@ -80,7 +80,7 @@ def test_the_end_says_what_it_took_and_what_it_brought() -> None:
         "time       3m 20s of search",
         "phone      a: 40 trials, 1.000 of the first phone's time for the same work",
         f"phone      b: 24 trials, 1.200 of the first phone's time for the same work; left out: {SLOWER}",
-        "latency    4.000 ms tuned, 10.000 ms without, on a",
+        "latency    4.000 ms tuned, 10.00 ms without, on a",
         "speed-up   2.50 times (99% interval 2.40 to 2.60)",
         "numbers    right: off by 1.0e-06 at most",
     ]
@@ -115,7 +115,7 @@ def test_what_brought_nothing_is_not_recommended() -> None:
     assert next_command(slower, typed) == f"{on} --trials 256 --prior 7"
     same = {**RESULT, "compile": {"tuned": False}}
     assert summary_lines(same)[-3:-1] == [
-        "latency    10.000 ms on a",
+        "latency    10.00 ms on a",
         "speed-up   none: no schedule was faster than TVM's own, so both builds are the same; try more trials",
     ]
     assert next_command(same, replace(typed, on="host", prior="", options=())) == (
@@ -177,7 +177,7 @@ def test_each_tasks_rates_are_told_now_and_then_and_only_news_of_them(capsys: py
         "  conv: 1 trials, latest 1.50 GFLOPS, best 2.00 GFLOPS, 0.5000 ms",
         "  conv: 2 trials, latest 1.50 GFLOPS, best 2.50 GFLOPS, 0.4000 ms",
         "  add: 1 trials, latest 1.50 GFLOPS, best -",
-        "  add: 6 trials, latest 1.50 GFLOPS, best 0.50 GFLOPS, 2.0000 ms",
+        "  add: 6 trials, latest 1.50 GFLOPS, best 0.50 GFLOPS, 2.000 ms",
     ]
     many = {"tasks": [row(f"task{number}", 1, 1.0) for number in range(MOST_TASKS + 30)]}
     assert len(task_lines(many)) == MOST_TASKS + 1

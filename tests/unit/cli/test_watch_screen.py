@@ -85,7 +85,7 @@ def test_a_tuning_with_its_curve():
         "  phone    pixel",
         "  trials   ###############............... 20 of 40, 1m 30s left",
         "  phones   2 of 2 busy: pixel, nord",
-        "  best     4 ms estimated for the whole model",
+        "  best     4.000 ms estimated for the whole model",
         "  estimated latency, ms, over trials",
         "  12  --------------",
         "                    |",

@@ -1,6 +1,7 @@
 """Durations and times as people write them."""
 
 import contextlib
+import math
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from farm.core.durations import BadTimeError, format_duration, parse_duration, parse_since, parse_when
+from farm.core.durations import BadTimeError, digits, format_duration, parse_duration, parse_since, parse_when
 
 
 @pytest.fixture(params=["UTC", "Europe/Berlin", "Asia/Kolkata"])
@@ -87,3 +88,14 @@ def test_any_text_is_a_time_or_one_error(text):
 )
 def test_a_duration_for_people(seconds, text):
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.07607, "0.07607"), (0.076324, "0.07632"), (1.5, "1.500"), (12.345, "12.35"), (12345.6, "12346"), (0, "0"),
+        (3e-6, "0.000003000"), (math.inf, "inf"), (math.nan, "nan"),
+    ],
+)  # fmt: skip
+def test_a_measured_time_has_four_digits_however_small(value: float, said: str) -> None:
+    assert digits(value) == said

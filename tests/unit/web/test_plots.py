@@ -37,7 +37,7 @@ def drawn(plot, name, panel=0):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(2.5, "2.5 s"), (0.0123456, "12.35 ms"), (4.2e-5, "42 µs"), (3e-8, "0.03 µs")]
+    ("seconds", "words"), [(2.5, "2.500 s"), (0.0123456, "12.35 ms"), (7.607e-5, "0.07607 ms"), (0.0, "0 ms")]
 )
 def test_times_have_the_unit_of_their_size(seconds, words):
     assert time_words(seconds) == words
@@ -84,7 +84,7 @@ def test_warm_up_outliers_and_what_lies_above_are_series_of_their_own():
         ("median", pytest.approx(1.0), None),
     ]
     assert "2 are above the plot" in plot.said
-    assert "the slowest took 9 ms" in plot.said
+    assert "the slowest took 9.000 ms" in plot.said
 
 
 def test_temperature_lies_under_the_samples_on_the_same_axis_of_time():
@@ -107,7 +107,7 @@ def test_a_distribution_leaves_a_few_far_ones_out_and_says_so():
     values = [1e-3 + number * 1e-6 for number in range(1000)] + [1.0]
     plot = distribution_plot(taken(values))
     assert sum(plot.panels[0].lines[0].values) < 1001
-    assert "not drawn, up to 1 s" in plot.said
+    assert "not drawn, up to 1.000 s" in plot.said
     assert [row[0] for row in plot.table.rows] == ["least", "5%", "25%", "50%", "75%", "95%", "most"]
     assert float(plot.table.rows[3][1]) == pytest.approx(median(values) * 1000, rel=1e-3)
     assert distribution_plot(taken([1e-3])) is None
@@ -138,4 +138,4 @@ def test_a_history_keeps_what_is_not_trusted_apart():
 
 
 def test_units_of_nothing():
-    assert unit_of(0.0) == (1e-6, "µs")
+    assert unit_of(0.0) == (1e-3, "ms")
