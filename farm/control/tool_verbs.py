@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from farm.adb.tools import PhoneTools
+from farm.control.artifact_budget import SHARE
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
 from farm.control.callers import Role
 from farm.control.forms import OneDevice, Verbs, form, verb
@@ -23,6 +26,9 @@ from farm.fleet.getprop import decode
 from farm.fleet.probe.parse import parse_probe
 from farm.fleet.probe.read import Shells, raw_probe
 from farm.leasing import Leasing
+
+LOOK_EVERY_S = 0.5  # whether somebody got the phone: whose job has begun to compile by then
+T = TypeVar("T")
 
 
 @form
@@ -53,24 +59,27 @@ class ToolVerbs(Verbs):
         self._tools = tools
         self._artifacts = artifacts
         self._shells = shells
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @verb("device.screenshot", Role.USER)
     async def screenshot(self, asked: OneDevice, call: ControlCall) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
-        serial = self._usable(call, asked.device)
-        with self._artifacts.scratch() as local:
-            width, height = await self._tools.screenshot(serial, local)
-            kept = await asyncio.to_thread(self._artifacts.take, local)
+        async with self._turn(call, asked.device) as serial:
+            with self._artifacts.scratch() as local:
+                taken = self._tools.screenshot(serial, local)
+                width, height = await self._until_taken(call, asked.device, taken)
+                kept = await asyncio.to_thread(self._artifacts.take, local)
         return {"artifact": kept, "width": width, "height": height}
 
     @verb("device.pull", Role.USER)
     async def pull(self, asked: Pull, call: ControlCall) -> Mapping[str, Any]:
         """A file of the phone as an artifact."""
-        serial = self._usable(call, asked.device)
-        max_bytes = min(MAX_ARTIFACT_BYTES, self._artifacts.rules.budget_bytes)
-        with self._artifacts.scratch() as local:
-            size_bytes = await self._tools.pull(serial, asked.path, local, max_bytes=max_bytes)
-            kept = await asyncio.to_thread(self._artifacts.take, local)
+        max_bytes = min(MAX_ARTIFACT_BYTES, self._artifacts.rules.budget_bytes // SHARE)
+        async with self._turn(call, asked.device) as serial:
+            with self._artifacts.scratch() as local:
+                pulled = self._tools.pull(serial, asked.path, local, max_bytes=max_bytes)
+                size_bytes = await self._until_taken(call, asked.device, pulled)
+                kept = await asyncio.to_thread(self._artifacts.take, local)
         return {"artifact": kept, "size_bytes": size_bytes}
 
     @verb("device.install", Role.OPERATOR)
@@ -95,6 +104,28 @@ class ToolVerbs(Verbs):
         output = await raw_probe(self._shells, serial)
         health = await asyncio.to_thread(parse_probe, output)  # of a phone that may print anything
         return {"probe": decode(output), "health": asdict(health)}
+
+    @asynccontextmanager
+    async def _turn(self, call: ControlCall, name: str) -> AsyncIterator[str]:
+        """One file of a user at a time, and one of a phone: each may be as large as a share of the artifacts' disk.
+
+        Yields the phone's serial.
+        """
+        mine = self._turns.setdefault(f"user {call.caller.user}", asyncio.Lock())
+        phones = self._turns.setdefault(f"phone {self._usable(call, name)}", asyncio.Lock())
+        async with mine, phones:
+            yield self._usable(call, name)
+
+    async def _until_taken(self, call: ControlCall, name: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do it, unless somebody gets the phone meanwhile, who may measure there."""
+        working = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({working}, timeout=LOOK_EVERY_S))[0]:
+                self._usable(call, name)
+            return working.result()
+        finally:
+            working.cancel()
+            await asyncio.wait({working})
 
     def _usable(self, call: ControlCall, name: str) -> str:
         """The serial of an adopted phone that nobody else has in hands: screens and files are its holder's.

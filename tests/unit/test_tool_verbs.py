@@ -1,5 +1,6 @@
 """Reaching into a phone that somebody holds."""
 
+import asyncio
 import hashlib
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.control import tool_verbs
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, Peer, Role
 from farm.control.forms import handler
@@ -21,6 +23,7 @@ from farm.core.selector import Selector
 from farm.leasing import Leasing
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
 
 
 @dataclass
@@ -97,6 +100,56 @@ async def test_a_held_phones_files_and_screen_are_its_holders(held, verb, tmp_pa
         assert answer["artifact"] == hashlib.sha256(b"content").hexdigest()
         assert artifacts.path(answer["artifact"]).read_bytes() == b"content"
     assert artifacts.used_bytes == 7
+    assert list((tmp_path / "partial").iterdir()) == []
+
+
+@pytest.fixture
+async def slow(tmp_path, monkeypatch):
+    """Phone `a`, which nobody holds, with files that come when a test lets them; `under_way` are pulls."""
+    monkeypatch.setattr(tool_verbs, "LOOK_EVERY_S", 0.01)
+    devices, under_way = FakeDevices(), []
+    devices.add("a", "android")
+    leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
+
+    class Slow(Tools):
+        async def pull(self, serial, remote, local, *, max_bytes):
+            under_way.append(remote)
+            try:
+                await until(lambda: remote in self.let)
+            finally:
+                under_way.remove(remote)
+            return await super().pull(serial, remote, local, max_bytes=max_bytes)
+
+    tools = Slow()
+    tools.let = set()
+    fleet = SimpleNamespace(view=lambda name: SimpleNamespace(name=name, serial=f"S{name}", adopted=True))
+    verbs = ToolVerbs(fleet, leasing, tools, ArtifactFolder(tmp_path), Shells())
+    yield SimpleNamespace(verbs=verbs, leasing=leasing, under_way=under_way, let=tools.let)
+    await leasing.close()
+
+
+@pytest.mark.parametrize(("users", "phones"), [(["mallory"] * 4, "abab"), (["mallory", "ann", "ann", "bob"], "aaaa")])
+async def test_files_come_one_at_a_time_of_a_user_and_of_a_phone(slow, users, phones):
+    """Twelve at once were eleven times the disk that artifacts may take."""
+    pulls = [
+        asyncio.create_task(ask(slow.verbs.pull, user, Role.USER, device=phone, path=f"/{number}"))
+        for number, (user, phone) in enumerate(zip(users, phones, strict=True))
+    ]
+    for _ in pulls:
+        await until(lambda: slow.under_way)
+        await asyncio.sleep(0.01)  # for those that should wait
+        (one,) = slow.under_way
+        slow.let.add(one)
+        await pulls[int(one[1:])]
+
+
+async def test_a_pull_ends_when_somebody_else_gets_the_phone(slow, tmp_path):
+    pull = asyncio.create_task(ask(slow.verbs.pull, "mallory", Role.USER, device="a", path="/big"))
+    await until(lambda: slow.under_way)
+    await slow.leasing.acquire(LeaseRequest(Selector.parse("android"), "ann", Door.JOB))
+    with pytest.raises(NotAllowedError, match="ann holds a"):
+        await pull
+    assert slow.under_way == []
     assert list((tmp_path / "partial").iterdir()) == []
 
 
