@@ -87,7 +87,7 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
     "jobs": (
         "Farm: jobs and queue",
         (
-            Panel("Requests waiting by class", "short", ((_sum("farm_requests_waiting", "class"), "{{class}}"), (f"sum(farm_requests_servable{{{FARM}}})", "idle phones would suit"))),
+            Panel("Requests waiting by class", "short", ((_sum("farm_requests_waiting", "class"), "{{class}}"), (f"sum(farm_requests_servable{{{FARM}}})", "nothing keeps them"))),
             Panel("Longest wait", "s", ((f"max by (class) (farm_requests_oldest_wait_seconds{{{FARM}}})", "{{class}}"),)),
             Panel("Time to a phone, 95 %, by door", "s", ((_p95("farm_time_to_device_seconds", "class, door"), "{{class}} {{door}}"),)),
             Panel("Grants per minute", "short", ((f"60 * {_rate('farm_time_to_device_seconds_count', 'class, door')}", "{{class}} {{door}}"),), stacked=True),

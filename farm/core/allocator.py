@@ -152,6 +152,10 @@ class Allocator:
         """
         return tuple((each.id, each.request) for each in islice(allocator_explain.in_order(self._state), limit))
 
+    def overlooked(self, lines: int) -> int:
+        """How many waiting requests, of so many lines, nothing keeps from an idle device; 0 unless there is a bug."""
+        return self._state.overlooked(lines)
+
     def usage_s(self, user: str) -> float:
         """Decayed device-seconds that count for the user's share, running leases up to the last event."""
         return self._state.ledger.usage_s(user, self._state.now_s)

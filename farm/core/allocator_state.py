@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 
 from farm.core.allocator_events import AllocatorPolicy, Holding
@@ -170,6 +171,22 @@ class State:
         if self._workers - places < self.policy.workers:
             return groups
         return {group for group in groups if not group.meaning.worker}
+
+    def overlooked(self, most: int) -> int:
+        """How many requests of the `most` lines that wait longest could have an idle device; 0 unless there is a bug.
+
+        Looks at the devices anew, so that it does not repeat what may be wrong in `free`.
+        """
+        idle = {name for name, view in self.index.views.items() if view.leasable and name not in self.held}
+        if self.paused or not idle:
+            return 0
+        return sum(len(line.queue) for line in islice(self.lines.longest_first, most) if self._could_have(line, idle))
+
+    def _could_have(self, line: Line, idle: set[str]) -> bool:
+        if not self.ledger.may_hold_more(line.user) or not self.servable({line.group}):
+            return False
+        suiting = self.suiting(line.group, idle)
+        return any(self.allowed(waiting, suiting) for waiting in self.worth_trying(line, suiting))
 
     def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
         """Those of `devices` that suit the group, are open to its class, and on a quiet hub if it needs one."""

@@ -78,6 +78,11 @@ class Lines:
         """Everybody who waits, by request id, in order of arrival."""
         return self._waiting
 
+    @property
+    def longest_first(self) -> Iterable[Line]:
+        """All of them, by how long they have got nothing."""
+        return self._by_turn
+
     def join(self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float) -> Waiting:
         """Stand at the end of the line; the lease is taken to last `lasts_s`."""
         self._arrivals += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
 
 from farm.core.histogram import Histogram
 from farm.core.labels import normalise
@@ -16,7 +15,7 @@ from farm.leasing.holdings import Holdings
 from farm.leasing.model import Explanation, Holder, WaitingRequest
 from farm.leasing.status import SEARCHED, explain, explain_waiting, shortly, summarise
 
-KINDS_LOOKED_AT = 100  # by what they mean: for metrics, several times a minute
+LINES_LOOKED_AT = 100  # of users' like requests: for metrics, several times a minute
 
 
 class Questions:
@@ -85,19 +84,11 @@ class Questions:
         return self._grants.longest_s()
 
     def servable(self) -> int:
-        """How many waiting requests an idle device would suit by its labels, of `KINDS_LOOKED_AT` kinds of wishes.
+        """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
 
-        0 while nothing is granted to anybody: the store cannot be written, or an operator drains the host.
+        A quota, a reservation, heat, a drained host or a store that cannot be written is no such bug.
         """
-        if self._allocator.paused:
-            return 0
-        idle = {
-            view.name
-            for view in self._allocator.devices.values()
-            if view.leasable and view.name not in self._allocator.held
-        }
-        kinds = islice(self._grants.wanted.items(), KINDS_LOOKED_AT)
-        return sum(count for meant, count in kinds if not idle.isdisjoint(self._allocator.matching(*meant)))
+        return self._allocator.overlooked(LINES_LOOKED_AT)
 
     @property
     def decisions(self) -> Histogram:

@@ -148,7 +148,9 @@ _RECOVERY = (
 _LEASES = (
     Metric("farm_requests_waiting", _G, "Requests without a device.", ("class",)),
     Metric("farm_requests_oldest_wait_seconds", _G, "How long the oldest waiting request has waited.", ("class",)),
-    Metric("farm_requests_servable", _G, "Waiting requests that an idle device would suit by its labels."),
+    Metric(
+        "farm_requests_servable", _G, "Waiting requests that nothing keeps from an idle device: more than 0 is a bug."
+    ),
     Metric("farm_draining", _G, "1 while an operator drains the host: no phone is handed out."),
     Metric("farm_gate_up", _G, "1 while the TVM gate is there; 0 while a gate of its own process is lost."),
     Metric("farm_time_to_device_seconds", _H, "From request to grant.", ("class", "door")),

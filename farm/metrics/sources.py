@@ -34,7 +34,7 @@ class Sources:
     holders: Callable[[], Iterable[Holder]] = tuple
     depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
     longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
-    servable: Callable[[], int] = lambda: 0  # waiting requests that an idle device would suit
+    servable: Callable[[], int] = lambda: 0  # waiting requests that nothing keeps from an idle device
     draining: Callable[[], bool] = lambda: False  # an operator wants no phone to be handed out
     decisions: Histogram = field(default_factory=partial(Histogram, QUICK_S))  # of the allocator
     sessions: Callable[[], int] = lambda: 0

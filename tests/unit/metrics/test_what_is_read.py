@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 
+from farm.core.allocator import Allocator
+from farm.core.allocator_events import AllocatorPolicy, ReservationsChanged, SharesChanged
+from farm.core.attribution import UsbPlace
 from farm.core.device import Closed, Life, Service
 from farm.core.requests import LeaseClass
+from farm.core.reservations import Reservation
 from farm.core.selector import Selector
+from farm.core.shares import Share
 from farm.jobs.attempt import AttemptTimeoutError, WorkerDiedError, WorkerSilentError
 from farm.jobs.supervisor import _how_ended
+from farm.leasing import LeasePolicy
 from farm.metrics.loop_delay import EVERY_S, LoopDelay
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.waiting import until
@@ -40,10 +47,9 @@ async def test_a_grant_tells_its_class_and_door() -> None:
     await lab.leasing.close()
 
 
-async def test_requests_that_an_idle_phone_would_suit() -> None:
+async def test_requests_that_nothing_keeps_from_an_idle_phone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab("a", "b")
-    for name in "ab":
-        lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})  # by heat
+    monkeypatch.setattr(Allocator, "_serve", lambda *_: ())  # a bug
     lab.ask(BENCH)
     lab.ask(replace(BENCH, selector=Selector.parse("no-such-phone")))
     await settle()
@@ -54,6 +60,42 @@ async def test_requests_that_an_idle_phone_would_suit() -> None:
     assert lab.leasing.servable() == 1
     for name in "ab":
         lab.devices.become(name, Life.READY, service=Service.MAINTENANCE)
+    assert lab.leasing.servable() == 0
+    await lab.leasing.close()
+
+
+@pytest.mark.parametrize(
+    "kept_by", ["heat", "reservation", "a reservation of a part of them", "quota", "quiet hub", "worker place"]
+)
+async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: str) -> None:
+    lab = Lab("a", "b", policy=LeasePolicy(allocator=AllocatorPolicy(workers=0)))
+    wish = BENCH
+    match kept_by:
+        case "heat":
+            for name in "ab":
+                lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})
+        case "quota":
+            lab.leasing.use(SharesChanged(Share(devices=1)))
+            lab.devices.become("b", Life.OFFLINE)
+            lab.ask(BENCH)  # has "a"
+            await settle()
+            lab.devices.become("b", Life.READY)
+        case "worker place":
+            wish = replace(wish, worker=True)
+        case "quiet hub":
+            lab.devices.become("a", Life.READY, place=UsbPlace("1-1", 1, "1-1.1"))
+            lab.devices.become("b", Life.READY, place=UsbPlace("1-1", 2, "1-1.2"))
+            lab.ask(replace(BENCH, device="a", user="bob"))
+            wish = replace(wish, quiet_hub=True, device="b")
+        case _:
+            device = Selector.parse("a") if "part" in kept_by else Selector()
+            wish = replace(wish, device="a")
+            now_s = time.monotonic()
+            reserved = Reservation("r", device, frozenset({"bob"}), now_s, now_s + 3600)
+            lab.leasing.use(ReservationsChanged((reserved,)))
+    lab.ask(wish)
+    await settle()
+    assert lab.leasing.waiting_count == 1
     assert lab.leasing.servable() == 0
     await lab.leasing.close()
 
