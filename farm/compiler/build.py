@@ -16,7 +16,16 @@ from farm.compiler.inputs import Fed, Fill, all_inputs, filled, fitted, import_w
 from farm.compiler.load import import_model, read
 from farm.compiler.model import Array, TensorSpec
 from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
-from farm.compiler.package import Package, check_asked, check_fits, check_tvm, cpu_features, is_package, read_package
+from farm.compiler.package import (
+    Package,
+    PackageError,
+    check_asked,
+    check_fits,
+    check_tvm,
+    cpu_features,
+    is_package,
+    read_package,
+)
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, judge, reference_for, within_memory
 from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
 
@@ -179,4 +188,10 @@ def _of_model_inside(package: Package, inputs: Mapping[str, Array], cache: Path,
     say("computing the reference")
     shapes = {tensor.name: tensor.shape for tensor in package.manifest.inputs}
     dtypes = {tensor.name: tensor.dtype for tensor in package.manifest.inputs}
-    return reference_for(import_model(read(package.model, package.name), shapes, dtypes), inputs, cache)
+    model = import_model(read(package.model, package.name), shapes, dtypes)
+    if (names := [spec.name for spec in model.inputs]) != list(shapes):
+        raise PackageError(
+            f"{package.name}: its manifest names the inputs {list(shapes)}, and the model inside has {names}",
+            hint="make it again",
+        )
+    return reference_for(model, inputs, cache)

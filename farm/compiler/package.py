@@ -156,6 +156,9 @@ class Package:
         series = {"input": self.manifest.inputs, "output": self.manifest.outputs, "host": self.manifest.outputs}
         try:
             with np.load(io.BytesIO(self.members[REFERENCE]), allow_pickle=False) as file:
+                named = {f"{prefix}_{i}" for prefix, tensors in series.items() for i in range(len(tensors))}
+                if others := set(file.files) - named:
+                    raise ValueError(f"{MANIFEST} does not name: {', '.join(sorted(others))}")
                 found = [
                     tuple(typed(file[f"{prefix}_{i}"], numpy_dtype(tensor.dtype)) for i, tensor in enumerate(tensors))
                     for prefix, tensors in series.items()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from farm.compiler.fitting import ForeignRecordsError
 from farm.compiler.inputs import all_inputs
 from farm.compiler.isolated import isolated
 from farm.compiler.load import load
+from farm.compiler.package import PackageError, read_package, write_package
+from farm.compiler.packing import make_package
 from farm.compiler.precision import PrecisionError
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.reference import flatten
@@ -104,6 +107,14 @@ def test_a_build_is_tuned_when_a_record_schedules_something_of_it(small, tmp_pat
     (records / RECORDS).write_text("")  # as of a set whose every best is slower than TVM's own
     plain = build(tiny_onnx(), "tiny.onnx", Wanted(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache)
     assert not plain.tuned
+
+
+def test_a_package_whose_manifest_lacks_inputs_is_refused_not_the_phone(small, tmp_path):
+    made = read_package(make_package(small, Recipe(HOST), tmp_path, source=tiny_onnx()))
+    package = write_package(replace(made.manifest, inputs=(), sha256={}), made.members)
+    for fill, said in (("random", "expected outputs cannot be read"), ("zeros", r"names the inputs \[\]")):
+        with pytest.raises(PackageError, match=said):
+            build(package, "x.farm.tar", Wanted(recipe=Recipe(HOST), shapes={}, dtypes={}, fill=fill), tmp_path)
 
 
 def functions(module):

@@ -216,6 +216,13 @@ def test_a_manifest_that_json_cannot_read_is_damaged(content, tmp_path):
             source(path)
 
 
+def test_a_manifest_that_names_fewer_inputs_than_the_reference_has_is_refused_before_a_phone_is_blamed():
+    package = read_package(with_manifest(lambda said: said.update(inputs=[])))
+    with pytest.raises(PackageError, match="expected outputs cannot be read") as caught:
+        package.expected()
+    assert caught.value.evidence == "package.json does not name: input_0"
+
+
 def test_a_type_that_numpy_does_not_know_is_told():
     with pytest.raises(PackageError, match=r"a type that numpy does not know: .*'wild'"):
         read_package(with_manifest(lambda said: said["inputs"][0].update(dtype="wild")))
