@@ -85,6 +85,12 @@ class Crowd:
         """Note who sends by a connection."""
         self._speakers[descriptor] = who
 
+    def leaving(self, who: Hashable) -> Hashable:
+        """The same connections, whoever is called so by the time that they are ended."""
+        them = object()
+        self._speakers.update({each: them for each, speaker in tuple(self._speakers.items()) if speaker == who})
+        return them
+
     def end(self, who: Hashable) -> int:
         """End the connections of who sent by them; returns how many."""
         ended = 0

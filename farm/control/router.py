@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,16 +166,17 @@ class Router:
         self._entrance.close()
         self._close()
 
-    def put_out(self, payer: int | str, error: FarmError) -> None:
-        """End every call of a caller who may not go on; they are answered with `error`."""
+    def put_out(self, payer: int | str, error: FarmError) -> Hashable:
+        """End every call of a caller who may not go on; they are answered with `error`. Returns whom to `cut` then."""
         for task, peer in tuple(self._calls.items()):
             if peer.payer == payer:
                 self._put_out[task] = error
                 task.cancel()
+        return None if self._crowd is None else self._crowd.leaving(payer)
 
-    def cut(self, payer: int | str) -> int:
-        """End the connections of a caller; returns how many."""
-        return 0 if self._crowd is None else self._crowd.end(payer)
+    def cut(self, leaving: Hashable) -> int:
+        """End the connections of a caller who was put out; returns how many."""
+        return 0 if self._crowd is None else self._crowd.end(leaving)
 
     def _close(self) -> None:
         if self._socket is not None:

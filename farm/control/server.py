@@ -268,8 +268,8 @@ class ControlServer:
     def _put_out(self, name: str) -> None:
         """An account was revoked: what it has under way ends, and so do its connections, once they have heard it."""
         if self._remote is not None:
-            self._remote.put_out(name, _revoked(name))
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._remote.cut, name)
+            leaving = self._remote.put_out(name, _revoked(name))
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._remote.cut, leaving)
 
     async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
         return {"user": call.caller.user, "role": call.caller.role.word}

@@ -20,7 +20,7 @@ from farm.control.callers import Caller, Role
 from farm.control.client import ControlClient
 from farm.control.curve_entrance import CurveEntrance, server_keys
 from farm.control.entrances import DoorError
-from farm.control.server import ControlServer
+from farm.control.server import LAST_WORDS_S, ControlServer
 from farm.core.errors import DaemonUnreachableError, NotAllowedError, UserError
 from farm.store.store import Store
 
@@ -225,6 +225,29 @@ async def test_an_account_made_anew_does_not_revive_the_old_key(lab):
     assert (await ask(new, "ping"))["role"] == "viewer"
     with pytest.raises(NotAllowedError):
         await ask(old, "ping")
+
+
+async def test_a_new_key_is_not_cut_with_the_old_one(lab, monkeypatch):
+    cuts, loop = [], asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def later(delay_s, *cut, **options):
+        return cuts.append(cut) if delay_s == LAST_WORDS_S else call_later(delay_s, *cut, **options)
+
+    monkeypatch.setattr(loop, "call_later", later)
+    async with links(await lab.new("ann")) as old:
+        await old.call("ping", {})
+        (gone,) = old._open
+        await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
+        async with links(await lab.new("ann")) as new:
+            await new.call("ping", {})
+            (link,) = new._open
+            ((cut, leaving),) = cuts
+            assert cut(leaving) == 1
+            await asyncio.wait_for(ends(gone), 10)
+            assert (await new.call("ping", {})).fields["user"] == "ann"
+            assert [link] == list(new._open)
+            assert not await link.is_stale()
 
 
 async def test_a_key_file_is_all_that_a_client_needs(lab, tmp_path):

@@ -75,6 +75,15 @@ def test_the_connections_of_one_are_ended_and_no_others(door: Door) -> None:
     assert [door.reads(each) for each in (ann, silent, bob)] == [False, True, True]
 
 
+def test_whoever_has_the_name_anew_is_not_ended_with_who_had_it(door: Door) -> None:
+    old, new = door.open("10.0.0.1"), door.open("10.0.0.1")
+    door.crowd.spoke(old, "ann")
+    leaving = door.crowd.leaving("ann")
+    door.crowd.spoke(new, "ann")
+    assert door.crowd.end(leaving) == 1
+    assert [door.reads(each) for each in (old, new)] == [False, True]
+
+
 @pytest.mark.parametrize("told", [OPENED, ENDED])
 def test_a_number_used_again_is_somebody_elses(door: Door, told: int) -> None:
     """A client in its handshake was shut down both ways, on which libzmq may abort."""
