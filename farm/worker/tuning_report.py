@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,9 @@ from farm.tuning.search import Search
 from farm.worker.model_run import Hears
 
 
+_SECONDS = re.compile(r"[0-9.]+")  # in why a phone is waited for
+
+
 class Tell(Hears, Protocol):
     """Who hears how it goes: the daemon, or a terminal."""
 
@@ -26,13 +30,14 @@ class Tell(Hears, Protocol):
 
 @dataclass(slots=True)
 class News:
-    """Tells how the search stands, not too often."""
+    """Tells how the search stands when it has changed, not too often: each time is a line of the job's log."""
 
     tell_to: Tell
     runner: PoolRunner
     look: Callable[[], None]
     began_s: float = field(default_factory=time.monotonic)
     told_s: float = -1e9
+    told: tuple[object, ...] = ()  # what had changed then
     curve: int = 0  # points told
     raised: int = 0  # as the estimate's when they were told
 
@@ -40,8 +45,12 @@ class News:
         """Called often; tells when it is time to."""
         self.look()
         now_s = time.monotonic() - self.began_s
-        if news_due(self.told_s, now_s):
-            self.told_s = now_s
+        if not news_due(self.told_s, now_s):
+            return
+        status = self.runner.status()
+        news = search.done, status.phones, _SECONDS.sub("", status.waits)
+        if news != self.told:
+            self.told_s, self.told = now_s, news
             self.tell(search)
 
     def tell(self, search: Search) -> None:
