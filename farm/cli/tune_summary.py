@@ -153,6 +153,12 @@ def _has_records(result: Mapping[str, Any]) -> bool:
     return bool(result.get("compile", {}).get("tuned", True))
 
 
+def _beyond(result: Mapping[str, Any]) -> bool:
+    """Whether a task took longer than the whole model does, tuned or not."""
+    gain, names = result["speedup"], {"best_ms": "tuned_ms", "default_ms": "untuned_ms"}
+    return any((row.get(name) or 0) > gain[whole] for row in result["tasks"] for name, whole in names.items())
+
+
 def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     if result.get("left_out"):
         package = "" if result.get("package") else "; there is no package"
@@ -172,7 +178,9 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     if gain["high"] > WIDE * gain["low"]:
         between += ": wide, a quieter host or phone narrows it"
     tuned, untuned = digits(gain["tuned_ms"]), digits(gain["untuned_ms"])
+    alone = ["           less than a task above: tasks are timed while others are built"] if _beyond(result) else []
     return [
         f"latency    {tuned} ms tuned, {untuned} ms without, on {result['device']}",
+        *alone,
         f"speed-up   {gain['times']:.2f} times ({gain['confidence']:.0%} interval {between}){doubt}",
     ]

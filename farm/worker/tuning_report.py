@@ -16,7 +16,6 @@ from farm.tuning.runner import PoolRunner
 from farm.tuning.search import Search
 from farm.worker.model_run import Hears
 
-
 _SECONDS = re.compile(r"[0-9.]+")  # in why a phone is waited for
 
 

@@ -146,6 +146,13 @@ def test_a_build_that_was_not_measured_faster_is_no_next_step_and_untried_tasks_
     assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("row", [{"best_ms": 4.1}, {"default_ms": 10.1}])
+def test_a_task_that_took_longer_than_the_model_is_no_riddle(row: dict[str, float]) -> None:
+    line = "           less than a task above: tasks are timed while others are built"
+    for tasks, said in (([{"trials": 64, **row}], True), ([{"trials": 64, "best_ms": 3.0, "default_ms": None}], False)):
+        assert (line in summary_lines({**RESULT, "tasks": tasks})) is said
+
+
 def test_an_interval_that_says_nothing_is_printed_with_that() -> None:
     wide = {**RESULT["speedup"], "answer": "cannot tell", "low": 0.01, "high": 7142.13}
     (line,) = (each for each in summary_lines({**RESULT, "speedup": wide}) if each.startswith("speed-up"))
