@@ -8,7 +8,6 @@ The disk is a tmpfs of a few MiB in a mount namespace of its own.
 from __future__ import annotations
 
 import contextlib
-import json
 import resource
 import subprocess
 import sys
@@ -18,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.bundle.test_full_disk import IN_NAMESPACE, ROOT, TMPFS, mountable
 from tests.support.candidates import builder_inputs, module
-from tests.support.tvm import environment
+from tests.support.small_disk import on_small_disk
+from tests.support.tvm import ROOT, environment
 
 pytest.importorskip("tvm")
 
@@ -59,14 +58,7 @@ print(json.dumps([said, left]))
 
 
 def test_without_room_the_host_is_blamed_and_with_room_it_is_built(tmp_path: Path) -> None:
-    if not mountable():
-        pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
-    done = subprocess.run(
-        [*IN_NAMESPACE, TMPFS, "sh", "40m", str(tmp_path), sys.executable, "-c", CHILD, str(tmp_path)],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (*full, roomy, endless), left = json.loads(done.stdout)
+    (*full, roomy, endless), left = on_small_disk("40m", tmp_path, CHILD)
     assert len(full) == 3
     for kind, message, hint in full:
         assert kind == "CannotBuildError", message

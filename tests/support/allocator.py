@@ -14,6 +14,7 @@ from farm.core.allocator_events import (
     LeaseEnded,
     PlaceAsk,
     RequestCame,
+    TimePassed,
     YieldAsk,
 )
 from farm.core.device import DeviceView, Life
@@ -64,6 +65,14 @@ class Lab:
     def end(self, device: str) -> str:
         """A lease ends; the request that gets the device next, or ""."""
         return next((grant.request_id for grant in self.tell(LeaseEnded(device)) if grant.device == device), "")
+
+    def later(self, seconds: float) -> None:
+        """Let time pass as the daemon does: the allocator looks whenever it wants to."""
+        until_s = self.now_s + seconds
+        while (look_s := self.allocator.next_look_s()) is not None and look_s <= until_s:
+            self.now_s = look_s
+            self.tell(TimePassed())
+        self.now_s = until_s
 
     def holders(self) -> dict[str, str]:
         return {device: holding.request_id for device, holding in self.allocator.held.items()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.core.allocator_events import DeviceChanged, LeaseEnded, RequestWithdrawn, SharesChanged, TimePassed
+from farm.core.allocator_events import DeviceChanged, LeaseEnded, RequestWithdrawn, SharesChanged
 from farm.core.device import Closed, Life, Service
 from farm.core.requests import LeaseClass
 from farm.core.shares import Share
@@ -25,20 +25,11 @@ def kept(lab):
     return {device: each.whose for device, each in lab.allocator._state.kept.items()}
 
 
-def look(lab, seconds):
-    """Let time pass as the daemon does: the allocator looks whenever it wants to."""
-    until_s = lab.now_s + seconds
-    while (look_s := lab.allocator.next_look_s()) is not None and look_s <= until_s:
-        lab.now_s = look_s
-        lab.tell(TimePassed())
-    lab.now_s = until_s
-
-
 def starving(*phones):
     """Bob's bench has just begun to starve; whoever had phones gave them back long ago."""
     lab = lab_of(*phones)
     lab.want("bench", user="bob", lease_class=BENCH, longest_s=30.0)
-    look(lab, STARVED_S)
+    lab.later(STARVED_S)
     return lab
 
 
@@ -58,7 +49,7 @@ def test_a_farm_kept_warm_by_tuning_serves_a_bench_after_starvation_and_one_cool
             tunes += 1
             lab.want(f"t{tunes}", lease_class=TUNE)
             lab.end("a")
-        look(lab, 5.0)
+        lab.later(5.0)
         assert lab.now_s - began_s < STARVED_S + SLICE_S + 300.0 + 60.0
     assert tunes >= 2
     assert lab.yields[-1].reason == "it is to cool for bob's bench"
@@ -100,10 +91,10 @@ def test_a_persons_own_lease_is_not_kept_from_it_unless_it_tunes():
 def test_the_claim_passes_on_when_somebody_gets_the_phone_who_does_not_yield():
     lab = starving(warm("a", 100.0), warm("b", 200.0))
     assert kept(lab) == {"a": "bob's bench"}
-    look(lab, 150.0)
+    lab.later(150.0)
     assert lab.want("person", personal=True, device="a") == "a"
     assert kept(lab) == {"b": "bob's bench"}
-    look(lab, HOLD_S - 150.0)  # the claim is as old as ever
+    lab.later(HOLD_S - 150.0)  # the claim is as old as ever
     assert kept(lab) == {}
 
 
@@ -114,13 +105,13 @@ def test_the_phone_is_claimed_that_opens_soonest():
 def test_a_claim_ends_and_its_line_starves_anew_before_the_next():
     lab = starving(warm("a"))
     lab.want("tune", lease_class=TUNE)
-    look(lab, HOLD_S - 1.0)
+    lab.later(HOLD_S - 1.0)
     assert lab.holders() == {}
-    look(lab, 1.0)
+    lab.later(1.0)
     assert lab.holders() == {"a": "tune"}
-    look(lab, STARVED_S - 1.0)
+    lab.later(STARVED_S - 1.0)
     assert (kept(lab), lab.asked()) == ({}, [])
-    look(lab, 1.0)
+    lab.later(1.0)
     assert kept(lab) == {"a": "bob's bench"}
     assert lab.asked() == ["a"]
 
@@ -128,11 +119,11 @@ def test_a_claim_ends_and_its_line_starves_anew_before_the_next():
 def test_a_tune_lease_keeps_its_phone_for_its_slice():
     lab = lab_of(warm("a", 100.0))
     lab.want("bench", user="bob", lease_class=BENCH)
-    look(lab, STARVED_S - 5.0)
+    lab.later(STARVED_S - 5.0)
     lab.want("tune", lease_class=TUNE)
-    look(lab, SLICE_S - 1.0)
+    lab.later(SLICE_S - 1.0)
     assert (kept(lab), lab.asked()) == ({"a": "bob's bench"}, [])
-    look(lab, 1.0)
+    lab.later(1.0)
     assert lab.asked() == ["a"]
 
 
@@ -141,9 +132,9 @@ def test_who_starves_for_longer_goes_before():
     lab.want("held", personal=True)
     lab.want("tune", lease_class=TUNE)
     lab.want("bench", user="bob", lease_class=BENCH)
-    look(lab, 2 * STARVED_S)
+    lab.later(2 * STARVED_S)
     assert lab.end("a") == "tune"
-    look(lab, SLICE_S)
+    lab.later(SLICE_S)
     assert lab.asked() == ["a"]  # it has had its turn
     lab.want("more", lease_class=TUNE)
     assert lab.end("a") == ""
@@ -163,7 +154,7 @@ def test_only_phones_that_it_might_have_soon_count(other):
     if other.leasable and not other.closed:
         lab.want("tune", lease_class=TUNE, device="b")
     lab.want("bench", user="bob", lease_class=BENCH)
-    look(lab, STARVED_S)
+    lab.later(STARVED_S)
     # An open phone is asked for as ever; of one that waits for a neighbour nobody knows whether it ever opens.
     assert (kept(lab), lab.asked()) == (
         ({}, ["b"]) if not other.closed and other.leasable else ({"a": "bob's bench"}, [])
@@ -174,7 +165,7 @@ def test_an_open_phone_in_a_persons_hands_is_no_reason_not_to_claim():
     lab = lab_of(warm("a"), phone("b"))
     lab.want("person", personal=True, device="b")
     lab.want("bench", user="bob", lease_class=BENCH)
-    look(lab, STARVED_S)
+    lab.later(STARVED_S)
     assert kept(lab) == {"a": "bob's bench"}
 
 
@@ -187,7 +178,7 @@ def test_a_user_who_may_have_no_more_claims_nothing():
     lab.tell(SharesChanged(Share(devices=1)))
     lab.want("mine", user="bob", device="b", personal=True)
     lab.want("bench", user="bob", lease_class=BENCH)
-    look(lab, 2 * STARVED_S)
+    lab.later(2 * STARVED_S)
     assert kept(lab) == {}
     lab.tell(LeaseEnded("b"))
     assert lab.holders() == {"b": "bench"}
@@ -210,9 +201,9 @@ def test_each_line_has_one_claim_and_each_phone_serves_one():
     lab = lab_of(warm("a", 500.0), warm("b", 600.0), warm("c", 700.0))
     lab.want("b1", user="bob", lease_class=BENCH)
     lab.want("b2", user="bob", lease_class=BENCH)
-    look(lab, 1.0)
+    lab.later(1.0)
     lab.want("c1", user="cleo", lease_class=BENCH)
-    look(lab, STARVED_S)
+    lab.later(STARVED_S)
     assert kept(lab) == {"a": "bob's bench", "b": "cleo's bench"}
     assert lab.want("tune", lease_class=TUNE) == "c"
 
@@ -220,8 +211,8 @@ def test_each_line_has_one_claim_and_each_phone_serves_one():
 def test_when_a_claim_passes_to_another_line_those_who_starve_for_longer_get_the_phone():
     lab = starving(warm("a"))
     lab.want("tune", lease_class=TUNE)
-    look(lab, 1.0)
+    lab.later(1.0)
     lab.want("other", user="cleo", lease_class=BENCH)
-    look(lab, HOLD_S)
+    lab.later(HOLD_S)
     assert kept(lab) == {"a": "cleo's bench"}
     assert lab.holders() == {"a": "tune"}

@@ -26,15 +26,6 @@ def tune(lab, request_id="tune", user="tuner", **more):
     return lab.want(request_id, user=user, lease_class=LeaseClass.TUNE, **more)
 
 
-def later(lab, seconds=SLICE_S):
-    """Time passes, and the allocator is looked at when it wants to be."""
-    until_s = lab.now_s + seconds
-    while (look_s := lab.allocator.next_look_s()) is not None and look_s <= until_s:
-        lab.now_s = look_s
-        lab.tell(TimePassed())
-    lab.now_s = until_s
-
-
 def test_it_is_asked_once_after_its_slice_when_somebody_waits():
     lab = Lab("a", min_slice_s=SLICE_S)
     tune(lab)
@@ -42,10 +33,10 @@ def test_it_is_asked_once_after_its_slice_when_somebody_waits():
     lab.want("bench", user="bob")
     assert not lab.yields
     assert lab.allocator.next_look_s() == lab.now_s + SLICE_S - 10
-    later(lab)
+    lab.later(SLICE_S)
     assert [(ask.device, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "bob waits for it")]
     lab.want("more", user="cleo")
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert len(lab.yields) == 1
     assert lab.end("a") == "bench"
 
@@ -53,7 +44,7 @@ def test_it_is_asked_once_after_its_slice_when_somebody_waits():
 def test_it_is_asked_at_once_after_its_slice():
     lab = Lab("a")
     tune(lab)
-    later(lab, 2 * SLICE_S)
+    lab.later(2 * SLICE_S)
     assert lab.allocator.next_look_s() is None
     lab.want("bench", user="bob")
     assert lab.asked() == ["a"]
@@ -63,19 +54,19 @@ def test_it_is_asked_at_once_after_its_slice():
 def test_only_tune_leases_are_asked(lease_class):
     lab = Lab("a")
     lab.want("holder", user="tuner", lease_class=lease_class)
-    later(lab, 2 * SLICE_S)
+    lab.later(2 * SLICE_S)
     lab.want("bench", user="bob")
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert not lab.yields
 
 
 def test_not_for_somebody_whom_the_phone_does_not_suit():
     lab = Lab(phone("a", "adreno"))
     tune(lab)
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("mali", "mali", user="bob", priority=9)
     lab.want("avoids", user="bob", priority=9, avoid=frozenset({"a"}))
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert not lab.yields
 
 
@@ -83,18 +74,18 @@ def test_not_for_lower_priority_a_user_who_had_more_or_ones_own_tuning():
     lab = Lab("a", starved_s=1e9, held_counts_s=0.0)
     lab.tell(UsageLoaded({"greedy": 1e6}))
     tune(lab, priority=5)
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("low", user="bob", priority=4)
     lab.want("greedy", user="greedy", priority=5)
     tune(lab, "own", priority=5)
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert not lab.yields
 
 
 def test_for_ones_own_measurement():
     lab = Lab("a")
     tune(lab)
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("bench", user="tuner", lease_class=LeaseClass.BENCH)
     assert lab.asked() == ["a"]
 
@@ -104,9 +95,9 @@ def test_shares_are_looked_at_again_while_somebody_waits():
     lab.tell(UsageLoaded({"bob": 300.0}))
     tune(lab)
     lab.want("bench", user="bob")
-    later(lab, 4 * SLICE_S)
+    lab.later(4 * SLICE_S)
     assert not lab.yields  # the tuner has had less yet
-    later(lab, 4 * SLICE_S)
+    lab.later(4 * SLICE_S)
     assert lab.asked() == ["a"]
 
 
@@ -114,9 +105,9 @@ def test_for_whoever_starves():
     lab = Lab("a", starved_s=10 * SLICE_S)
     tune(lab, priority=9)
     lab.want("low", user="bob", priority=0)
-    later(lab, 9 * SLICE_S)
+    lab.later(9 * SLICE_S)
     assert not lab.yields
-    later(lab, 2 * SLICE_S)
+    lab.later(2 * SLICE_S)
     assert lab.asked() == ["a"]
 
 
@@ -126,7 +117,7 @@ def test_one_lease_is_asked_per_request_the_least_entitled_first():
     tune(lab, "heavy", user="heavy", device="b")
     tune(lab, "light", user="light", device="c")
     lab.tell(UsageLoaded({"heavy": 5000.0, "light": 4000.0}))
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("bench-1", user="bob")
     assert lab.asked() == ["b"]
     lab.want("bench-2", user="bob")
@@ -139,11 +130,11 @@ def test_a_phone_asked_for_somebody_who_left_goes_to_the_next_who_waits():
     lab = Lab("a", "b")
     tune(lab, "one", user="one")
     tune(lab, "two", user="two")
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("bench-1", user="bob")
     lab.tell(RequestWithdrawn("bench-1"))
     lab.want("bench-2", user="bob")
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert len(lab.yields) == 1
     assert lab.end(lab.asked()[0]) == "bench-2"
 
@@ -151,7 +142,7 @@ def test_a_phone_asked_for_somebody_who_left_goes_to_the_next_who_waits():
 def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
     lab = Lab("a", "b", workers=1)
     assert tune(lab, worker=True, device="a") == "a"
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("bench", user="bob", device="b", worker=True)
     assert lab.asked() == ["a"]
     lab.tell(LeaseEnded("a"))
@@ -162,9 +153,9 @@ def test_a_phone_whose_holder_has_no_place_to_give_does_not_help_who_needs_one()
     lab = Lab("a", "b", workers=1)
     tune(lab, device="a")
     lab.want("bench", user="cleo", device="b", worker=True)
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("needs both", user="bob", device="a", worker=True)
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert not lab.yields
 
 
@@ -173,22 +164,22 @@ def test_a_quota_that_is_reached_is_no_reason_to_ask():
     lab.tell(SharesChanged(Share(devices=1)), UsageLoaded({"tuner": 5000.0}))
     tune(lab, device="a")
     lab.want("has", user="bob", device="b")
-    later(lab)
+    lab.later(SLICE_S)
     lab.want("more", user="bob", device="a")
-    later(lab, 5 * SLICE_S)
+    lab.later(5 * SLICE_S)
     assert not lab.yields
     lab.tell(SharesChanged(Share(devices=2)))
-    later(lab, 2 * SLICE_S)
+    lab.later(2 * SLICE_S)
     assert lab.asked() == ["a"]
 
 
 def test_nobody_is_asked_for_a_phone_that_could_not_be_handed_on():
     lab = Lab("a")
     tune(lab)
-    later(lab)
+    lab.later(SLICE_S)
     lab.tell(DeviceChanged(phone("a", service=Service.DRAINING)))
     lab.want("bench", user="bob")
-    later(lab, 5 * SLICE_S)
+    lab.later(5 * SLICE_S)
     assert not lab.yields
 
 
@@ -217,10 +208,10 @@ def test_a_kept_place_is_asked_for_once_after_its_slice():
     kept(lab)
     lab.want("bench", user="bob", worker=True)
     assert not lab.places
-    later(lab)
+    lab.later(SLICE_S)
     assert [(ask.id, ask.reason) for ask in lab.places] == [("place of tune", "bob waits for its worker place")]
     assert lab.allocator.places["place of tune"].asked
-    later(lab, 10 * SLICE_S)
+    lab.later(10 * SLICE_S)
     assert len(lab.places) == 1
     assert not lab.yields  # its phone is not what is missing
     (grant,) = lab.tell(PlaceFreed("place of tune"))
@@ -243,7 +234,7 @@ def test_a_kept_place_is_left_to_its_keeper_when_another_place_or_no_phone_would
     lab.want("bench", user="bob", worker=True)  # there is a second place
     lab.want("none", "mali", user="bob", worker=True)  # and no such phone
     lab.want("own", user="tuner", lease_class=LeaseClass.TUNE, worker=True)  # no better claim
-    later(lab)
+    lab.later(SLICE_S)
     assert not lab.places
 
 
@@ -257,7 +248,7 @@ def test_places_are_asked_for_one_at_a_time_the_least_entitled_first():
     lab.want("b2", user="cleo", worker=True)
     assert [ask.id for ask in lab.places] == ["place of t1"]
     lab.tell(PlaceFreed("place of t1"))
-    later(lab)
+    lab.later(SLICE_S)
     assert [ask.id for ask in lab.places] == ["place of t1", "place of t2"]
 
 

@@ -14,7 +14,6 @@ from farm.core.errors import UserError
 from farm.core.job import JobState
 from farm.core.queue_model import JobRunsError
 from tests.support.waiting import until
-from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
 CLIENTS = 12
@@ -53,12 +52,6 @@ def call(name):
 
 def states(answer):
     return [row["state"] for row in answer["jobs"]]
-
-
-@pytest.fixture
-async def farm(tmp_path):
-    async with running(tmp_path / "farm.db", "p1", "p2") as farm:
-        yield farm
 
 
 @pytest.fixture

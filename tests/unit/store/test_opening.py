@@ -15,8 +15,10 @@ from farm.store.engine import sqlite_engine
 from farm.store.opening import DatabaseUnusableError
 from farm.store.schema import SCHEMA_VERSION
 from farm.store.store import Store
+from tests.support.small_disk import on_small_disk
+from tests.support.tvm import ROOT
 from tests.unit.store.test_migrations import second_release
-from tests.unit.store.test_trouble import IN_NAMESPACE, ROOT, TMPFS, mountable, sqlite_error
+from tests.unit.store.test_trouble import sqlite_error
 
 KILLED = """
 import os, sys
@@ -169,8 +171,6 @@ def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatc
 
 
 def test_with_less_and_less_room(path, tmp_path):
-    if not mountable():
-        pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
     connection = sqlite3.connect(path)
     connection.executemany(
         "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts)"
@@ -180,14 +180,7 @@ def test_with_less_and_less_room(path, tmp_path):
     connection.commit()
     connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        [*IN_NAMESPACE, TMPFS, "sh", "24m", str(disk), sys.executable, "-c", FULL, str(disk), str(path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = on_small_disk("24m", tmp_path / "disk", FULL, path)
     assert all("the disk is full" in said for starts in told for said, _ in starts if said), told
     # None is left of a start that changed nothing, one of those that went through.
     assert all(left == (not starts[0][0]) for starts in told for _, left in starts), told

@@ -1,16 +1,11 @@
 """A database that cannot be written: what is said, what still gets through, and that farm goes on by itself."""
 
 import asyncio
-import json
 import logging
 import math
-import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import InterfaceError
@@ -22,10 +17,9 @@ from farm.store.opening import DatabaseUnusableError
 from farm.store.reserve import Reserve
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
+from tests.support.small_disk import on_small_disk
 from tests.support.waiting import until
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -295,8 +289,6 @@ def test_a_writer_that_has_ended_is_silent_for_ever(tmp_path):
     assert store.database.writer.silent_s() == math.inf
 
 
-IN_NAMESPACE = ("unshare", "--mount", "--map-root-user", "--", "sh", "-ec")
-TMPFS = 'mount -t tmpfs -o size="$1" none "$2"; shift 2; exec "$@"'
 CHILD = """
 import asyncio, contextlib, json, subprocess, sys
 from pathlib import Path
@@ -359,24 +351,8 @@ print(json.dumps(asyncio.run(work()), default=str))
 """
 
 
-def mountable():
-    if shutil.which("unshare") is None:
-        return False
-    command = [*IN_NAMESPACE, "mount -t tmpfs -o size=64k none /mnt"]
-    return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
-
-
 def test_on_a_disk_that_is_really_full(tmp_path):
-    if not mountable():
-        pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        [*IN_NAMESPACE, TMPFS, "sh", "48m", str(disk), sys.executable, "-c", CHILD, str(disk)],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = on_small_disk("48m", tmp_path / "disk", CHILD)
     for said in (told["refused"], told["problem"], told["still"]):
         assert "the disk is full" in said
     assert told["ends"] == [True] * 8
