@@ -14,7 +14,7 @@ import typer
 
 from farm.cli import doctor_host
 from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
-from farm.core.doctor_findings import FAIL, OK, WARN, Finding, Verdict
+from farm.core.doctor_findings import FAIL, OK, WARN, Finding, Verdict, judge_folder, of_error
 from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
 from farm.core.extras import pip_install
 
@@ -35,7 +35,6 @@ _VERSIONS = (
 _GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
 
 
-STATE = "state folder"
 CUT_TIMEOUT_S = 300.0  # off, on, booted, identified, checked; a slow phone boots for two minutes
 
 
@@ -69,9 +68,9 @@ def doctor(
 
 
 def current(findings: Sequence[Finding]) -> list[Finding]:
-    """Without what the configuration says of the state folder when a running daemon says which one is its."""
-    of_daemon = [finding for finding in findings if finding.check == STATE][1:]
-    return [finding for finding in findings if finding.check != STATE or not of_daemon or finding in of_daemon]
+    """Without what this shell's configuration says of a toolchain when a running daemon tells of its own."""
+    last = {finding.check: finding for finding in findings if finding.check.startswith("toolchain ")}
+    return [finding for finding in findings if last.get(finding.check, finding) is finding]
 
 
 def _python(_config: FarmConfig) -> Iterator[Finding]:
@@ -95,7 +94,7 @@ def _adb(config: FarmConfig) -> Iterator[Finding]:
         binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
         yield Finding("adb", OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
     except FarmError as error:
-        yield Finding("adb", FAIL, error.message, error.hint)
+        yield of_error("adb", FAIL, error)
 
 
 def _toolchains(config: FarmConfig) -> Iterator[Finding]:
@@ -118,7 +117,10 @@ def _generators(toolchain: str, there: Sequence[str]) -> Finding:
     able = ", ".join(targets for name, targets in _GENERATORS.items() if name in there)
     lacking = ", ".join(targets for name, targets in _GENERATORS.items() if name not in there)
     said = f"code for {able}" + (f"; not for {lacking}" if lacking else "")
-    return Finding(f"targets of {toolchain}", OK if "llvm" in there else WARN, said)
+    check = f"targets of {toolchain}"
+    if "llvm" in there:
+        return Finding(check, OK, said)
+    return Finding(check, WARN, said, f"a TVM with LLVM, which the extra has: {pip_install('tvm')}")
 
 
 def _linkers(_config: FarmConfig) -> Iterator[Finding]:
@@ -151,11 +153,9 @@ def _host_abi() -> Abi:
 
 
 def _folders(config: FarmConfig) -> Iterator[Finding]:
-    for name, path in ((STATE, config.state_dir), ("runtime folder", config.runtime_dir)):
+    for name, path in (("state folder", config.state_dir), ("runtime folder", config.runtime_dir)):
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
-        free_gb = shutil.disk_usage(existing).free / 1e9
-        verdict = OK if free_gb > 1 else WARN  # a bundle and a day of artifacts are a few 100 MB
-        yield Finding(name, verdict, f"{path}, {free_gb:.0f} GB free", "" if verdict is OK else "free some space")
+        yield judge_folder(name, path, shutil.disk_usage(existing).free)
 
 
 def _daemon(config: FarmConfig) -> Iterator[Finding]:
@@ -172,17 +172,18 @@ def _daemon_elsewhere(where: Remote) -> Iterator[Finding]:
     try:
         status = call("status")
     except DaemonUnreachableError as error:
-        yield Finding("daemon", WARN, error.message, error.hint)
+        yield of_error("daemon", WARN, error)
         return
     yield Finding("host", OK, f"{where}: lines without `lab:` are about this host")
     yield from _told_by_daemon(status)
 
 
 def _told_by_daemon(status: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from map(judge_toolchain, call("toolchain.list")["toolchains"])
     yield from _bundles_of_daemon()
     yield Finding("daemon", OK, f"pid {status['pid']}, version {status['version']}")
     for problem in status["problems"]:
-        yield Finding("daemon", WARN, problem)
+        yield Finding("daemon", WARN, problem, 'journalctl -u farm; docs/operations.md, "When something breaks"')
     yield from (Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"])
 
 
@@ -191,17 +192,28 @@ def _daemon_here(config: FarmConfig) -> Iterator[Finding]:
     try:
         status = call("status")
     except DaemonUnreachableError as error:
-        yield Finding("daemon", WARN, error.message, error.hint)
-        yield from doctor_host.sockets(config, None)
+        yield of_error("daemon", WARN, error)
+        yield from _folders(config)
+        yield from doctor_host.sockets(config)
         yield from doctor_host.database(config)
         yield from doctor_host.bundles(config)
     else:
         socket = status["adb"]["socket"]
-        yield from doctor_host.sockets(config, doctor_host.tvm_door(status))
+        yield from map(doctor_host.judge_door, doctor_host.doors_told(status))
         yield from doctor_host.listening(status["pid"])
         yield from _told_by_daemon(status)
     yield from doctor_host.adb_server(config, socket, _binary(config))
     yield from _other_adb(socket)
+
+
+def judge_toolchain(row: Mapping[str, Any]) -> Finding:
+    """`row`: of the verb `toolchain.list`."""
+    check, versions = f"toolchain {row['name']}", row["versions"]
+    if not row["up"]:
+        fix = f"farm status says why; {pip_install('tvm', row['python'])}"
+        return Finding(check, WARN, f"does not run (yet): {row['python']}", fix)
+    said = f"apache-tvm {versions.get('apache-tvm', '?')}, ffi {versions.get('apache-tvm-ffi', '?')}"
+    return Finding(check, OK, f"{said} in {row['python']}")
 
 
 def _bundles_of_daemon() -> Iterator[Finding]:
@@ -229,7 +241,7 @@ def _cut(phone: str) -> Finding:
     except TimeoutError:
         said, fix = f"nothing is known of it after {CUT_TIMEOUT_S:.0f} s", f"farm explain device {phone}"
     except FarmError as error:
-        said, fix = error.message, error.hint
+        said, fix = error.message, error.hint or f"farm explain device {phone}"
     return Finding("power cut", FAIL, f"{phone}: {said}", fix)
 
 
@@ -262,7 +274,6 @@ CHECKS: tuple[Callable[[FarmConfig], Iterator[Finding]], ...] = (
     _adb,
     _toolchains,
     _linkers,
-    _folders,
     _host,
     _daemon,
 )

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from farm.cli.gate import DEFAULT_SOCKET
-from farm.core.doctor_findings import FAIL, OK, OPEN_USB, WARN, Finding
+from farm.core.doctor_findings import FAIL, OK, OPEN_USB, WARN, Finding, of_error
 from farm.core.errors import FarmError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ TIMEX_STATUS_OFFSET = 5 * ctypes.sizeof(ctypes.c_long)
 ADB_INTERFACE = "ff42"  # bInterfaceClass and bInterfaceSubClass of adb
 WHOLE_CHECK_BYTES = 256 << 20  # a check of every page takes seconds up to here
 RUN_CODE = "run code on every phone"  # who reaches the TVM port
+READ = "read everything, act with a token"  # who reaches the page
 GATE = "farm gate"  # stands for its own address, which no file of the daemon's says
 SYSTEMD_PID = 1
 
@@ -70,23 +72,23 @@ class Door:
 
 
 def doors_of(config: FarmConfig, tvm: Sequence[Door] = ()) -> tuple[Door, ...]:
-    """Every TCP address that the farm listens on: as configured, but for the TVM port, where `tvm` is what is known."""
+    """Every TCP address that the farm would listen on: as configured, but for `tvm`, a gate that is there."""
     found = list(tvm)
     if not tvm and not config.tvm.gate:
         found = [Door("tvm.host", config.tvm.host, config.tvm.port, RUN_CODE)]
     if config.web.enabled:
-        found.append(Door("web.host", config.web.host, config.web.port, "read everything, act with a token"))
+        found.append(Door("web.host", config.web.host, config.web.port, READ))
     if config.control.listen:
         host, _, port = config.control.listen.removeprefix("tcp://").rpartition(":")
         found.append(Door("control.listen", host.strip("[]"), int(port), "ask, with a key"))
     return tuple(found)
 
 
-def tvm_door(status: Mapping[str, Any]) -> Door:
-    """The TVM port of a daemon that serves: a gate apart may be bound elsewhere than the configuration says."""
-    tracker = status["tracker"]
-    key = "tvm.host" if tracker["pid"] == status["pid"] else GATE
-    return Door(key, tracker["bound"], tracker["port"], RUN_CODE)
+def doors_told(status: Mapping[str, Any]) -> tuple[Door, ...]:
+    """The TVM port and the page of a daemon that serves: this shell may have another configuration."""
+    tracker, page = status["tracker"], urlsplit(status["web"])
+    tvm = Door("tvm.host" if tracker["pid"] == status["pid"] else GATE, tracker["bound"], tracker["port"], RUN_CODE)
+    return (tvm, Door("web.host", page.hostname, page.port or 0, READ)) if page.hostname else (tvm,)
 
 
 def gate_doors(port: int, socket: Path) -> tuple[Door, ...]:
@@ -105,20 +107,18 @@ def gate_doors(port: int, socket: Path) -> tuple[Door, ...]:
     return tuple(Door(GATE, address, port, RUN_CODE) for address in port_addresses(port))
 
 
-def sockets(config: FarmConfig, serving: Door | None, gate_socket: Path = DEFAULT_SOCKET) -> Iterator[Finding]:
-    """Who holds the farm's ports, and which of them others than this host can reach.
+def sockets(config: FarmConfig, gate_socket: Path = DEFAULT_SOCKET) -> Iterator[Finding]:
+    """While no daemon answers: who holds the farm's ports, and which of them others than this host could reach.
 
     Args:
         config: where the ports are configured.
-        serving: the TVM port of a daemon that answers; None: none does.
         gate_socket: where a gate apart is, if the configuration does not say.
     """
     from farm.adb.program import port_holder
 
-    tvm = (serving,) if serving else gate_doors(config.tvm.port, Path(config.tvm.gate or gate_socket))
-    for door in doors_of(config, tvm):
+    for door in doors_of(config, gate_doors(config.tvm.port, Path(config.tvm.gate or gate_socket))):
         yield judge_door(door)
-        holder = None if serving or not door.port or door.key == GATE else port_holder(door.port)
+        holder = port_holder(door.port) if door.port and door.key != GATE else None
         if holder is not None:
             fix = (
                 f"stop it, or choose another: [{door.key.partition('.')[0]}] port; sudo ss -ltnp 'sport = :{door.port}'"
@@ -137,7 +137,9 @@ def judge_door(door: Door) -> Finding:
     table, _, name = door.key.partition(".")
     fix = f'[{table}] {name} = "127.0.0.1"; from elsewhere: ssh -L (docs/security.md)'
     if door.key == "control.listen":
-        return Finding("exposure", OK, f"{where}: reachable from elsewhere, with a key of `farm auth new`")
+        return Finding(
+            "exposure", OK, f"{where}: with a key of `farm auth new`, from where the unit's IPAddressAllow lets in"
+        )
     return Finding("exposure", WARN, f"{where}: whoever reaches it can {door.exposes}", fix)
 
 
@@ -212,7 +214,7 @@ def adb_server(config: FarmConfig, socket: str, binary: AdbBinary | None) -> Ite
         else:
             yield Finding("adb server", WARN, error.message, "systemctl restart farm-adb, or: farm serve replaces it")
     except FarmError as error:
-        yield Finding("adb server", WARN, error.message, error.hint)
+        yield of_error("adb server", WARN, error)
     else:
         yield judge_versions(version, binary.version if binary else 0, socket)
 
@@ -302,7 +304,7 @@ def bundles(config: FarmConfig) -> Iterator[Finding]:
         damages = [f"{each.bundle[:8]}: {each.file} {each.problem}" for each in library.verify()]
         names = [name for bundle in library.list() for name in bundle.names]
     except FarmError as error:
-        yield Finding("bundles", WARN, error.message, error.hint)
+        yield of_error("bundles", WARN, error)
         return
     yield judge_bundles(names, damages)
 

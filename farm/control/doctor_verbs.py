@@ -15,7 +15,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role, user_name
 from farm.control.forms import Verbs, verb
 from farm.control.shared_look import SharedLook
-from farm.core.doctor_findings import FAIL, OK, WARN, Finding
+from farm.core.doctor_findings import FAIL, OK, WARN, Finding, judge_folder
 
 NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
 KEPT_S = 5.0  # a look reads up to 256 MB of database and asks every hub, for anybody who may look
@@ -69,9 +69,7 @@ def look(host: Host) -> Sequence[Finding]:
 
 
 def _state(host: Host) -> Iterator[Finding]:
-    free = shutil.disk_usage(host.state_dir).free
-    verdict, fix = (OK, "") if free > GB else (WARN, "free some space")
-    yield Finding("state folder", verdict, f"{host.state_dir}, {free / GB:.0f} GB free", fix)
+    yield judge_folder("state folder", host.state_dir, shutil.disk_usage(host.state_dir).free)
 
 
 def _artifacts(host: Host) -> Iterator[Finding]:
@@ -85,7 +83,9 @@ def _artifacts(host: Host) -> Iterator[Finding]:
 
 def _database(host: Host) -> Iterator[Finding]:
     if host.store.problem:
-        yield Finding("database", FAIL, host.store.problem, "jobs and leases wait until it can write again: free space")
+        yield Finding(
+            "database", FAIL, host.store.problem, "free space on its disk (df -h): jobs and leases wait for it"
+        )
         return
     if host.database is None:
         yield Finding("database", OK, "on a server, writable")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from farm.adb.devices import AdbDevice, DeviceState
 from farm.core.device import DeviceView
-from farm.core.doctor_findings import OK, OPEN_USB, WARN, Finding
+from farm.core.doctor_findings import OK, OPEN_USB, WARN, Finding, of_error
 from farm.core.power_policy import PowerConfig
 from farm.fleet.power import PowerError
 from farm.fleet.switchboard import Switchboard
@@ -47,8 +48,11 @@ async def usb_findings(
 def _uhubctl(ports: Sequence[PortStatus], error: PowerError | None, views: Sequence[DeviceView]) -> Iterator[Finding]:
     """What it can switch, and whom it cannot."""
     if error is not None:
-        names = f"; {_names(views)} cannot be power-cycled" if views else ""
-        yield Finding(CHECK, WARN if views else OK, f"{error.message}{names}", error.hint if views else "")
+        if not views:
+            yield Finding(CHECK, OK, error.message)
+            return
+        found = of_error(CHECK, WARN, error)
+        yield replace(found, detail=f"{found.detail}; {_names(views)} cannot be power-cycled")
         return
     if not ports:
         return

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
+from farm.core.errors import FarmError
+
+ROOM_BYTES = 10**9  # a bundle and a day of artifacts are a few 100 MB
 OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
 
 
@@ -26,4 +30,17 @@ class Finding:
     check: str
     verdict: Verdict
     detail: str
-    fix: str = ""
+    fix: str = ""  # of all that is not OK
+
+
+def of_error(check: str, verdict: Verdict, error: FarmError) -> Finding:
+    """What kept a check from being done."""
+    return Finding(check, verdict, error.message, error.hint or "its log says more: journalctl -u farm")
+
+
+def judge_folder(check: str, path: Path, free_bytes: int) -> Finding:
+    """Whether a folder's disk has room."""
+    detail = f"{path}, {free_bytes / 10**9:.0f} GB free"
+    if free_bytes > ROOM_BYTES:
+        return Finding(check, OK, detail)
+    return Finding(check, WARN, detail, f"free some space: farm store prune --dry-run; du -xh {path} | sort -h | tail")

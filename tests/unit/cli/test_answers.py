@@ -73,8 +73,8 @@ def test_doctor_names_only_servers_that_may_hold_usb_phones_and_tells_nobody_to_
     assert list(doctor._other_adb("tcp:5037")) == []
 
 
-def test_doctor_names_the_running_daemons_state_folder():
-    own, told = (doctor.Finding("state folder", doctor.Verdict.OK, path) for path in ("/var/lib/farm", "/srv/farm"))
+def test_doctor_names_the_running_daemons_toolchain():
+    own, told = (doctor.Finding("toolchain default", doctor.Verdict.OK, path) for path in ("/usr/bin", "/opt/farm"))
     adb = doctor.Finding("adb", doctor.Verdict.OK, "")
     assert doctor.current([adb, own, told]) == [adb, told]
     assert doctor.current([own, adb]) == [own, adb]

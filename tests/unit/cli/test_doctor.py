@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,16 @@ import pytest
 from farm.cli import doctor, doctor_host
 from farm.config import load
 from farm.control.address import ClientKey, Remote
-from farm.core.doctor_findings import Finding, Verdict
+from farm.core.doctor_findings import Finding, Verdict, judge_folder, of_error
 from farm.core.errors import DaemonUnreachableError, UserError
+from tests.support.pages import ROOT
 
 NAME = "pixel"
 KEY = ClientKey("ann", "", "", "")
 STATUS = {"seq": 4, "pid": 1, "version": "0.1.0", "problems": ["the clock jumped"]}
+
+
+ADDED = {"name": "tvm28", "python": "/opt/tvm28/bin/python", "up": True, "versions": {"apache-tvm": "0.28"}}
 
 
 def ended(subject: str, rung: str = "power-cycle", outcome: str = "mended") -> dict[str, Any]:
@@ -81,6 +86,7 @@ def test_of_a_daemon_elsewhere_only_what_it_says_is_told_and_marked(
 ) -> None:
     answers: dict[str, dict[str, Any]] = {
         "status": STATUS,
+        "toolchain.list": {"toolchains": [ADDED]},
         "bundle.list": {"bundles": []},
         "doctor": {"findings": [{"check": "usb", "verdict": "ok", "detail": "switches", "fix": ""}]},
     }
@@ -89,5 +95,34 @@ def test_of_a_daemon_elsewhere_only_what_it_says_is_told_and_marked(
     monkeypatch.setattr(doctor_host, "sockets", lambda *_: pytest.fail("this is another host"))
     (tmp_path / "farm.toml").touch()
     found = list(doctor._daemon(load(tmp_path / "farm.toml", environ={})))
-    assert [each.check for each in found] == ["lab: host", "lab: bundles", "lab: daemon", "lab: daemon", "lab: usb"]
+    assert [each.check for each in found] == [
+        "lab: host", "lab: toolchain tvm28", "lab: bundles", "lab: daemon", "lab: daemon", "lab: usb",
+    ]  # fmt: skip
     assert "tcp://lab:9192" in found[0].detail
+
+
+def test_toolchains_are_those_of_the_daemon_added_ones_too() -> None:
+    found = doctor.judge_toolchain(ADDED)
+    assert (found.verdict, found.detail) == (Verdict.OK, "apache-tvm 0.28, ffi ? in /opt/tvm28/bin/python")
+    found = doctor.judge_toolchain(ADDED | {"up": False, "versions": {}})
+    assert (found.verdict, "/opt/tvm28/bin/python -m pip install" in found.fix) == (Verdict.WARN, True)
+
+
+def test_a_finding_that_is_not_ok_has_what_mends_it() -> None:
+    """What an error says may be nothing: `of_error` has something else then."""
+    places = [
+        (path.name, node)
+        for folder in ("cli", "control")
+        for path in (ROOT / "farm" / folder).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding"
+    ]
+    assert len(places) > 30
+    for name, call in places:
+        verdict, fix = call.args[1], [ast.unparse(each) for each in call.args[3:]]
+        if getattr(verdict, "id", "") != "OK":
+            assert fix, (name, call.lineno)
+            assert fix[0] != "''", (name, call.lineno)
+            assert not fix[0].endswith(".hint"), (name, call.lineno)
+    assert of_error("adb", Verdict.FAIL, UserError("no adb")).fix
+    assert judge_folder("state folder", Path("/var/lib/farm"), 0).fix

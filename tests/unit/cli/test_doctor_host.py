@@ -54,23 +54,29 @@ def test_every_door_of_the_configuration_is_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pid", [7, 8])
-def test_the_tvm_port_is_judged_by_what_it_is_bound_to(tmp_path: Path, pid: int) -> None:
+def test_the_tvm_port_is_judged_by_what_it_is_bound_to(pid: int) -> None:
     """`[tvm] gate` may stand in farm.service alone, where the doctor does not look."""
-    bound = host.tvm_door({"pid": 7, "tracker": {"host": "127.0.0.1", "port": 9190, "bound": "0.0.0.0", "pid": pid}})
-    (found,) = host.sockets(config(tmp_path, "[web]\nenabled = false"), bound)
+    tracker = {"host": "127.0.0.1", "port": 9190, "bound": "0.0.0.0", "pid": pid}
+    (door,) = host.doors_told({"pid": 7, "tracker": tracker, "web": ""})
+    found = host.judge_door(door)
     assert (found.verdict, "0.0.0.0 port 9190" in found.detail) == (WARN, True)
     assert found.fix.startswith('[tvm] host = "127.0.0.1"' if pid == 7 else "systemctl edit farm-gate.socket")
+
+
+@pytest.mark.parametrize(("page", "verdict"), [("http://127.0.0.1:45845/", OK), ("http://0.0.0.0:9191/", WARN)])
+def test_the_page_of_a_daemon_is_judged_by_where_it_is(page: str, verdict: Verdict) -> None:
+    tracker = {"bound": "127.0.0.1", "port": 9190, "pid": 7}
+    found = [host.judge_door(door) for door in host.doors_told({"pid": 7, "tracker": tracker, "web": page})]
+    assert [each.verdict for each in found] == [OK, verdict]
 
 
 def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = config(tmp_path, f"[tvm]\nport = {port}\n[web]\nenabled = false")
-        found = list(host.sockets(told, None, tmp_path / "no-gate"))
+        found = list(host.sockets(told, tmp_path / "no-gate"))
         assert [(finding.check, finding.verdict) for finding in found] == [("exposure", OK), (f"port {port}", FAIL)]
         assert f"pid {os.getpid()}" in found[1].detail
-        (serving,) = host.doors_of(told)
-        assert [finding.check for finding in host.sockets(told, serving)] == ["exposure"]
 
 
 @pytest.mark.parametrize("toml", ["", 'gate = "{gate}"\n'])
@@ -82,7 +88,7 @@ def test_a_gate_that_waits_for_its_daemon_may_have_the_port(tmp_path: Path, toml
             assert process.stdout is not None
             port = next(int(said[1]) for line in process.stdout if (said := re.search(r"port (\d+)", line)))
             told = config(tmp_path, f"[tvm]\nport = {port}\n{toml.format(gate=gate)}[web]\nenabled = false")
-            (found,) = host.sockets(told, None, tmp_path / "no-gate")
+            (found,) = host.sockets(told, tmp_path / "no-gate")
             assert (found.verdict, found.detail) == (OK, f"farm gate 127.0.0.1 port {port}: this host only")
         finally:
             process.terminate()
@@ -97,9 +103,9 @@ def test_a_gate_that_systemd_holds_the_port_for(tmp_path: Path, monkeypatch: pyt
         unseen = program.ServerProcess(None, "root", "")  # what whoever is not root sees of systemd
         monkeypatch.setattr(program, "port_holder", lambda _: unseen)
         gate = tmp_path / "gate.sock"
-        assert [finding.verdict for finding in host.sockets(told, None, gate)] == [OK, FAIL]
+        assert [finding.verdict for finding in host.sockets(told, gate)] == [OK, FAIL]
         way.bind(str(gate))
-        (found,) = host.sockets(told, None, gate)
+        (found,) = host.sockets(told, gate)
         assert found.detail == f"farm gate 127.0.0.1 port {port}: this host only"
 
 
