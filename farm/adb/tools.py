@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import secrets
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,11 +97,19 @@ class PhoneTools:
         await self._call(serial, f"installing {package.name}", work, INSTALL_TIMEOUT_S)
 
     async def pull(
-        self, serial: str, remote: str, local: Path, *, max_bytes: int, timeout_s: float = PULL_TIMEOUT_S
+        self,
+        serial: str,
+        remote: str,
+        local: Path,
+        *,
+        max_bytes: int,
+        room: Callable[[int], None],
+        timeout_s: float = PULL_TIMEOUT_S,
     ) -> int:
-        """Copies a file from the phone; `local` appears whole or not at all. Returns its size in bytes.
+        """Copies a file from the phone; nothing of it stays when it fails. Returns its size in bytes.
 
-        A phone's files may have no end (/dev/zero): their size is what comes.
+        A phone's files may have no end (/dev/zero): their size is what comes. `room` is called in a thread before so
+        many more bytes are written; what it raises ends the pull.
 
         Raises:
             PullTooLargeError: more than `max_bytes` came.
@@ -111,13 +117,9 @@ class PhoneTools:
         """
 
         def work(device: Any) -> int:
-            local.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=local.parent, prefix=f".{local.name}.")
-            os.close(handle)
-            part = Path(name)
+            size = 0
             try:
-                size = 0
-                with part.open("wb") as file:
+                with local.open("wb") as file:
                     for chunk in device.sync.iter_content(remote):
                         size += len(chunk)
                         if size > max_bytes:
@@ -131,10 +133,11 @@ class PhoneTools:
                                 hint="free disk space",
                                 evidence=str(local.parent),
                             )
+                        room(len(chunk))
                         file.write(chunk)
-                part.replace(local)
-            finally:
-                part.unlink(missing_ok=True)
+            except BaseException:
+                local.unlink(missing_ok=True)
+                raise
             return size
 
         return await self._call(serial, f"pulling {remote}", work, timeout_s)

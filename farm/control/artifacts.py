@@ -17,7 +17,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -92,6 +92,44 @@ class NoUse:
         return ()
 
 
+class Scratch:
+    """A file that is written elsewhere and counts in the folder as it grows."""
+
+    def __init__(self, path: Path, make_room: Callable[[int], None], counted: Callable[[int], None]) -> None:
+        self.path = path
+        self.size_bytes = 0  # as announced by `grow`
+        self._make_room = make_room
+        self._counted = counted
+        self._growing = threading.Lock()
+        self._closed = False
+
+    def grow(self, size_bytes: int) -> None:
+        """So much more is about to be written. Blocking.
+
+        Raises:
+            ArtifactStorageError: there is no room for it, or nobody waits for the file any more.
+        """
+        self._make_room(size_bytes)
+        with self._growing:
+            if self._closed:
+                raise ArtifactStorageError("nobody waits for this file any more")
+            self.size_bytes += size_bytes
+            self._counted(size_bytes)
+
+    def become(self, final: Path) -> None:
+        """It is an artifact from now on."""
+        with self._growing:
+            self.path.replace(final)
+            self.size_bytes = 0
+
+    def close(self) -> None:
+        """Remove it, unless it became an artifact."""
+        with self._growing:
+            self._closed = True
+            self.path.unlink(missing_ok=True)
+            self._counted(-self.size_bytes)
+
+
 class ArtifactFolder:
     """A content-addressed folder. Its file work happens in threads; one chunk per artifact at a time."""
 
@@ -143,35 +181,33 @@ class ArtifactFolder:
         sha256 = hashlib.sha256(data).hexdigest()
         final = self._folder / sha256
         if not _touch(final):
-            self._make_room(len(data))
-            with self.scratch() as partial:
-                partial.write_bytes(data)
-                partial.replace(final)
-            self._counted(len(data))
+            with self.scratch() as scratch:
+                scratch.grow(len(data))
+                scratch.path.write_bytes(data)
+                scratch.become(final)
         return sha256
 
     @contextlib.contextmanager
-    def scratch(self) -> Iterator[Path]:
-        """A name on the folder's disk for a file to `take`; leftovers go as abandoned uploads do."""
-        path = self._partial / f"scratch-{secrets.token_hex(8)}"
+    def scratch(self) -> Iterator[Scratch]:
+        """A file on the folder's disk, to `take`; leftovers go as abandoned uploads do."""
+        scratch = Scratch(self._partial / f"scratch-{secrets.token_hex(8)}", self._make_room, self._counted)
         try:
-            yield path
+            yield scratch
         finally:
-            path.unlink(missing_ok=True)
+            scratch.close()
 
-    def take(self, scratch: Path) -> str:
-        """Keep the file at a `scratch` name; returns its SHA-256. Blocking.
+    def take(self, scratch: Scratch, sender: str = "") -> str:
+        """Keep a `scratch` file as an upload of `sender`; returns its SHA-256. Blocking.
 
         Raises:
             ArtifactStorageError: the budget is spent.
         """
-        sha256 = _hash(scratch)
+        sha256 = _hash(scratch.path)
         final = self._folder / sha256
         if not _touch(final):
-            size_bytes = scratch.stat().st_size
-            self._make_room(size_bytes)
-            scratch.replace(final)
-            self._counted(size_bytes)
+            scratch.grow(scratch.path.stat().st_size - scratch.size_bytes)
+            scratch.become(final)
+            self._senders[sha256] = _token(sender)
         return sha256
 
     async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int, sender: str = "") -> Stored:
@@ -292,7 +328,7 @@ class ArtifactFolder:
         final = self._folder / sha256
         if _touch(final):
             return Stored(sha256, final.stat().st_size, complete=True)
-        token = hashlib.sha256(sender.encode()).hexdigest()[:TOKEN_CHARS] if sender else ""
+        token = _token(sender)
         partial = self._partial / (f"{sha256}.{token}" if token else sha256)
         there = partial.stat().st_size if partial.exists() else 0
         if offset != there or (not data and there < total_bytes):  # it only asks how much is here
@@ -324,6 +360,10 @@ def checked_sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
         raise ArtifactError(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
     return text
+
+
+def _token(sender: str) -> str:
+    return hashlib.sha256(sender.encode()).hexdigest()[:TOKEN_CHARS] if sender else ""
 
 
 def _touch(path: Path) -> bool:

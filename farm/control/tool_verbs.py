@@ -65,10 +65,10 @@ class ToolVerbs(Verbs):
     async def screenshot(self, asked: OneDevice, call: ControlCall) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
         async with self._turn(call, asked.device) as serial:
-            with self._artifacts.scratch() as local:
-                taken = self._tools.screenshot(serial, local)
+            with self._artifacts.scratch() as scratch:
+                taken = self._tools.screenshot(serial, scratch.path)
                 width, height = await self._until_taken(call, asked.device, taken)
-                kept = await asyncio.to_thread(self._artifacts.take, local)
+                kept = await asyncio.to_thread(self._artifacts.take, scratch, call.caller.user)
         return {"artifact": kept, "width": width, "height": height}
 
     @verb("device.pull", Role.USER)
@@ -76,10 +76,10 @@ class ToolVerbs(Verbs):
         """A file of the phone as an artifact."""
         max_bytes = min(MAX_ARTIFACT_BYTES, self._artifacts.rules.budget_bytes // SHARE)
         async with self._turn(call, asked.device) as serial:
-            with self._artifacts.scratch() as local:
-                pulled = self._tools.pull(serial, asked.path, local, max_bytes=max_bytes)
+            with self._artifacts.scratch() as scratch:
+                pulled = self._tools.pull(serial, asked.path, scratch.path, max_bytes=max_bytes, room=scratch.grow)
                 size_bytes = await self._until_taken(call, asked.device, pulled)
-                kept = await asyncio.to_thread(self._artifacts.take, local)
+                kept = await asyncio.to_thread(self._artifacts.take, scratch, call.caller.user)
         return {"artifact": kept, "size_bytes": size_bytes}
 
     @verb("device.install", Role.OPERATOR)

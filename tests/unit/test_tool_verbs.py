@@ -34,7 +34,8 @@ class Facts:
 class Tools:
     """A phone whose every file and screen says the same."""
 
-    async def pull(self, serial, remote, local, *, max_bytes):
+    async def pull(self, serial, remote, local, *, max_bytes, room):
+        room(7)
         local.write_bytes(b"content")
         return 7
 
@@ -112,13 +113,13 @@ async def slow(tmp_path, monkeypatch):
     leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
 
     class Slow(Tools):
-        async def pull(self, serial, remote, local, *, max_bytes):
+        async def pull(self, serial, remote, local, *, max_bytes, room):
             under_way.append(remote)
             try:
                 await until(lambda: remote in self.let)
             finally:
                 under_way.remove(remote)
-            return await super().pull(serial, remote, local, max_bytes=max_bytes)
+            return await super().pull(serial, remote, local, max_bytes=max_bytes, room=room)
 
     tools = Slow()
     tools.let = set()

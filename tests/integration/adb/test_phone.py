@@ -251,6 +251,10 @@ async def test_a_forward_on_a_taken_port_is_a_conflict(client: AdbClient, serial
     assert "ddress already in use" in planned.reason
 
 
+def anywhere(_: int) -> None:
+    """There is room."""
+
+
 async def test_tools(binary: AdbBinary, client: AdbClient, serial: str, tmp_path: Path) -> None:
     tools = PhoneTools(client.address.spec)
     try:
@@ -258,11 +262,12 @@ async def test_tools(binary: AdbBinary, client: AdbClient, serial: str, tmp_path
         assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
         assert "shell_v2" in facts.features
         await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=20)
-        assert await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log", max_bytes=3_000_000) == 3_000_000
+        local = tmp_path / "log"
+        assert await tools.pull(serial, "/data/local/tmp/log", local, max_bytes=3_000_000, room=anywhere) == 3_000_000
         theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=20)).text.split()[0]
         assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == theirs
         with pytest.raises(AdbError):
-            await tools.pull(serial, "/data/local/tmp/none", tmp_path / "none", max_bytes=1)
+            await tools.pull(serial, "/data/local/tmp/none", tmp_path / "none", max_bytes=1, room=anywhere)
         assert os.listdir(tmp_path) == ["log"]  # noqa: PTH208 - a blocking pathlib call in async code is ASYNC240
         package = tmp_path / "a.apk"
         package.write_bytes(b"not a package")
@@ -280,6 +285,6 @@ async def test_tools_give_up_in_time(phone_lab: LabClient, client: AdbClient, se
     try:
         await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
         with pytest.raises(AdbTimeout):
-            await tools.pull(serial, "/data/local/tmp/log", tmp_path / "log", max_bytes=1 << 30, timeout_s=0.5)
+            await tools.pull(serial, "/log", tmp_path / "log", max_bytes=1 << 30, room=anywhere, timeout_s=0.5)
     finally:
         tools.close()

@@ -67,6 +67,34 @@ async def test_nobody_spoils_anothers_upload(tmp_path):
     assert folder.path(sha256).read_bytes() == b"right"
 
 
+def test_what_comes_from_a_phone_counts_as_it_grows(tmp_path):
+    """Twelve pulls at once filled the disk: what was under way was in nobody's sum."""
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100))
+    with folder.scratch() as first, folder.scratch() as second:
+        first.grow(60)
+        first.path.write_bytes(b"x" * 60)
+        assert folder.used_bytes == 60
+        with pytest.raises(ArtifactStorageError, match="no room"):
+            second.grow(41)
+        assert (tmp_path / folder.take(first, "mallory")).exists()
+        assert folder.used_bytes == 60
+    with pytest.raises(ArtifactStorageError, match="nobody waits"):
+        second.grow(1)  # its pull goes on in a thread for a moment
+    with folder.scratch() as same:
+        same.path.write_bytes(b"x" * 60)
+        folder.take(same)
+    assert folder.used_bytes == 60
+
+
+def test_what_comes_from_a_phone_has_a_sender(tmp_path):
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100))
+    with folder.scratch() as screen:
+        screen.path.write_bytes(b"x" * 60)
+        folder.take(screen, "mallory")
+    folder.add(b"ann's".ljust(50))  # in place of what mallory has beyond a share
+    assert folder.used_bytes == 50
+
+
 async def test_nobody_fills_the_folder_for_the_others(tmp_path):
     """Uploads that are under way stayed for a day, complete ones for an hour: nobody else had room meanwhile."""
     folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100))

@@ -43,7 +43,9 @@ def pull(monkeypatch, tmp_path):
     endless = SimpleNamespace(iter_content=lambda _path: itertools.repeat(bytes(65536)))
     monkeypatch.setattr(module, "_run", lambda _address, _serial, work, _sockets: work(SimpleNamespace(sync=endless)))
     tools = PhoneTools("tcp:127.0.0.1:1")
-    yield lambda max_bytes: tools.pull("S", "/dev/zero", tmp_path / "out", max_bytes=max_bytes)
+    yield lambda max_bytes, room=lambda _: None: tools.pull(
+        "S", "/dev/zero", tmp_path / "out", max_bytes=max_bytes, room=room
+    )
     tools.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -51,6 +53,20 @@ def pull(monkeypatch, tmp_path):
 async def test_a_pull_brings_no_more_than_it_may(pull):
     with pytest.raises(PullTooLargeError, match="/dev/zero is larger than 1000000 bytes"):
         await pull(1_000_000)
+
+
+async def test_a_pull_asks_for_room_before_it_takes_it(pull, tmp_path):
+    asked = []
+
+    def room(size_bytes):
+        asked.append(size_bytes)
+        assert (tmp_path / "out").stat().st_size < sum(asked)
+        if len(asked) == 3:
+            raise NoRoomError("no room")
+
+    with pytest.raises(NoRoomError, match="no room"):
+        await pull(1 << 40, room)
+    assert asked == [65536] * 3
 
 
 async def test_a_pull_leaves_the_disk_some_room(pull, monkeypatch):
