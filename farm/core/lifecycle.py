@@ -159,8 +159,10 @@ def decide(state: DeviceState, event: Event, now: float, around: Around = Around
         case Ordered() | Distrusted():
             return ordered(state, event, now)
         case CheckDue():
-            idle = state.life is Life.READY and not around.holder and not state.lent
-            return work(_settled(state, now), Life.CHECKING) if idle else (state, ())
+            if state.life is not Life.READY or around.holder or state.lent:
+                return state, ()
+            # What sessions have run there may have changed its files, and nobody has compared them since.
+            return work(replace(_settled(state, now), suspect=True), Life.PROVISIONING)
         case Ailing() | Well():
             return found(_settled(state, now), event, now, around)
         case BundleWanted(bundle=bundle):

@@ -351,7 +351,7 @@ class Agent:
             turn=self._means.pushes,
             progress=lambda progress: self._means.news.pushing(self, progress),
         )
-        if deep:  # after a person had it, or it gave wrong numbers
+        if deep and bundle.hash == self.state.bundle:  # else it was to be pushed anyway
             self._repaired(done.pushed_files)
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions

@@ -1,6 +1,7 @@
 """Asks for a check of phones that passed their last one long ago: memory and GPUs that fail do so silently.
 
-A check takes a phone for tenths of a second, and only while nobody has it: who waits and could have it would have it.
+Farm's files on the phone are compared by hash first, and its server starts anew. That takes a phone for some seconds,
+and only while nobody has it: who waits and could have it would have it.
 """
 
 from __future__ import annotations

@@ -32,6 +32,13 @@ class Story:
         self.last = self.machine.handle(event, self.now, self.around)
         return self.last
 
+    def until_due_check(self) -> None:
+        """It was ready for long enough; its golden kernels run."""
+        self.tell(m.CheckDue())
+        self.tell(m.Provisioned(self.number, self.state.bundle))
+        self.tell(m.ServerStarted(self.number))
+        assert self.state.life is Life.CHECKING
+
     def until_ready(self) -> Story:
         self.tell(USABLE)
         self.tell(m.Identified(self.number, adopted=True))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.bundle.manifest import Bundle
+from farm.core import lifecycle_messages as m
 from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import FarmError, NoSuchDeviceError, PhoneError, UserError
 from farm.core.selector import Selector
@@ -302,6 +303,19 @@ async def test_what_a_holder_changed_of_farms_own_files_serves_nobody_after_them
         # And whoever knows the secret of the server that they had knows nothing.
         assert await r.server_pid(view.serial) != pid
         assert await r.shell(view.serial, "grep secret /data/local/tmp/farm/run/state") != secret
+
+
+async def test_what_a_session_changed_of_farms_own_files_is_found_by_the_next_check(rig) -> None:
+    async with rig() as r:
+        view = await r.until(Life.READY)
+        library = f"/data/local/tmp/farm/bundles/{view.bundle}/libtvm_ffi.so"
+        before = await r.shell(view.serial, f"sha256sum {library}")
+        await r.shell(view.serial, f"printf x >>{library}")
+        mark = r.mark()
+        r.fleet._find(view.name).tell(m.CheckDue())
+        await r.until(Life.READY)
+        assert await r.shell(view.serial, f"sha256sum {library}") == before
+        assert [event.data for event in r.events.since(mark) if event.kind == "device.repaired"] == [{"files": 1}]
 
 
 async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:

@@ -240,18 +240,19 @@ def test_deciding_changes_nothing_it_was_given() -> None:
     assert after.life is Life.IDENTIFYING
 
 
-def test_a_check_that_is_due_takes_an_idle_phone_and_keeps_its_server() -> None:
+def test_a_check_that_is_due_takes_an_idle_phone_and_compares_its_files() -> None:
     story = Story().until_ready()
-    follow = story.state.follow
-    assert story.tell(m.CheckDue()) == (m.Check(story.number),)
-    assert (story.state.life, story.state.follow) == (Life.CHECKING, follow)
+    assert story.tell(m.CheckDue()) == (m.Provision(story.number, deep=True),)
+    assert story.state.life is Life.PROVISIONING
     assert story.tell(m.CheckDue()) == ()
+    assert story.tell(m.Provisioned(story.number, "b", adoptable=True)) == (m.StartServer(story.number),)
+    assert story.tell(m.ServerStarted(story.number))[1:] == (m.Check(story.number),)
     story.tell(m.CheckPassed(story.number))
     assert story.state.life is Life.READY
 
 
 def test_a_check_that_is_due_finds_wrong_numbers() -> None:
     story = Story().until_ready()
-    story.tell(m.CheckDue())
+    story.until_due_check()
     story.tell(m.CheckFailed(story.number, "exp_sum is off by 3", wrong=True))
     assert (story.state.life, story.state.trouble) == (Life.STARTING, "exp_sum is off by 3")

@@ -170,7 +170,7 @@ def test_faults_that_users_may_have_made_say_nothing_about_the_phone() -> None:
 
 
 def wrong(story: Story) -> tuple[m.Instruction, ...]:
-    story.tell(m.CheckDue())
+    story.until_due_check()
     return story.tell(m.CheckFailed(story.number, "relu gives wrong numbers", wrong=True))
 
 

@@ -172,6 +172,8 @@ async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk])
 
     def wrong(of: Desk) -> None:
         of.tell(m.CheckDue())
+        of.tell(m.Provisioned(of.life.state.generation, "b"))
+        of.tell(m.ServerStarted(of.life.state.generation))
         of.tell(m.CheckFailed(of.life.state.generation, "wrong numbers", wrong=True))
 
     wrong(first)
