@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, act, call, print_json, print_table, tell
+from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell
 
 app = typer.Typer(help="Aliases: keys stock TVM clients ask for.")
 
@@ -40,6 +40,10 @@ def set_alias(
         print_json(answer)
     else:
         tell(f"{answer['alias']}: {', '.join(answer['devices']) or 'no phone now'}")
+    if answer["alias"] != alias.lower():
+        say(f"warning: the key is {answer['alias']}: letters, digits and . _ - only")
+    if answer["no_match"]:
+        say(f"warning: {answer['no_match']}")
 
 
 @app.command()

@@ -13,6 +13,7 @@ from farm.control.render import device_details, device_row
 from farm.core.errors import UserError
 from farm.core.events import EventLog
 from farm.core.labels import normalise
+from farm.core.selector import Selector
 from farm.fleet.aliases import Aliases
 from farm.fleet.fleet import Fleet
 from farm.fleet.uninstall import uninstall
@@ -168,9 +169,12 @@ class FleetVerbs(Verbs):
 
     @verb("alias.set", Role.OPERATOR)
     async def set_alias(self, asked: SetAlias) -> Mapping[str, Any]:
-        """Let the phones of a selector answer to a key."""
+        """Let the phones of a selector answer to a key, later ones too; `no_match` says why none does now."""
+        views = [(view.labels, view.aliases) for view in self._fleet.views()]
         alias = await self._aliases.set(asked.alias, asked.selector)
-        return {"alias": alias, "devices": [view.name for view in self._fleet.views() if alias in view.aliases]}
+        devices = [view.name for view in self._fleet.views() if alias in view.aliases]
+        no_match = "" if devices else Selector.parse(asked.selector).no_match(views).message
+        return {"alias": alias, "devices": devices, "no_match": no_match}
 
     @verb("alias.remove", Role.OPERATOR)
     async def remove_alias(self, asked: OneAlias) -> Mapping[str, Any]:
