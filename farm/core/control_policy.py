@@ -31,8 +31,12 @@ def address_of(listen: str) -> tuple[str, int] | None:
 
 def mistake(control: ControlConfig) -> tuple[str, str] | None:
     """What is wrong, and the way out."""
-    if control.listen and address_of(control.listen) is None:
-        return f"control.listen: {control.listen!r} is no address", '"tcp://127.0.0.1:9192"; a number, not a name'
+    if control.listen:
+        address = address_of(control.listen)
+        if address is None:
+            return f"control.listen: {control.listen!r} is no address", '"tcp://127.0.0.1:9192"; a number, not a name'
+        if ipaddress.ip_address(address[0]).is_unspecified:
+            return f"control.listen: {control.listen!r} leads nowhere from elsewhere", "key files name it: one address"
     if not 0 < control.audit_days <= MAX_DAYS:
         return f"control.audit_days: {control.audit_days} is no such time", f"more than 0, at most {MAX_DAYS}"
     return None

@@ -68,6 +68,11 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("[health]\nbattery_cold_c = 50", "health.battery_cold_c: 50 °C is not below 47 °C", "55"),
         ("[health]\nworn_percent = 650", "health.worn_percent: 650 % is out of range", "0 to 100 %"),
         ("[quiesce]\nrestore_after_s = 1", "quiesce.restore_after_s: 1 s is out of range", "5 to 86400 s"),
+        (
+            "[control]\nlisten = 'tcp://0.0.0.0:9192'",
+            "control.listen: 'tcp://0.0.0.0:9192' leads nowhere",
+            "one address",
+        ),
         ("[power.hub.xx]\nswitch = 'none'", 'power.hub."xx" is no hub', '"1-4.2"'),
         ("[power]\noff = ['x', '{nosuch}']\non = ['x']", "power.off: nobody says what {nosuch} is", "{hub}"),
     ],
