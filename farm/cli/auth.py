@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -37,16 +38,22 @@ def new(
 ) -> None:
     """Make a key for clients elsewhere, or a token."""
     kept = None if out is None else _file_for_secret(out)  # before there is one: an account is made once
+    answer: dict[str, Any] = {}
     try:
         answer = call("auth.new", name=name, role=role.value, web=web)
         text = answer["token"] + "\n" if web else key_file(answer)
         if kept is not None:
             kept.write(text)
             kept.close()
-    except BaseException:
+    except BaseException as error:
         if kept is not None and out is not None:
-            kept.close()
+            with contextlib.suppress(OSError):
+                kept.close()
             out.unlink(missing_ok=True)
+        if answer:  # nobody has its secret
+            call("auth.revoke", name=name)
+        if isinstance(error, OSError):
+            raise UserError(f"{out} cannot be written: {error.strerror}; {name} has no account") from error
         raise
     if out is not None:
         answer = {"name": answer["name"], "role": answer["role"], "file": str(out)}

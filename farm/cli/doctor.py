@@ -33,8 +33,6 @@ _VERSIONS = (
 )
 # What TVM calls code generators, and for which of the farm's targets each is needed (docs/packages.md).
 _GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
-
-
 CUT_TIMEOUT_S = 300.0  # off, on, booted, identified, checked; a slow phone boots for two minutes
 
 

@@ -1,5 +1,7 @@
 """`farm auth new -o FILE`: no account without its file, no file without its account."""
 
+from pathlib import Path
+
 import pytest
 
 from farm.cli import auth
@@ -32,3 +34,13 @@ def test_the_file_is_for_nobody_elses_eyes(tmp_path, monkeypatch):
     out = tmp_path / "ann.token"
     auth.new("ann", auth.RoleName.USER, web=True, out=out)
     assert (out.read_text(), out.stat().st_mode & 0o777) == ("farm_x\n", 0o600)
+
+
+def test_a_file_that_cannot_be_written_leaves_no_account(tmp_path, monkeypatch):
+    """Nobody has its secret, and the name was taken."""
+    asked = []
+    monkeypatch.setattr(auth, "call", lambda verb, **_: asked.append(verb) or ANSWER)
+    monkeypatch.setattr(auth, "_file_for_secret", lambda _: Path("/dev/full").open("w"))
+    with pytest.raises(UserError, match="cannot be written: No space left on device"):
+        auth.new("ann", auth.RoleName.USER, web=True, out=tmp_path / "ann.token")
+    assert asked == ["auth.new", "auth.revoke"]
