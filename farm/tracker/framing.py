@@ -31,11 +31,6 @@ class Parser:
             self._buffer += data
 
     @property
-    def incomplete(self) -> bool:
-        """Whether the peer began something that it has not finished."""
-        return bool(self._buffer)
-
-    @property
     def held_bytes(self) -> int:
         """What has been received beyond the last event."""
         return len(self._buffer)

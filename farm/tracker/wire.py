@@ -19,7 +19,6 @@ TRACKER_MAGIC = 0x2F271
 # Of one tracker frame. The longest valid one takes 16 KiB, with every character escaped. The stock tracker allows
 # 1 MiB: as JSON up to 21 MiB of memory, and 0.1 s in which nobody is served.
 MAX_MESSAGE_BYTES = 64 << 10
-MAX_REPLY_BYTES = 64 << 20  # of one answer; the protocol has no limit, a summary of 100,000 servers takes 8 MiB
 MAX_KEY_LENGTH = 512  # characters of a key or match key; a farm alias has at most 96
 MAX_USER_LENGTH = 256  # characters of the user a client claims to be (stock clients claim "")
 MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
@@ -101,13 +100,6 @@ class GetPendingMatchKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The tracker's answer to one message."""
-
-    value: object
-
-
-@dataclass(frozen=True, slots=True)
 class Invalid:
     """A well-framed message that makes no sense. `code` is None when not even that could be read."""
 
@@ -147,39 +139,6 @@ class TrackerParser(Parser):
         return None if body is None else decode_message(body)
 
 
-class ReplyParser(Parser):
-    """The client's side of one tracker connection."""
-
-    __slots__ = ("_greeted",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._greeted = False
-
-    def next_event(self) -> Hello | Reply | None:
-        """The echoed magic, then one reply per message; None when more bytes are needed.
-
-        Raises:
-            ProtocolError: wrong magic, impossible length, not JSON.
-        """
-        self.check_alive()
-        if not self._greeted:
-            magic = self.take_int32()
-            if magic is None:
-                return None
-            if magic != TRACKER_MAGIC:
-                self.fail(f"not a tracker: it answered {magic & 0xFFFFFFFF:#x}")
-            self._greeted = True
-            return Hello()
-        body = self.take_body(MAX_REPLY_BYTES, "a tracker reply")
-        if body is None:
-            return None
-        try:
-            return Reply(json.loads(body.decode()))
-        except (ValueError, RecursionError):
-            self.fail("a tracker reply that is not JSON")
-
-
 def decode_message(body: bytes) -> TrackerMessage | Invalid:
     """Read one message's JSON. Never raises: what cannot be read is `Invalid`."""
     try:
@@ -207,26 +166,6 @@ def encode_json(value: object) -> bytes:
     """A tracker frame: length and JSON in one piece, so that it leaves in one write."""
     body = json.dumps(value).encode()
     return INT32.pack(len(body)) + body
-
-
-def encode_message(message: TrackerMessage) -> bytes:
-    """What a client or server sends."""
-    match message:
-        case Ping():
-            fields: list[object] = [Code.PING]
-        case Stop(stop_key):
-            fields = [Code.STOP, stop_key]
-        case Put(key, port, match_key, custom_address):
-            fields = [Code.PUT, key, [port, match_key], custom_address]
-        case Request(key, user, priority):
-            fields = [Code.REQUEST, key, user, priority]
-        case UpdateInfo(key, address, port):
-            fields = [Code.UPDATE_INFO, {"key": f"server:{key}", "addr": [address, port]}]
-        case Summary():
-            fields = [Code.SUMMARY]
-        case GetPendingMatchKeys():
-            fields = [Code.GET_PENDING_MATCHKEYS]
-    return encode_json(fields)
 
 
 def is_key(text: str) -> bool:

@@ -15,7 +15,7 @@ from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tracker import wire
 from farm.tracker.door import TvmDoor
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import RawTracker
+from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import (
     FakeDevices,
     environment,
@@ -187,7 +187,7 @@ async def test_a_session_past_its_timeout_is_cut(phone_port):
 async def test_query_rpc_tracker_lists_the_farm(python_server):
     async with Lab(python_server) as lab:
         waiting = await RawTracker.connect(lab.door.port)
-        await waiting.send(wire.encode_message(wire.Request("mali", "", 1)))
+        await waiting.send(encode_message(wire.Request("mali", "", 1)))
         await until(lambda: lab.leasing.waiting() != ())
         lines, _ = await lab.output(
             "-m", "tvm.exec.query_rpc_tracker", "--host", "127.0.0.1", "--port", str(lab.door.port)
@@ -263,7 +263,7 @@ async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again()
 
 
 async def ask_patiently(client):
-    await client.send(wire.encode_message(wire.Request("board", "", 1)))
+    await client.send(encode_message(wire.Request("board", "", 1)))
     loop = asyncio.get_running_loop()
     while (event := client.parser.next_event()) is None:
         client.parser.receive_data(await loop.sock_recv(client.sock, 4096))

@@ -29,6 +29,7 @@ from farm.fleet.probe.parse import parse_probe
 from farm.simulation import adbd
 from farm.simulation.sync_protocol import SyncDecoder
 from farm.tracker import gate_messages, handshake, wire
+from tests.support.raw import encode_message
 from tests.unit.bundle.elves import LINKER64, Elf
 
 MAX_HELD_BYTES = 64 << 10  # of anything unfinished: readers with a smaller limit of their own are held to it below
@@ -240,7 +241,7 @@ def _json(**fields: object) -> bytes:
 
 
 TRACKER = wire.encode_magic() + b"".join(
-    wire.encode_message(message)
+    encode_message(message)
     for message in (wire.Request("android", "ann", 1), wire.Summary(), wire.GetPendingMatchKeys(), wire.Ping())
 )
 HOST = b"host::\0"
@@ -248,9 +249,6 @@ ASKED = _json(v=1, id="a", kind="job.submit", spec={"kind": "shell"}, device="pi
 
 TARGETS: Mapping[str, Target] = {
     "tracker": Target(of_parser(wire.TrackerParser, wire.MAX_MESSAGE_BYTES + 4), (b"\0" + TRACKER,)),
-    "tracker-reply": Target(
-        of_parser(wire.ReplyParser, wire.MAX_REPLY_BYTES + 4), (b"\0" + wire.encode_magic() + wire.encode_json([0]),)
-    ),
     "session-hello": Target(
         of_parser(handshake.ClientHelloParser, handshake.MAX_HELLO_BYTES + 4),
         (b"\0" + handshake.encode_client_hello("client:android:0123456789abcdef"),),

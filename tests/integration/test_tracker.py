@@ -15,7 +15,7 @@ from farm.tracker.external import ExternalPolicy
 from farm.tracker.listener import PortTakenError
 from farm.tracker.tracker import TrackerConnection
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import RawTracker
+from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
@@ -79,8 +79,7 @@ async def test_every_message_is_answered():
 
 async def test_messages_byte_by_byte_and_all_at_once_get_the_same_answers():
     stream = wire.encode_magic() + b"".join(
-        wire.encode_message(message)
-        for message in (wire.Ping(), wire.Stop("x"), wire.Ping(), wire.GetPendingMatchKeys())
+        encode_message(message) for message in (wire.Ping(), wire.Stop("x"), wire.Ping(), wire.GetPendingMatchKeys())
     )
     async with Lab() as lab:
         for size in (1, len(stream)):
@@ -120,7 +119,7 @@ async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
     async with Lab() as lab:
         for leave in (RawTracker.close, RawTracker.reset):
             client = await lab.client()
-            await client.send(wire.encode_message(wire.Request("nobody-has-this", "", 1)))
+            await client.send(encode_message(wire.Request("nobody-has-this", "", 1)))
             await until(lambda: lab.queue("nobody-has-this") == {"free": 0, "pending": 1})
             leave(client)
             await until(lambda: lab.queue("nobody-has-this") is None)
@@ -130,9 +129,9 @@ async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
 async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
     async with Lab() as lab:
         dead, alive = await lab.client(), await lab.client()
-        await dead.send(wire.encode_message(wire.Request("pixel", "", 9)))
+        await dead.send(encode_message(wire.Request("pixel", "", 9)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
-        await alive.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await alive.send(encode_message(wire.Request("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 2})
         dead.close()
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
@@ -143,9 +142,9 @@ async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
 async def test_higher_priority_is_served_first():
     async with Lab() as lab:
         low, high = await lab.client(), await lab.client()
-        await low.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await low.send(encode_message(wire.Request("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
-        await high.send(wire.encode_message(wire.Request("pixel", "", 2)))
+        await high.send(encode_message(wire.Request("pixel", "", 2)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 2})
         lab.devices.add("pixel")
         assert (await high.answer())[0] == 0
@@ -194,10 +193,10 @@ async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_
     async with Lab(limits=Limits(handshake_s=0.1, message_s=0.1, idle_s=0.1)) as lab:
         silent = await lab.client(greet=False)
         halfway = await lab.client()
-        await halfway.send(wire.encode_message(wire.Ping())[:-1])
+        await halfway.send(encode_message(wire.Ping())[:-1])
         idle = await lab.client()
         waiting = await lab.client()
-        await waiting.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await waiting.send(encode_message(wire.Request("pixel", "", 1)))
         server = await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
         for client in (silent, halfway, idle):
@@ -212,10 +211,10 @@ async def test_the_number_of_waiting_requests_is_limited():
     async with Lab(limits=Limits(waiting=3, waiting_per_connection=2)) as lab:
         first, second = await lab.client(), await lab.client()
         for _ in range(3):
-            await first.send(wire.encode_message(wire.Request("pixel", "", 1)))
+            await first.send(encode_message(wire.Request("pixel", "", 1)))
         assert (await first.answer())[0] == -1
         for _ in range(2):
-            await second.send(wire.encode_message(wire.Request("pixel", "", 1)))
+            await second.send(encode_message(wire.Request("pixel", "", 1)))
         assert (await second.answer())[0] == -1
         first.close()
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
@@ -227,7 +226,7 @@ async def test_a_client_that_never_reads_is_cut_off():
         for number in range(200):
             lab.devices.add(f"phone-{number}", "android")
         client, other = await lab.client(), await lab.client()
-        flood = asyncio.create_task(client.send(wire.encode_message(wire.Summary()) * 2_000_000))
+        flood = asyncio.create_task(client.send(encode_message(wire.Summary()) * 2_000_000))
         assert await other.ask(wire.Ping()) == 0  # served while the other's answers wait for a reader
         with pytest.raises(ConnectionError):
             await flood
@@ -239,7 +238,7 @@ async def test_a_slow_reader_gets_every_answer():
         for number in range(50):
             lab.devices.add(f"phone-{number}", "android")
         client = await lab.client()
-        flood = asyncio.create_task(client.send(wire.encode_message(wire.Summary()) * 1000))
+        flood = asyncio.create_task(client.send(encode_message(wire.Summary()) * 1000))
         answers = [await client.answer() for _ in range(1000)]
         await flood
         assert len(answers[0][1]["server_info"]) == 100
@@ -251,7 +250,7 @@ async def test_answers_keep_the_order_of_their_questions():
         client = await lab.client()
         await client.send(
             b"".join(
-                wire.encode_message(message)
+                encode_message(message)
                 for message in (
                     wire.Ping(),
                     wire.Summary(),
@@ -283,8 +282,8 @@ async def test_who_sends_without_end_has_a_few_messages_handled_before_others_ha
 
         monkeypatch.setattr(TrackerConnection, "_handle", watched)
         greedy_port, other_port = (client.sock.getsockname()[1] for client in (greedy, other))
-        greedy.sock.send(wire.encode_message(wire.Ping()) * 500)
-        other.sock.send(wire.encode_message(wire.Ping()))
+        greedy.sock.send(encode_message(wire.Ping()) * 500)
+        other.sock.send(encode_message(wire.Ping()))
         assert [await greedy.answer() for _ in range(500)] == [0] * 500
         assert served.count(greedy_port) == 500
         assert served.index(other_port) <= 2 * MESSAGES_PER_TURN
@@ -295,7 +294,7 @@ async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
         client = await lab.client()
         (connection,) = lab.door.tracker._connections
         held = []
-        flood = asyncio.create_task(client.send(wire.encode_message(wire.Ping()) * 50_000))
+        flood = asyncio.create_task(client.send(encode_message(wire.Ping()) * 50_000))
         for _ in range(50_000):
             assert await client.answer() == 0
             held.append(connection.unhandled_bytes)
@@ -310,7 +309,7 @@ async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loo
         summary = lab.leasing.summary
         monkeypatch.setattr(lab.leasing, "summary", lambda: made.append(1) or summary())
         for client in clients:
-            client.sock.send(wire.encode_message(wire.Summary()))
+            client.sock.send(encode_message(wire.Summary()))
         assert [(await client.answer())[0] for client in clients] == [0] * 20
         assert len(made) == 1
 
@@ -361,7 +360,7 @@ async def test_a_server_leaves_nothing_behind_when_its_connection_ends():
 async def test_a_waiting_client_gets_the_server_that_comes():
     async with Lab() as lab:
         client, server = await lab.client(), await lab.client()
-        await client.send(wire.encode_message(wire.Request("board", "", 1)))
+        await client.send(encode_message(wire.Request("board", "", 1)))
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
         assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:0.5"]]
@@ -403,7 +402,7 @@ async def test_a_silent_server_is_not_handed_out_until_it_speaks():
         server, client = await lab.client(), await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:1", None)) == 0
         await until(lambda: (lab.queue("board") or {}).get("free", 0) == 0)
-        await client.send(wire.encode_message(wire.Request("board", "", 1)))
+        await client.send(encode_message(wire.Request("board", "", 1)))
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
         assert await server.ask(wire.GetPendingMatchKeys()) == []
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:1"]]
@@ -430,7 +429,7 @@ async def test_stopping_ends_waiting_requests_and_connections():
     lab = Lab()
     async with lab:
         client = await lab.client()
-        await client.send(wire.encode_message(wire.Request("pixel", "", 1)))
+        await client.send(encode_message(wire.Request("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
         await lab.door.stop()
         with pytest.raises(EOFError):

@@ -10,7 +10,7 @@ from farm.tracker.connection import Limits
 from farm.tracker.listener import SHED_AFTER_S
 from farm.tracker.places import FEWEST
 from farm.tracker.sockets import OtherEnd
-from tests.support.raw import RawTracker
+from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import farm_door
 from tests.support.waiting import until
 
@@ -34,7 +34,7 @@ def refused(sock: socket.socket) -> bool:
 
 
 def ask(sock: socket.socket) -> bytes:
-    sock.sendall(wire.encode_message(wire.Ping()))
+    sock.sendall(encode_message(wire.Ping()))
     return sock.recv(len(wire.encode_json(0)), socket.MSG_WAITALL)
 
 
@@ -161,7 +161,7 @@ async def test_unknown_keys_cost_nothing():
         async def ask(first: int, count: int) -> None:
             for number in range(first, first + count):
                 client = await RawTracker.connect(door.port)
-                await client.send(wire.encode_message(wire.Request(f"unknown-{number}", "", 1)))
+                await client.send(encode_message(wire.Request(f"unknown-{number}", "", 1)))
                 client.close()
 
         async def settled() -> float:

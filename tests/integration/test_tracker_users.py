@@ -16,7 +16,7 @@ from farm.tracker import sockets, wire
 from farm.tracker.door import TvmDoor
 from farm.tracker.sockets import other_end, owner_of
 from tests.support.keeping import MemoryKeeper
-from tests.support.raw import RawTracker
+from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
@@ -79,7 +79,7 @@ class Lab:
 async def test_a_client_of_this_host_is_the_owner_of_its_socket(bound, family, dialled):
     async with Lab(address=bound) as lab:
         client = await lab.client(family, dialled)
-        await client.send(wire.encode_message(wire.Request("android", "somebody-else", 1)))
+        await client.send(encode_message(wire.Request("android", "somebody-else", 1)))
         await until(lambda: lab.users() == [ME])
 
 
@@ -93,7 +93,7 @@ async def test_another_users_socket_is_that_user(family, dialled):
         finally:
             os.seteuid(0)
         client = await lab.client(family, dialled, sock)
-        await client.send(wire.encode_message(wire.Request("android", "root", 1)))
+        await client.send(encode_message(wire.Request("android", "root", 1)))
         await until(lambda: lab.users() == ["nobody"])
 
 
@@ -110,7 +110,7 @@ async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
         await until(lambda: asked)
         answers.set()
         for client in (await coming, await lab.client()):
-            await client.send(wire.encode_message(wire.Request("android", "root", 1)))
+            await client.send(encode_message(wire.Request("android", "root", 1)))
         await until(lambda: lab.users() == ["slow-name"] * 2)
         assert asked == [os.getuid()]
 
@@ -157,7 +157,7 @@ async def test_a_stock_client_holds_no_more_than_its_users_quota():
         first, second = await lab.client(), await lab.client()
         code, _ = await first.ask(wire.Request("android", "", 1))
         assert code == 0
-        await second.send(wire.encode_message(wire.Request("android", "", 1)))
+        await second.send(encode_message(wire.Request("android", "", 1)))
         await until(lambda: lab.pending() == 1)
         assert [holder.lease.request.user for holder in lab.leasing.holders()] == [ME]
         assert (await second.answer())[0] == 0  # the first grant was not used and is reclaimed
@@ -169,7 +169,7 @@ async def test_a_priority_beyond_the_users_is_lowered_to_it():
     async with Lab(policy=policy) as lab:
         for priority in (9, 4, 1, -3):
             client = await lab.client()
-            await client.send(wire.encode_message(wire.Request("android", "", priority)))
+            await client.send(encode_message(wire.Request("android", "", priority)))
             await until(lambda wanted=priority: min(wanted, 4) in [w.request.priority for w in lab.leasing.waiting()])
         assert [each.request.priority for each in lab.leasing.waiting()] == [4, 4, 1, -3]
 
@@ -179,7 +179,7 @@ async def test_a_client_that_leaves_while_it_waits_is_not_pending_any_more(how):
     async with Lab() as lab:
         leaving, staying, asking = await lab.client(), await lab.client(), await lab.client()
         for client in (leaving, staying):
-            await client.send(wire.encode_message(wire.Request("android", "", 1)))
+            await client.send(encode_message(wire.Request("android", "", 1)))
         await until(lambda: lab.pending() == 2)
         if how == "reset":
             leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

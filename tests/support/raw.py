@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Self
+from typing import NamedTuple, Self
 
 from farm.tracker import wire
+from farm.tracker.framing import Parser
 from farm.tracker.handshake import (
     ClientHelloParser,
     ServerHello,
@@ -20,13 +22,59 @@ from farm.tracker.handshake import (
 from farm.tracker.sockets import quick_ack
 from tests.support.waiting import PATIENCE_S
 
+MAX_REPLY_BYTES = 64 << 20  # the protocol has no limit
+
+
+class Reply(NamedTuple):
+    """The tracker's answer to one message."""
+
+    value: object
+
+
+class ReplyParser(Parser):
+    """The client's side of one tracker connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._greeted = False
+
+    def next_event(self) -> wire.Hello | Reply | None:
+        """The echoed magic, then one reply per message; None when more bytes are needed."""
+        if not self._greeted:
+            magic = self.take_int32()
+            assert magic in (None, wire.TRACKER_MAGIC)
+            self._greeted = magic is not None
+            return wire.Hello() if self._greeted else None
+        body = self.take_body(MAX_REPLY_BYTES, "a tracker reply")
+        return None if body is None else Reply(json.loads(body))
+
+
+def encode_message(message: wire.TrackerMessage) -> bytes:
+    """What a client or server sends."""
+    match message:
+        case wire.Ping():
+            fields: list[object] = [wire.Code.PING]
+        case wire.Stop(stop_key):
+            fields = [wire.Code.STOP, stop_key]
+        case wire.Put(key, port, match_key, custom_address):
+            fields = [wire.Code.PUT, key, [port, match_key], custom_address]
+        case wire.Request(key, user, priority):
+            fields = [wire.Code.REQUEST, key, user, priority]
+        case wire.UpdateInfo(key, address, port):
+            fields = [wire.Code.UPDATE_INFO, {"key": f"server:{key}", "addr": [address, port]}]
+        case wire.Summary():
+            fields = [wire.Code.SUMMARY]
+        case wire.GetPendingMatchKeys():
+            fields = [wire.Code.GET_PENDING_MATCHKEYS]
+    return wire.encode_json(fields)
+
 
 class RawTracker:
     """One tracker connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.parser = wire.ReplyParser()
+        self.parser = ReplyParser()
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -47,7 +95,7 @@ class RawTracker:
     async def send(self, data: bytes) -> None:
         await self._loop.sock_sendall(self.sock, data)
 
-    async def event(self) -> wire.Hello | wire.Reply:
+    async def event(self) -> wire.Hello | Reply:
         """The next event; EOFError when the tracker closed the connection."""
         async with asyncio.timeout(PATIENCE_S):
             while (event := self.parser.next_event()) is None:
@@ -63,11 +111,11 @@ class RawTracker:
 
     async def answer(self) -> object:
         event = await self.event()
-        assert isinstance(event, wire.Reply)
+        assert isinstance(event, Reply)
         return event.value
 
     async def ask(self, message: wire.TrackerMessage) -> object:
-        await self.send(wire.encode_message(message))
+        await self.send(encode_message(message))
         return await self.answer()
 
     async def summary(self) -> dict:
