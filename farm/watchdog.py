@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,12 +27,12 @@ class Pulse:
     limit_s: float
 
 
-def stuck(silences: Sequence[tuple[str, float, float]]) -> tuple[str, ...]:
-    """What is wrong with the parts that do not move, one line each; `silences`: (part, silent_s, limit_s)."""
+def stuck(pulses: Sequence[Pulse]) -> tuple[str, ...]:
+    """What is wrong with the parts that do not move, one line each."""
     return tuple(
-        f"{part} has not moved for {silent_s:.0f} s (at most {limit_s:g} s)"
-        for part, silent_s, limit_s in silences
-        if silent_s > limit_s
+        f"{pulse.part} has not moved for {silent_s:.0f} s (at most {pulse.limit_s:g} s)"
+        for pulse in pulses
+        if (silent_s := pulse.silent_s()) > pulse.limit_s
     )
 
 
@@ -45,18 +44,10 @@ def rhythm_s(watchdog_s: float | None) -> float:
 class Watchdog:
     """Feeds the manager's watchdog and keeps its status line."""
 
-    def __init__(
-        self,
-        notifier: Notifier,
-        pulses: Sequence[Pulse],
-        status: Callable[[], str],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, notifier: Notifier, pulses: Sequence[Pulse], status: Callable[[], str]) -> None:
         self._notifier = notifier
         self._pulses = pulses
         self._status = status
-        self._clock = clock
         self._told: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -67,7 +58,7 @@ class Watchdog:
 
     def look(self) -> bool:
         """Look once; whether everything moves and the manager was told so."""
-        wrong = stuck([(pulse.part, pulse.silent_s(), pulse.limit_s) for pulse in self._pulses])
+        wrong = stuck(self._pulses)
         if wrong != self._told:
             self._told = wrong
             for line in wrong:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.config import FarmConfig
 from farm.core.adoption import rules_of
-from farm.core.selector import nearest
+from farm.core.selector import did_you_mean
 
 
 def dangling(config: FarmConfig, keys: Collection[str], words: Collection[str] = ()) -> Iterator[str]:
@@ -27,9 +27,9 @@ def dangling(config: FarmConfig, keys: Collection[str], words: Collection[str] =
     for rule in rules_of(config.adopt):
         for word in rule.selector.aliases:
             if words and word not in words:
-                near = nearest(word, words, 1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                yield f'[[adopt]] match = "{rule.selector}": no phone that has come answers to {word}{hint}'
+                hint = did_you_mean(word, words, "")
+                said = f"no phone that has come answers to {word}" + (f" ({hint})" if hint else "")
+                yield f'[[adopt]] match = "{rule.selector}": {said}'
     for key in config.gates.tvm_class:
         if keys and key not in keys:
             yield f"[gates.tvm_class] {key}: no phone and no alias has that key: nothing is asked for by it"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +47,7 @@ log = logging.getLogger("farm")
 class Sharing:
     """The parts that hand phones out."""
 
-    tvm_host: str  # to dial the TVM door from this host
+    gate: Callable[[], tuple[str, int]]  # where workers of this host meet the TVM door
     door: Door
     leasing: Leasing
     reservations: ReservationBook
@@ -64,10 +65,6 @@ class Sharing:
     def problems(self) -> list[str]:
         """What is wrong with the door now."""
         return [self.door.problem] if self.door.problem else []
-
-    def gate(self) -> tuple[str, int]:
-        """Where workers of this host meet the TVM door."""
-        return self.tvm_host, self.door.port
 
     def clock_jumped(self) -> None:
         """The wall clock was set."""
@@ -153,7 +150,7 @@ async def open_sharing(
     door.begin()
     secrets = {each.device: each.secret for each in survivors if not each.ended}
     phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
-    return Sharing(tvm_host, door, leasing, reservations, personal, poison, dispatcher, quieting)
+    return Sharing(gate, door, leasing, reservations, personal, poison, dispatcher, quieting)
 
 
 def _lease_policy(config: FarmConfig) -> LeasePolicy:

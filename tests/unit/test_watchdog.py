@@ -31,8 +31,9 @@ class Recorder(Notifier):
 
 
 def test_only_what_is_silent_for_too_long_is_stuck() -> None:
-    assert stuck([("the loop", 0.0, 5.0), ("the watcher", 90.0, 90.0)]) == ()
-    (line,) = stuck([("the loop", 0.0, 5.0), ("the watcher", 90.1, 90.0)])
+    loop = Pulse("the loop", lambda: 0.0, 5.0)
+    assert stuck([loop, Pulse("the watcher", lambda: 90.0, 90.0)]) == ()
+    (line,) = stuck([loop, Pulse("the watcher", lambda: 90.1, 90.0)])
     assert line.startswith("the watcher has not moved for 90 s")
 
 
