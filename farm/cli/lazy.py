@@ -70,6 +70,7 @@ def _load(name: str, module_name: str) -> Any:
     commands: dict[str, Any] = getattr(get_command(parent), "commands")  # noqa: B009 (typer's name for its type varies)
     command = commands[name]
     for path, each in ((name, command), *((f"{name} {verb}", it) for verb, it in commands_of(command).items())):
+        each.short_help = " ".join((each.help or "").partition("\n\n")[0].split())  # whole: typer cuts it at 80 columns
         for parameter in each.params:
             _name_plainly(parameter)
         if path in EXAMPLES:

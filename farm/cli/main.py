@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from farm import __version__
 from farm.cli.lazy import group_of
-from farm.core.errors import FarmError
+from farm.core.errors import ExitCode, FarmError, UserError
 
+MisusedError: Any = typer.BadParameter.__base__  # whatever typer says of the words of a command; its name for it varies
 COMPLETE = "__complete"  # what the scripts of `farm completions` call at each TAB
 
 # Heading in `farm --help` -> command -> its module in farm.cli (farm.cli.lazy.Commands), and what it is for: below 60
@@ -127,10 +128,24 @@ def main() -> None:
 
             answer(sys.argv[2:])
             return
-        app(prog_name="farm")
+        sys.exit(app(prog_name="farm", standalone_mode=False))
     except FarmError as error:
         from farm.cli.context import report
 
         sys.exit(report(error))
+    except MisusedError as error:
+        sys.exit(_misused(error))
     except BrokenPipeError:  # `farm status | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _misused(error: Any) -> int:
+    """Words that fit no command, said as every other error is; a group without any is asked for its help."""
+    from farm.cli.context import report
+
+    said = error.format_message()
+    if error.ctx is None or said == error.ctx.get_help():
+        error.show()
+        return ExitCode.USAGE
+    usage = error.ctx.get_usage().removeprefix("Usage: ")
+    return report(UserError(said[:1].lower() + said[1:].rstrip("."), hint=f"{usage} (--help says more)"))

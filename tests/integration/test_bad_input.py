@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from farm.core.errors import ExitCode
 from farm.zoo.small_cnn import build
-from tests.support.whole_farm import refused, running_farm, until_ready
+from tests.support.whole_farm import refused
 
 BASE = """
 [adb]
@@ -22,17 +22,7 @@ usb = false
 port = 0
 """
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("galaxy-s9", "oneplus-5t") as farm:
-        yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
+pytestmark = pytest.mark.farm("galaxy-s9", "oneplus-5t")
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +151,7 @@ def test_a_command_about_something_that_is_not_there(farm, arguments, exit_code,
 def test_an_unknown_command(farm):
     done = farm.farm("device", "frobnicate")
     assert done.returncode == ExitCode.USAGE
-    assert "No such command 'frobnicate'" in done.stderr
+    assert "error: no such command 'frobnicate'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

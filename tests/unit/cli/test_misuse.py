@@ -1,0 +1,48 @@
+"""Words that fit no command are told as every other error; help cuts no sentence."""
+
+import pytest
+import typer
+
+from farm.cli import main as cli
+
+
+def told(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["farm", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code, capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["devise"], "no such command 'devise'. Did you mean 'device'?", "farm [OPTIONS] COMMAND [ARGS]..."),
+        (["bench"], "missing argument 'MODEL'", "farm bench [OPTIONS] MODEL"),
+        (
+            ["explain", "sm8550", "x"],
+            "'sm8550' is not one of 'device', 'key', 'job'",
+            "farm explain [OPTIONS] WHAT NAME",
+        ),
+        (["top", "--nope"], "no such option: --nope", "farm top [OPTIONS]"),
+    ],
+)
+def test_a_misused_command(monkeypatch, capsys, words, said, hint):
+    code, out = told(monkeypatch, capsys, *words)
+    error, way_out = out.err.splitlines()
+    assert (code, out.out, error.startswith("error: ")) == (2, "", True)
+    assert said in error
+    assert way_out == f"  hint: {hint} (--help says more)"
+
+
+@pytest.mark.parametrize("words", [[], ["device"]])
+def test_a_group_alone_is_asked_for_its_help(monkeypatch, capsys, words):
+    code, out = told(monkeypatch, capsys, *words)
+    assert (code, out.err.startswith("Usage: farm "), "hint:" in out.err) == (2, True, False)
+
+
+def test_no_description_is_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, command in typer.main.get_command(cli.app).commands.items():
+        if hasattr(command, "commands"):
+            code, out = told(monkeypatch, capsys, name, "--help")
+            assert (code, [line for line in out.out.splitlines()[1:] if line.endswith("...")]) == (0, [])
