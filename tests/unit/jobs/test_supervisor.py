@@ -1,13 +1,16 @@
 """What an attempt hears of its toolchain before it has a worker."""
 
 import asyncio
+import os
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from farm.jobs import supervisor as module
 from farm.jobs.attempt import Task
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.zygote import Toolchain
+from farm.jobs.zygote import Toolchain, ToolchainError, Zygote
 from tests.support.waiting import until
 
 
@@ -23,6 +26,18 @@ async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
     assert told == [("waiting for toolchain default", {})]
     attempt.cancel()
     await asyncio.gather(attempt, return_exceptions=True)
+
+
+async def test_a_fifo_in_the_logs_place_does_not_hold_a_start(tmp_path):
+    log = tmp_path / "zygote-default.log"
+    os.mkfifo(log)
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)  # or this test would wait itself
+    try:
+        with pytest.raises(ToolchainError, match="cannot run /absent"):
+            await Zygote.start(Toolchain("default", Path("/absent")), tmp_path)
+    finally:
+        os.close(reader)
+    assert log.is_file()
 
 
 async def test_no_mistake_ends_who_keeps_a_toolchain_up(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
 import subprocess
 import sys
@@ -215,3 +216,13 @@ def test_what_something_else_wrote_over_farms_own_numbers_is_told(tmp_path, name
     assert repr(value) in told.value.message
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone() == (value,)
+
+
+def test_a_fifo_in_the_reserves_place_does_not_hold_the_start(tmp_path):
+    os.mkfifo(tmp_path / "farm.db.reserve")
+    reader = os.open(tmp_path / "farm.db.reserve", os.O_RDONLY | os.O_NONBLOCK)  # or this test would wait itself
+    store = Store.open(tmp_path / "farm.db")
+    store.close()
+    os.close(reader)
+    assert store.problem == ""
+    assert (tmp_path / "farm.db.reserve").is_file()
