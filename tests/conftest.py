@@ -12,8 +12,11 @@ from tests.adb_server import AdbServer, adb_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from farm.cli.virtual_farm import VirtualFarm
     from farm.simulation.control import LabClient
+    from tests.support.whole_farm import Phone
 
 
 def pytest_configure() -> None:
@@ -60,3 +63,44 @@ def lab(adb_server: AdbServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
             return client
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest) -> Iterator[VirtualFarm]:
+    """The farm of a module that says `pytestmark = pytest.mark.farm(...)`, with the arguments of `running_farm`."""
+    from tests.support.whole_farm import running_farm
+
+    mark = request.node.get_closest_marker("farm")
+    with running_farm(*mark.args, **mark.kwargs) as farm:
+        yield farm
+
+
+@pytest.fixture
+def farm(whole: VirtualFarm) -> VirtualFarm:
+    """The module's farm, its phones ready again."""
+    from tests.support.whole_farm import until_ready
+
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def phone(farm: VirtualFarm) -> Iterator[Phone]:
+    """The phone that things happen to: the first; its lab is as it should be afterwards."""
+    from tests.support.whole_farm import phones
+
+    phone = phones(farm)[0]
+    yield phone
+    farm.lab.good_kernels(phone.nickname)
+    farm.lab.free_disk(phone.nickname)
+    farm.lab.plug(phone.nickname)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model's file."""
+    from farm.zoo.small_cnn import build
+
+    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
+    path.write_bytes(build().SerializeToString(deterministic=True))
+    return path

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from farm.bundle.elf import Machine
 from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
 from farm.simulation.arm64_downloads import DownloadError
-from farm.zoo.small_cnn import INPUT_SHAPE, build
+from farm.zoo.small_cnn import INPUT_SHAPE
 from tests.support.arm64 import board, compile_arm64_kernel, compile_dot_product
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
@@ -44,19 +44,6 @@ def whole(programs):
         yield farm
 
 
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    phone = phones(farm)[0]
-    yield phone
-    farm.lab.good_kernels(phone.nickname)
-
-
 @pytest.fixture(scope="module")
 def arm_kernel(tmp_path_factory):
     return compile_arm64_kernel(tmp_path_factory.mktemp("arm64"))
@@ -65,13 +52,6 @@ def arm_kernel(tmp_path_factory):
 @pytest.fixture
 def clients(farm, arm_kernel):
     return Clients(farm, arm_kernel)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return path
 
 
 def machine_of(farm, phone, path, folder):

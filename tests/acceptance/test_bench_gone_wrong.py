@@ -6,37 +6,11 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-from farm.zoo.small_cnn import build
-from tests.support.whole_farm import Story, phones, running_farm, until_ready
+from tests.support.whole_farm import Story
 
 FOREVER = ("--repeat", "20000", "--number", "1000000")  # times longer than any test runs
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("galaxy-s9") as farm:
-        yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    [phone] = phones(farm)
-    yield phone
-    farm.lab.good_kernels(phone.nickname)
-    farm.lab.plug(phone.nickname)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return path
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 class Bench:

@@ -5,26 +5,11 @@ import shutil
 import pytest
 
 from tests.support.stock_client import Clients
-from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, running_farm, until, until_ready
+from tests.support.whole_farm import ON_PHONE, Story, answer, refused, until
 
 USE = "session = connect().request('android'); tell(add_one(session)); close(session)"
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("realme-gt-neo3") as farm:
-        yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    return phones(farm)[0]
+pytestmark = pytest.mark.farm("realme-gt-neo3")
 
 
 @pytest.fixture

@@ -16,17 +16,12 @@ import pytest
 from farm import Client, ShellSpec
 from farm.core.errors import ExitCode
 from farm.core.job import JobState
-from farm.zoo.small_cnn import build
 from tests.support.tvm import ROOT, environment
-from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
+from tests.support.whole_farm import answer, phones, refused, until, until_ready
 
 LIMIT_S = 60.0
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("galaxy-s9", "oneplus-5t") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9", "oneplus-5t")
 
 
 @pytest.fixture
@@ -53,13 +48,6 @@ def typed(farm):
             return command
 
         yield start
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return path
 
 
 class Typed:

@@ -9,7 +9,6 @@ import pytest
 
 from farm.zoo.small_cnn import build
 from tests.support.tvm import environment
-from tests.support.whole_farm import running_farm
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -19,6 +18,8 @@ FILES = [text for language, text in BLOCKS if language == "toml"]
 SAYS = {  # what only a program that worked prints
     "farm.bench(": " ms ",
     "farm.run(": "class ",
+    "farm.compare(": "of A's time",
+    "farm.tune(": "16 trials",
     "farm.lease(": "[1. 1. 1.]",
     "farm.submit_file(": "8 jobs",
     "AsyncClient": "job.done",
@@ -31,11 +32,7 @@ ignore_missing_imports = true
 follow_imports = skip
 """
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", "galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "galaxy-s9")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from farm.core.errors import ExitCode
-from farm.zoo.small_cnn import build
-from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
+from tests.support.whole_farm import ON_PHONE, Story, answer, running_farm, until, until_ready
 
 RUNS = f"grep ^bundle= {ON_PHONE}/farm/run/state"  # of the server on the phone
 UNDER_BOTH = ("--bundle", "virtual", "--bundle-b", "other")
@@ -32,24 +31,6 @@ def whole(tmp_path_factory):
         # The bundle of a phone is the one that was named last.
         answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual", "--json"))
         yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    return phones(farm)[0]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
 from tests.support.whole_farm import Story, phones, until_ready
 
 PLACES = {"left": "1-4.1", "right": "1-4.2"}
 
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    with virtual_farm({"left": "oneplus-12", "right": "galaxy-s9"}, places=PLACES) as farm:
-        farm.wait_ready(len(PLACES))
-        yield farm
-        assert "Traceback" not in farm.daemon.log.read_text(errors="replace")
+pytestmark = pytest.mark.farm(named={"left": "oneplus-12", "right": "galaxy-s9"}, places=PLACES)
 
 
 def adb_server(farm: VirtualFarm) -> int:

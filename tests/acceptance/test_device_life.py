@@ -10,8 +10,7 @@ import pytest
 from farm.fleet.identity import READ_COMMAND
 from farm.simulation.control import running_lab
 from farm.simulation.runtime import is_launcher
-from tests.support.stock_client import Clients
-from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until, until_ready
+from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until
 
 USE_TWICE = "session = connect().request({!r}); tell(add_one(session)); wait(); tell(add_one(session))"
 USE = "session = connect().request({!r}); tell(add_one(session)); close(session)"
@@ -23,17 +22,6 @@ def whole():
         patch.setenv("FARM_ADOPT", "[]")  # without the rule of virtual farms
         with running_farm("oneplus-12", "galaxy-s9", ready=False) as farm:
             yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def clients(farm, kernel):
-    return Clients(farm, kernel)
 
 
 @pytest.fixture

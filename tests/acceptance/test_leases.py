@@ -13,7 +13,7 @@ from farm.core.errors import ExitCode
 from tests.adb_server import adb_binaries
 from tests.support.tvm import environment as for_tvm
 from tests.support.users import needs_another_user
-from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, running_farm, until, until_ready
+from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, until, until_ready
 
 NOBODY = 65534
 LIMIT_S = 60.0
@@ -38,11 +38,7 @@ for _ in range(2):
 print("used")
 """
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("oneplus-12", "galaxy-a55") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "galaxy-a55")
 
 
 @pytest.fixture
@@ -257,17 +253,6 @@ def test_exports_for_a_shell(farm):
     text = farm.farm("lease", "show", phone.name).stdout
     assert "rpc.connect(" in text
     assert "ANDROID_ADB_SERVER_PORT=" in text
-
-
-@pytest.fixture
-def open_socket(farm):
-    """Strangers can reach the daemon, as an operator might allow."""
-    before = {path: path.stat().st_mode for path in (farm.folder, farm.socket.parent, farm.socket)}
-    for path in before:
-        path.chmod(0o777)
-    yield
-    for path, mode in before.items():
-        path.chmod(mode)
 
 
 @needs_another_user

@@ -9,7 +9,6 @@ import pytest
 from farm.core.errors import ExitCode
 from farm.zoo.builder import INPUT, Network
 from farm.zoo.small_cnn import build
-from tests.support.whole_farm import running_farm
 
 PHONE = "virtual-1"  # its name in the lab
 # A bench would wait for a cool phone; what is said of numbers of a hot one is tested here.
@@ -17,11 +16,7 @@ NO_LIMITS = "skin_c = 200\ncpu_c = 200\ngpu_c = 200\nbattery_c = 200\nthrottle =
 OPEN_GATES = f"[heat.hard]\n{NO_LIMITS}[heat.bench]\n{NO_LIMITS}[heat.end_leases]\n{NO_LIMITS}"
 STOPPED_S, RUNNING_S = 0.05, 0.15  # of a phone that is throttled hard
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", config=OPEN_GATES) as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", config=OPEN_GATES)
 
 
 @pytest.fixture(scope="module")

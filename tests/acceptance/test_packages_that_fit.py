@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.cli.virtual_farm import phones_of, virtual_farm
 from farm.compiler.package import read_package
 from farm.zoo.small_cnn import build
 from tests.support.alone import alone
@@ -14,12 +13,7 @@ from tests.support.tiny_model import tiny_onnx
 
 ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with virtual_farm(phones_of(["oneplus-12"])) as farm:
-        farm.wait_ready(1)
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12")
 
 
 @pytest.fixture(scope="module")

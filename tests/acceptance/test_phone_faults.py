@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.stock_client import Clients
-from tests.support.whole_farm import ON_PHONE, Story, phones, running_farm, until, until_ready
+from tests.support.whole_farm import ON_PHONE, Story, phones, until
 
 USE = "session = connect().request({key!r}); tell(add_one(session)); close(session)"
 HOLD = """
@@ -11,32 +10,7 @@ session = connect().request({key!r}); tell(add_one(session)); wait()
 tell(outcome(add_one, session))
 """
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("oneplus-5t", "huawei-mate-20") as farm:
-        yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    """The phone that things happen to; its lab is as it should be afterwards."""
-    phone = phones(farm)[0]
-    yield phone
-    farm.lab.good_kernels(phone.nickname)
-    farm.lab.free_disk(phone.nickname)
-    farm.lab.plug(phone.nickname)
-
-
-@pytest.fixture
-def clients(farm, kernel):
-    return Clients(farm, kernel)
+pytestmark = pytest.mark.farm("oneplus-5t", "huawei-mate-20")
 
 
 @pytest.fixture(autouse=True)

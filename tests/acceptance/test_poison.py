@@ -7,32 +7,20 @@ from dataclasses import replace
 import pytest
 
 from farm.compiler.package import read_package, write_package
-from farm.zoo.small_cnn import build
-from tests.support.whole_farm import Story, phones, running_farm, until_ready
+from tests.support.whole_farm import Story, phones, until_ready
 
 # It dies while it is loaded, as a library does whose code is not for that CPU.
 KILLER = "#include <stdlib.h>\n__attribute__((constructor)) static void die(void) { abort(); }\n"
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("galaxy-s9", "oneplus-12") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9", "oneplus-12")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return path
-
-
-@pytest.fixture(scope="module")
-def killer(farm, model, tmp_path_factory):
+def killer(whole, model, tmp_path_factory):
     """A package as `farm compile` makes it, with another library inside."""
     folder = tmp_path_factory.mktemp("killer")
     path = folder / "killer.farm.tar"
-    made = farm.farm("compile", str(model), "--on", "android", "-o", str(path))
+    made = whole.farm("compile", str(model), "--on", "android", "-o", str(path))
     assert made.returncode == 0, made
     (folder / "killer.c").write_text(KILLER)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "killer.so", folder / "killer.c"], check=True)

@@ -3,7 +3,6 @@
 import psutil
 import pytest
 
-from farm.zoo.small_cnn import build
 from tests.support.whole_farm import Phone, Story, answer, phones, running_farm, until, until_ready
 
 LEDGER = "/data/local/tmp/farm/quiesce"
@@ -30,13 +29,6 @@ def farm():
             phone.shell("settings put global window_animation_scale 1.0")
         yield farm
         farm.client.close()  # that of the second daemon
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "model.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return str(path)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from farm.zoo.catalogue import onnx_bytes
-from tests.support.whole_farm import answer, running_farm
+from tests.support.whole_farm import answer
 
 SHAPE = (1, 3, 224, 224)
 MEBIBYTE = 1 << 20
@@ -22,11 +22,7 @@ NETWORKS = {"mobilenet_v2": 13 * MEBIBYTE, "resnet18": 44 * MEBIBYTE}  # the lea
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", "galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "galaxy-s9")
 
 
 @pytest.fixture(scope="module", params=NETWORKS)

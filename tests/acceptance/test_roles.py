@@ -8,17 +8,11 @@ import pytest
 from farm.core.errors import ExitCode
 from tests.support.tvm import environment
 from tests.support.users import needs_another_user
-from tests.support.whole_farm import Story, phones, refused, running_farm
+from tests.support.whole_farm import Story, phones, refused
 
 NOBODY = 65534
 
-pytestmark = needs_another_user
-
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("huawei-mate-20") as farm:
-        yield farm
+pytestmark = [needs_another_user, pytest.mark.farm("huawei-mate-20")]
 
 
 @pytest.fixture
@@ -33,17 +27,6 @@ def stranger(farm):
         )  # fmt: skip
 
     return run
-
-
-@pytest.fixture
-def open_socket(farm):
-    """Strangers can reach the daemon, as an operator might allow."""
-    before = {path: path.stat().st_mode for path in (farm.folder, farm.socket.parent, farm.socket)}
-    for path in before:
-        path.chmod(0o777)
-    yield
-    for path, mode in before.items():
-        path.chmod(mode)
 
 
 def test_a_stranger_cannot_even_ask(farm, stranger):

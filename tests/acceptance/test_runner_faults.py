@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
 from tests.support.tvm import environment
-from tests.support.whole_farm import running_farm, until
+from tests.support.whole_farm import until
 
 pytest.importorskip("tvm")
 
@@ -24,11 +24,7 @@ ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
 PROGRAMS = [text for text in BLOCKS if "FarmRunner" in text]  # the others are farm.Client's
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", "oneplus-12") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "oneplus-12")
 
 
 @pytest.fixture(scope="module")

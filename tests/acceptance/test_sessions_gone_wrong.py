@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.stock_client import Clients
-from tests.support.whole_farm import Story, phones, refused, running_farm, until, until_ready
+from tests.support.whole_farm import Story, refused, until, until_ready
 
 CONFIG = """
 [lease]
@@ -17,29 +16,7 @@ tell(outcome(add_one, session))
 """
 MENDED = ("device.recovering", "device.checking", "device.ready")
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("galaxy-s9", config=CONFIG) as farm:
-        yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    [phone] = phones(farm)
-    yield phone
-    farm.lab.good_kernels(phone.nickname)
-
-
-@pytest.fixture
-def clients(farm, kernel):
-    return Clients(farm, kernel)
+pytestmark = pytest.mark.farm("galaxy-s9", config=CONFIG)
 
 
 def waiting(farm):

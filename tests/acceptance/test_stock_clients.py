@@ -7,13 +7,9 @@ from subprocess import DEVNULL
 import pytest
 
 from tests.support.tvm import free_port, process
-from tests.support.whole_farm import Story, phones, running_farm, until
+from tests.support.whole_farm import Story, phones, until
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("oneplus-12", "realme-gt-neo3") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "realme-gt-neo3")
 
 
 def queue(farm):

@@ -4,27 +4,12 @@ import psutil
 import pytest
 
 from tests.support.stock_client import Clients
-from tests.support.whole_farm import ON_PHONE, Story, phones, running_farm, until, until_ready
+from tests.support.whole_farm import ON_PHONE, Story, until, until_ready
 
 USE = "session = connect().request('android'); tell(add_one(session)); close(session)"
 MANY = 12
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("huawei-mate-20") as farm:
-        yield farm
-
-
-@pytest.fixture
-def farm(whole):
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
-def phone(farm):
-    return phones(farm)[0]
+pytestmark = pytest.mark.farm("huawei-mate-20")
 
 
 def descriptors(farm):

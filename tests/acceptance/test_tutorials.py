@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.tvm import environment
-from tests.support.whole_farm import running_farm
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "tutorials.md").read_text()
 SECTION = re.compile(r"^## (.*?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -54,10 +53,7 @@ def adapted(command: str) -> list[str]:
     return words + MORE.get(words[1], [])
 
 
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", "oneplus-12") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "oneplus-12")
 
 
 @pytest.fixture(scope="module")

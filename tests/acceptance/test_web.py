@@ -12,9 +12,12 @@ from playwright.sync_api import Browser, Page, expect
 from farm.cli.virtual_farm import VirtualFarm
 from tests.support.browser import CHROMIUM, DRAWN, NARROW, Watched, chromium, profile
 from tests.support.tunable import dense_onnx
-from tests.support.whole_farm import phones, running_farm
+from tests.support.whole_farm import phones
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}"),
+    pytest.mark.farm("oneplus-12", "galaxy-a55"),
+]
 
 HELD = 60  # more than one page of jobs
 READABLE = 4.5  # WCAG 2.2, 1.4.3: contrast of text
@@ -22,12 +25,6 @@ VISIBLE = 3.0  # 1.4.11: of signs and borders of fields
 TOKENS = ("ink", "soft", "accent", "good", "busy", "warm", "warn", "bad", "off", "hold", "going")
 PAGES = ("/", "/jobs", "/queue", "/leases", "/bundles", "/history", "/records", "/sign-in")
 Opens = Callable[..., Watched]
-
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    with running_farm("oneplus-12", "galaxy-a55") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +58,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def held(farm: VirtualFarm) -> list[str]:
+def held(whole: VirtualFarm) -> list[str]:
     """Jobs that stay as they are: shell lines of different words, the oldest first."""
     spec = {"kind": "shell", "on": "android", "hold": True}
     return [
-        farm.client.call("job.submit", spec={**spec, "command": f"echo {('plum', 'pear')[n % 2]} {n}"})["jobs"][0]["id"]
+        whole.client.call("job.submit", spec={**spec, "command": f"echo {('plum', 'pear')[n % 2]} {n}"})["jobs"][0][
+            "id"
+        ]
         for n in range(HELD)
     ]
 
 
 @pytest.fixture(scope="module")
-def benched(farm: VirtualFarm, model: str) -> str:
+def benched(whole: VirtualFarm, model: str) -> str:
     """A bench that is done."""
-    done = farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", "--json", timeout_s=110)
+    done = whole.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", "--json", timeout_s=110)
     assert done.returncode == 0, done
-    return next(row["id"] for row in farm.client.call("job.list", of_kind="bench", state=["done"])["jobs"])
+    return next(row["id"] for row in whole.client.call("job.list", of_kind="bench", state=["done"])["jobs"])
 
 
 def token(farm: VirtualFarm, name: str, role: str) -> str:

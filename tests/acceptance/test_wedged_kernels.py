@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from farm.zoo.small_cnn import build
 from tests.support.whole_farm import Story, phones, running_farm, until, until_ready
 
 needs_root = pytest.mark.skipif(
@@ -28,12 +27,11 @@ def phone(farm):
 
 
 @pytest.fixture
-def model(farm, tmp_path):
-    path = tmp_path / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    done = farm.farm("run", str(path), "--on", "android", timeout_s=90.0)
+def model(farm, model):
+    """One that has run there already."""
+    done = farm.farm("run", str(model), "--on", "android", timeout_s=90.0)
     assert done.returncode == 0, done
-    return str(path)
+    return str(model)
 
 
 def run_until_its_limit(farm, phone, model):

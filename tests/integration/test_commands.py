@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.whole_farm import phones, running_farm
+from tests.support.whole_farm import phones
 
 LOOKING = [
     ("status",),
@@ -25,11 +25,7 @@ LOOKING = [
     ("doctor",),
 ]
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)

@@ -4,14 +4,7 @@ import json
 
 import pytest
 
-from farm.cli.virtual_farm import phones_of, virtual_farm
-
-
-@pytest.fixture(scope="module")
-def farm():
-    with virtual_farm(phones_of(["galaxy-note20"])) as farm:
-        farm.wait_ready(1)
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-note20")
 
 
 @pytest.fixture

@@ -6,16 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from farm.cli.virtual_farm import phones_of, virtual_farm
-
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with virtual_farm(phones_of(PROFILES)) as farm:
-        farm.wait_ready(len(PROFILES))
-        yield farm
+pytestmark = pytest.mark.farm(*PROFILES)
 
 
 def test_phones_are_known_for_what_they_are(farm):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,12 @@ from farm.tuning.candidate import Measured
 from farm.tuning.session import Evaluator
 from tests.support.candidates import library, module, runner_inputs, target
 from tests.support.waiting import until
-from tests.support.whole_farm import Phone, phones, running_farm, until_status
+from tests.support.whole_farm import Phone, phones, until_status
 
 ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
 GOVERNOR = "class/kgsl/kgsl-3d0/devfreq/governor"
 
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    with running_farm("galaxy-s9", "oneplus-12", "oneplus-12") as running:
-        yield running
+pytestmark = pytest.mark.farm("galaxy-s9", "oneplus-12", "oneplus-12")
 
 
 def taken(runner: FarmRunner, count: int) -> set[str]:

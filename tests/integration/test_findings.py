@@ -15,11 +15,7 @@ every_s = 0.2
 window = "phone"
 """
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12+root", config=CONFIG) as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12+root", config=CONFIG)
 
 
 @pytest.fixture

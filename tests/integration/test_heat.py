@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from farm.zoo.small_cnn import build
-from tests.support.whole_farm import Story, running_farm, until
+from tests.support.whole_farm import Story, until
 
 WARM = re.compile(r"skin 41\.\d °C is above 38 °C for bench; about \d+ min")  # its thermometer trembles
 PHONE = "virtual-1"  # its name in the lab
@@ -23,11 +22,7 @@ measured = "android"
 measured = "bench"
 """
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", config=CONFIG) as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", config=CONFIG)
 
 
 @pytest.fixture
@@ -45,13 +40,12 @@ def row(farm):
     return device
 
 
-def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name, tmp_path):
-    (tmp_path / "model.onnx").write_bytes(build().SerializeToString(deterministic=True))
+def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name, model):
     story = Story(farm)
     farm.lab.heat(PHONE, 41.2)
     cooling = story.until("device.cooling", subject=name)
     assert cooling["data"]["classes"] == ["bench"]
-    done = farm.farm("bench", str(tmp_path / "model.onnx"), "--on", "android", "--repeat", "3", "--detach", "--json")
+    done = farm.farm("bench", str(model), "--on", "android", "--repeat", "3", "--detach", "--json")
     (job,) = json.loads(done.stdout)["jobs"]
     why = farm.farm("explain", "job", job["id"]).stdout
     assert WARM.search(why)

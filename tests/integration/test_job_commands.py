@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 
 from farm.core.errors import ExitCode
-from farm.zoo.small_cnn import build
-from tests.support.whole_farm import refused, running_farm
+from tests.support.whole_farm import refused
 
 CONFIG = """
 [user.root]
 jobs = 5
 """
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("oneplus-12", config=CONFIG) as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", config=CONFIG)
 
 
 def held(farm, *options):
@@ -68,15 +63,13 @@ def test_over_the_quota_is_not_allowed(farm):
     refused(farm.farm("shell", "--on", "android", "--priority", "9", "--", "true"), ExitCode.NOT_ALLOWED, "priority")
 
 
-def test_outputs_are_fetched_later(farm, tmp_path):
-    model = tmp_path / "net.onnx"
-    model.write_bytes(build().SerializeToString(deterministic=True))
+def test_outputs_are_fetched_later(farm, model, tmp_path):
     ran = json.loads(farm.farm("run", str(model), "--on", "android", "--json").stdout)
     job = ran["results"][0]["job"]
     assert farm.farm("job", "output", job, "-o", str(tmp_path / "out.npz")).returncode == 0
     assert np.load(tmp_path / "out.npz").files
     page = farm.farm("job", "show", job).stdout
-    assert "net.onnx" in page
+    assert model.name in page
     assert "{" not in page
     assert farm.farm("job", "output", ended(farm), "-o", str(tmp_path / "said")).returncode == 0
     assert (tmp_path / "said").read_text() == "said\n"

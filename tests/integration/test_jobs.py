@@ -4,13 +4,9 @@ import pytest
 
 from farm.control.client import ControlClient
 from farm.core.errors import NoPhoneError, UserError
-from tests.support.whole_farm import Story, phones, running_farm, until_ready
+from tests.support.whole_farm import Story, phones, until_ready
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("oneplus-12", "galaxy-note20") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", "galaxy-note20")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,13 +12,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
 from farm.metrics.exposition import OPEN, PLAIN
-from tests.support.whole_farm import phones, running_farm, until, until_ready
+from tests.support.whole_farm import phones, until, until_ready
 
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    with running_farm("oneplus-12", config="[probe]\nevery_s = 0.2\n") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 0.2\n")
 
 
 def scrape(farm: VirtualFarm, accept: str = OPEN) -> httpx.Response:

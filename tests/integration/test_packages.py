@@ -10,18 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.cli.virtual_farm import phones_of, virtual_farm
 from farm.zoo.small_cnn import build
 from tests.support.alone import alone
 
 ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with virtual_farm(phones_of(["oneplus-12"])) as farm:
-        farm.wait_ready(1)
-        yield farm
+pytestmark = pytest.mark.farm("oneplus-12")
 
 
 @pytest.fixture(scope="module")

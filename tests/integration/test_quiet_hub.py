@@ -7,22 +7,14 @@ import socket
 
 import pytest
 
-from farm.cli.virtual_farm import virtual_farm
 from farm.client import Client
 from farm.tracker import wire
-from farm.zoo.small_cnn import build
-from tests.support.raw import RawTracker
+from tests.support.raw import RawTracker, encode_message
 from tests.support.whole_farm import Story, phones, until
 
 PLACES = {"left": "1-4.1", "right": "1-4.2"}
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with virtual_farm({"left": "oneplus-12", "right": "galaxy-s9"}, places=PLACES) as farm:
-        farm.wait_ready(len(PLACES))
-        yield farm
-        assert "Traceback" not in farm.daemon.log.read_text(errors="replace")
+pytestmark = pytest.mark.farm(named={"left": "oneplus-12", "right": "galaxy-s9"}, places=PLACES)
 
 
 @pytest.fixture
@@ -31,10 +23,8 @@ def named(farm):
 
 
 @pytest.fixture
-def bench(farm, named, tmp_path):
+def bench(farm, named, model):
     """Submits a bench on the left phone that wants its hub quiet; it is cancelled at the end."""
-    model = tmp_path / "model.onnx"
-    model.write_bytes(build().SerializeToString(deterministic=True))
     jobs = []
 
     def submit(repeat):
@@ -75,7 +65,7 @@ async def test_while_it_runs_the_neighbour_is_for_nobody_else(farm, named, bench
         other = RawTracker(sock)
         await other.send(wire.encode_magic())
         assert await other.event() == wire.Hello()
-        await other.send(wire.encode_message(wire.Request(named["right"], "", 1)))
+        await other.send(encode_message(wire.Request(named["right"], "", 1)))
         said = f"its hub is kept quiet for {pwd.getpwuid(0).pw_name}, who has {named['left']}"
         until(lambda: "nobody" in (shown := farm.farm("explain", "key", named["right"]).stdout) and said in shown)
         with Client(farm.socket) as client, client.lease(on=named["right"]):  # to whom the bench belongs

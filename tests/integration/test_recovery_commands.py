@@ -5,13 +5,9 @@ import json
 import pytest
 
 from farm.core.errors import ExitCode
-from tests.support.whole_farm import phones, refused, running_farm, until
+from tests.support.whole_farm import phones, refused, until
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 @pytest.fixture

@@ -6,13 +6,9 @@ import json
 import pytest
 
 from farm.core.errors import ExitCode
-from tests.support.whole_farm import Story, phones, refused, running_farm
+from tests.support.whole_farm import Story, phones, refused
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 def test_a_reservation_from_its_beginning_to_its_end(farm):

@@ -4,15 +4,11 @@ import time
 
 import pytest
 
-from tests.support.whole_farm import Story, phones, running_farm, until_ready
+from tests.support.whole_farm import Story, phones, until_ready
 
 LIMIT_S = 60.0
 
-
-@pytest.fixture(scope="module")
-def whole():
-    with running_farm("galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 @pytest.fixture

@@ -9,15 +9,11 @@ import pytest
 
 from farm.control.client import ControlClient
 from farm.core.errors import ExitCode, FarmError
-from tests.support.whole_farm import answer, running_farm
+from tests.support.whole_farm import answer
 
 LATE_S = 30.0
 
-
-@pytest.fixture(scope="module")
-def farm():
-    with running_farm("galaxy-s9") as farm:
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 @pytest.fixture

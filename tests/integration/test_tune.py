@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,10 @@ from farm.cli.virtual_farm import VirtualFarm
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RecordSet
 from tests.support.tunable import dense_onnx
-from tests.support.whole_farm import running_farm
 
 TRIALS = 16
 
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    with running_farm("oneplus-12") as running:
-        yield running
+pytestmark = pytest.mark.farm("oneplus-12")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(farm: VirtualFarm, folder: Path) -> dict[str, Any]:
+def tuned(whole: VirtualFarm, folder: Path) -> dict[str, Any]:
     """The result of one run by the command."""
-    done = farm.farm(
+    done = whole.farm(
         "tune", str(folder / "dense.onnx"), "--on", "android", "--trials", str(TRIALS), "--cost-model", "random",
         "-o", str(folder / "dense.farm.tar"), "--plot", str(folder / "curve.svg"), "--json",
     )  # fmt: skip

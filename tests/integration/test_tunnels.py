@@ -5,14 +5,7 @@ import socket
 
 import pytest
 
-from farm.cli.virtual_farm import phones_of, virtual_farm
-
-
-@pytest.fixture(scope="module")
-def farm():
-    with virtual_farm(phones_of(["galaxy-s9"])) as farm:
-        farm.wait_ready(1)
-        yield farm
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from farm.cli import doctor
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
 from farm.core.doctor_findings import Verdict
 from tests.support.whole_farm import Phone, Story, phones, until_ready, until_status
@@ -15,14 +13,7 @@ from tests.support.whole_farm import Phone, Story, phones, until_ready, until_st
 HUB = "1-4"
 PLACES = {"left": "1-4.1", "right": "1-4.2", "far": "2-1.3"}
 
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    profiles = {"left": "oneplus-12", "right": "galaxy-s9", "far": "galaxy-a55"}
-    with virtual_farm(profiles, places=PLACES) as farm:
-        farm.wait_ready(len(profiles))
-        yield farm
-        assert "Traceback" not in farm.daemon.log.read_text(errors="replace")
+pytestmark = pytest.mark.farm(named={"left": "oneplus-12", "right": "galaxy-s9", "far": "galaxy-a55"}, places=PLACES)
 
 
 def by_nickname(farm: VirtualFarm) -> dict[str, Phone]:

@@ -9,16 +9,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.cli.virtual_farm import VirtualFarm
 from tests.support.whole_farm import answer, until, until_ready
 
-
-@pytest.fixture(scope="module")
-def farm() -> Iterator[VirtualFarm]:
-    """One ready phone, probed each second."""
-    with virtual_farm(phones_of(["oneplus-12"]), config="[probe]\nevery_s = 1\n") as running:
-        running.wait_ready(1)
-        yield running
+pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 1\n")
 
 
 @pytest.fixture

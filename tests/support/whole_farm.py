@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -49,15 +50,23 @@ def running_farm(
     ready: bool = True,
     isolation: str = "",
     gate: Path | None = None,
+    named: Mapping[str, str] = MappingProxyType({}),
+    places: Mapping[str, str] | None = None,
 ) -> Iterator[VirtualFarm]:
-    """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback."""
+    """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback.
+
+    `named` has further phones, name in the lab -> profile; the rest is `virtual_farm`'s.
+    """
     test = psutil.Process()
     others = {
         process.pid for process in test.children()
     }  # another farm's, which start processes of their own meanwhile
-    with virtual_farm(phones_of(profiles), config=config, plugged=plugged, isolation=isolation, gate=gate) as farm:
+    all_phones = {**phones_of(profiles), **named}
+    with virtual_farm(
+        all_phones, config=config, plugged=plugged, isolation=isolation, gate=gate, places=places
+    ) as farm:
         if plugged and ready:
-            farm.wait_ready(len(profiles))
+            farm.wait_ready(len(all_phones))
         yield farm
         family = [each for each in test.children() if each.pid not in others and not is_gate(each)]
         parents = tuple(family)  # a gate outlives the farm
