@@ -55,7 +55,7 @@ def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if device[name]:
             yield name, str(device[name])
     if device["temperature_c"] is not None:
-        yield "temperature", f"{device['temperature_c']:.1f}C"
+        yield "temperature", f"{device['temperature_c']:.1f}C ({device['temperature_of']})"
     if device["battery_percent"] is not None:
         yield "battery", f"{device['battery_percent']}%"
     if device["checked"]:

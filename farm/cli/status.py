@@ -13,8 +13,8 @@ REASON_CHARS = 120
 def status(json: JsonFlag = False) -> None:
     """The tracker's queue and every phone: state, reason, SoC, GPU, temperature, holder.
 
-    TEMP is the hottest that the phone's thermal service reads (mostly a core; without one: any zone). Gates look at
-    each sensor for itself: `farm explain device NAME`.
+    TEMP is the hottest that the phone's thermal service reads (mostly a core; without one: any zone). Its sensor, and
+    what gates look at: `farm explain device NAME`.
     """
     with connect() as client:
         answer = client.call("status")

@@ -226,17 +226,21 @@ def _probe(facts: DeviceFacts) -> Iterator[str]:
     if health is None or facts.probed_s_ago is None:
         yield "probe: none yet"
         return
-    yield f"probe {format_duration(facts.probed_s_ago)} ago: {_readings(health) or 'nothing that is believed'}"
+    said = _readings(facts.view, health) or "nothing that is believed"
+    yield f"probe {format_duration(facts.probed_s_ago)} ago: {said}"
     for each in facts.findings:
         yield f"  {each.what}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
 
 
-def _readings(health: Health) -> str:
+def _readings(view: DeviceView, health: Health) -> str:
     battery, hottest = health.battery, max(health.temperatures, key=lambda each: each.celsius, default=None)
     said = (
+        "" if view.temperature_c is None else f"TEMP {view.temperature_c:.1f} °C ({view.temperature_of})",
         "" if battery.percent is None else f"battery {battery.percent} %",
         "" if battery.celsius is None else f"battery {battery.celsius:.1f} °C",
-        "" if hottest is None else f"hottest {hottest.sensor} {hottest.celsius:.1f} °C",
+        ""
+        if hottest is None or hottest.celsius == view.temperature_c
+        else f"hottest {hottest.sensor} {hottest.celsius:.1f} °C",
         "thermal status not known" if health.throttle is None else f"throttle {health.throttle.name.lower()}",
         "" if health.data_free_bytes is None else f"/data {_size(health.data_free_bytes)} free",
     )

@@ -61,6 +61,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "soc": (identity.soc.model or identity.soc.name) if identity else "",
         "gpu": identity.gpu.model if identity else "",
         "temperature_c": view.temperature_c,
+        "temperature_of": view.temperature_of,
         "battery_percent": view.battery_percent,
         "usb": view.place.path if view.place else "",
         "holder": holder,

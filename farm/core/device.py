@@ -76,6 +76,7 @@ class DeviceView:
     labels: Mapping[str, str] = field(default_factory=dict)  # normalised values
     aliases: tuple[str, ...] = ()  # stock TVM keys it answers to
     temperature_c: float | None = None
+    temperature_of: str = ""  # the sensor's name
     battery_percent: int | None = None
     bundle: str = ""  # hash of the bundle on it
     since: datetime | None = None  # when `life` last changed

@@ -22,7 +22,7 @@ COARSE_ROWS = 288
 MOST_COLUMNS = 24
 LINE_POINTS = 40  # of the wall's line: drawn for every device at once
 LINE_EVERY_S = FINE_S / LINE_POINTS
-SHOWN = "hottest"  # the one temperature that people see beside a device's name
+SHOWN = "TEMP"  # the one temperature that people see beside a device's name
 
 
 class Quantity(StrEnum):

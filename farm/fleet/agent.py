@@ -66,6 +66,7 @@ class Agent:
         self.identity: DeviceIdentity | None = None
         self.device: AdbDevice | None = None  # as adb listed it last
         self.temperature_c: float | None = None
+        self.temperature_of = ""
         self.battery_percent: int | None = None
         self.health: Health | None = None  # the latest probe
         self.health_at = 0.0  # when it was read, monotonic seconds

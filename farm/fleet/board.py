@@ -155,6 +155,7 @@ class Board:
             labels=called.labels,
             aliases=called.aliases,
             temperature_c=agent.temperature_c,
+            temperature_of=agent.temperature_of,
             battery_percent=agent.battery_percent,
             bundle=state.bundle,
             since=agent.since,

@@ -175,7 +175,7 @@ class ProbeRound:
         agent.health = replace(health, missing=(*health.missing, *out)) if out else health
         agent.health_at = now
         shown = one_temperature(health)
-        agent.temperature_c = shown.celsius if shown else None
+        agent.temperature_c, agent.temperature_of = (shown.celsius, shown.sensor) if shown else (None, "")
         agent.battery_percent = health.battery.percent
         self.heard(agent.serial, health, agent.temperature_c)
         self._changed(agent)

@@ -112,8 +112,9 @@ _FLEET = (
 )  # fmt: skip
 _READINGS = (
     Metric("farm_device_temperature_celsius", _G,
-           "A believed sensor, by name and group; the hottest of each group, then others, 12 of a device.",
+           "A believed sensor, by name and group; TEMP, the hottest of each group, then others, 12 of a device.",
            ("device", "group", "sensor")),
+    Metric("farm_device_shown_temperature_celsius", _G, "The one temperature: TEMP of `farm status`.", _D),
     Metric("farm_device_throttle_status", _G, "Android's thermal severity, 0 (none) to 6 (shutdown).", _D),
     Metric("farm_device_battery_level_ratio", _G, "Charge.", _D),
     Metric("farm_device_battery_temperature_celsius", _G, "Temperature of the battery.", _D),

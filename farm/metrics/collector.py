@@ -15,7 +15,7 @@ from farm.core.recovery import Ailment
 from farm.core.requests import Door, LeaseClass
 from farm.core.sessions import SessionOutcome
 from farm.metrics.device_time import DeviceTime, word_of
-from farm.metrics.devices import tell_device
+from farm.metrics.devices import SensorNames, tell_device
 from farm.metrics.ledger import Ledger
 from farm.metrics.page import Page
 from farm.metrics.sources import Sources
@@ -37,6 +37,7 @@ class FarmCollector:
         self._time = DeviceTime()
         self._probed: dict[str, tuple[Health, float]] = {}  # device -> its latest probe, when that came
         self._leased: set[str] = set()  # devices
+        self._sensors = SensorNames()
         self._took_s = 0.0
 
     def follow(self, events: EventLog, views: Callable[[Callable[[DeviceView], None]], Callable[[], None]]) -> None:
@@ -158,11 +159,13 @@ class FarmCollector:
             tell_device(
                 page,
                 view,
+                self._sensors,
                 leased=name in self._leased,
                 probe_age_s=None if probed is None else now_s - probed[1],
                 ailment=quarantined.get(view.serial, ""),
             )
             page.set("farm_device_probe_failures", self._sources.probe_failures.get(name, 0), name)
+        self._sensors.keep_only(adopted)
         self._time.keep_only({view.serial for view in adopted.values()})
         page.counted("farm_devices", states)
         page.counted("farm_device_state_seconds", self._time.read(now_s))

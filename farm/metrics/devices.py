@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from farm.core.device import DeviceView, Life
 from farm.core.health import Battery, Health, SensorGroup, Temperature
+from farm.core.sensors import one_temperature
 from farm.metrics.page import Page
 
 MOST_SENSORS = 12  # of a device: some phones have 90, most of them one per core
+MOST_NAMES = 48  # of a device's sensors since it was adopted: the hottest core is one now and another then
 MOST_CHARACTERS = 64  # of a name that a phone gives
+OTHER = "other"
 _FIRST = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.GPU, SensorGroup.CPU, SensorGroup.OTHER)
 
 
-def tell_device(page: Page, view: DeviceView, *, leased: bool, probe_age_s: float | None, ailment: str) -> None:
+def tell_device(
+    page: Page, view: DeviceView, sensors: SensorNames, *, leased: bool, probe_age_s: float | None, ailment: str
+) -> None:
     """Add one adopted device. `ailment`: why it is in quarantine; "" it is not."""
     name = view.name
     labels = view.labels
@@ -24,29 +29,50 @@ def tell_device(page: Page, view: DeviceView, *, leased: bool, probe_age_s: floa
         page.set("farm_device_quarantined", 1.0, name, ailment)
     for finding in view.findings:
         page.set("farm_device_finding", 1.0, name, finding.kind.value)
+    page.set("farm_device_shown_temperature_celsius", view.temperature_c, name)
     page.set("farm_device_probe_age_seconds", probe_age_s, name)
     if view.health is not None:
-        _tell_health(page, name, view.health)
+        _tell_health(page, name, view.health, sensors)
 
 
-def shown_sensors(temperatures: Iterable[Temperature]) -> list[Temperature]:
-    """The hottest of each group, then others by name, so that most series go on from scrape to scrape."""
-    by_name = {(each.group, each.sensor): each for each in temperatures}
-    if len(by_name) <= MOST_SENSORS:
-        return list(by_name.values())
-    first = {each.group: each for each in sorted(by_name.values(), key=lambda each: each.celsius)}
-    taken = {(each.group, each.sensor) for each in first.values()}
-    rest = sorted((each for key, each in by_name.items() if key not in taken), key=_rank)
-    return [*first.values(), *rest][:MOST_SENSORS]
+def shown_sensors(health: Health) -> list[Temperature]:
+    """The one temperature, the hottest of each group, then others by name, so that most series go on."""
+    shown = one_temperature(health)
+    hottest = {each.group: each for each in sorted(health.temperatures, key=lambda each: each.celsius)}
+    found: dict[tuple[SensorGroup, str], Temperature] = {}
+    for each in (*([shown] if shown else ()), *hottest.values(), *sorted(health.temperatures, key=_rank)):
+        found.setdefault((each.group, each.sensor), each)  # several sources may read sensors of one name
+    return list(found.values())[:MOST_SENSORS]
 
 
-def _rank(each: Temperature) -> tuple[int, str]:
-    return _FIRST.index(each.group), each.sensor
+class SensorNames:
+    """Which sensors have series of their own: of each device the first `MOST_NAMES`, for good; the rest are "other"."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, set[str]] = {}
+
+    def label(self, device: str, sensor: str) -> str:
+        """What a sensor is called in metrics. A phone that names its sensors anew would make series without end."""
+        known, name = self._of.setdefault(device, set()), sensor[:MOST_CHARACTERS]
+        if name not in known and len(known) >= MOST_NAMES:
+            return OTHER
+        known.add(name)
+        return name
+
+    def keep_only(self, devices: Collection[str]) -> None:
+        """Forget all others."""
+        for device in self._of.keys() - set(devices):
+            del self._of[device]
 
 
-def _tell_health(page: Page, name: str, health: Health) -> None:
-    for each in shown_sensors(health.temperatures):
-        page.set("farm_device_temperature_celsius", each.celsius, name, each.group.value, each.sensor[:MOST_CHARACTERS])
+def _rank(each: Temperature) -> tuple[int, str, float]:
+    return _FIRST.index(each.group), each.sensor, -each.celsius
+
+
+def _tell_health(page: Page, name: str, health: Health, sensors: SensorNames) -> None:
+    for each in sorted(shown_sensors(health), key=lambda each: each.celsius):  # of several "other" the hottest stays
+        label = sensors.label(name, each.sensor)
+        page.set("farm_device_temperature_celsius", each.celsius, name, each.group.value, label)
     page.set("farm_device_throttle_status", health.throttle, name)
     _tell_battery(page, name, health.battery)
     page.set("farm_device_gpu_clock_hertz", health.gpu.clock_hz, name)

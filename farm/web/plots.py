@@ -35,6 +35,7 @@ class Samples:
     median_s: float | None = None  # as the clock showed it
     low_s: float | None = None
     high_s: float | None = None
+    sensor: str = ""  # of the temperatures
     celsius: Sequence[tuple[float, float]] = field(default_factory=tuple)  # seconds after the start, °C
 
 
@@ -88,9 +89,11 @@ def samples_plot(taken: Samples) -> Plot:
         said += f"; {len(beyond)} are above the plot and drawn at its upper edge, the slowest took {most}"
     if taken.celsius:
         x, values = [at for at, _ in taken.celsius], [value for _, value in taken.celsius]
-        heat = Line(name="temperature", values=values, kind="line", tone="warm")
-        panels.append(Panel(label="°C", x=x, lines=[heat], height=130, zero=False, least_span=LEAST_CELSIUS))
-        said += f"; {values[0]:.1f} °C at the beginning, {values[-1]:.1f} °C at the end"
+        heat = Line(name=taken.sensor, values=values, kind="line", tone="warm")
+        panels.append(
+            Panel(label=f"{taken.sensor}, °C", x=x, lines=[heat], height=130, zero=False, least_span=LEAST_CELSIUS)
+        )
+        said += f"; {taken.sensor} {values[0]:.1f} °C at the beginning, {values[-1]:.1f} °C at the end"
     if not taken.exact_start:
         said += "; when each began is estimated"
     return Plot(

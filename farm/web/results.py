@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
+from farm.core.series import SHOWN
 from farm.web.plot_parts import Plot
 from farm.web.plots import Samples, compare_plot, distribution_plot, samples_plot, tuning_plot
 
@@ -48,6 +49,8 @@ def bench_samples(
     latency = _mapping(result.get("latency"))
     warmup = int(certificate.get("warmup") or 0)
     odd = _mapping(certificate.get("outliers")).get("indices") or ()
+    conditions = _mapping(certificate.get("conditions"))
+    sensor, celsius = temperatures(conditions, about.get("started_at"), about.get("seconds"), readings)
     return Samples(
         seconds=seconds,
         start_s=starts,
@@ -57,31 +60,30 @@ def bench_samples(
         median_s=_seconds(latency.get("median_ms")),
         low_s=_seconds(latency.get("low_ms")),
         high_s=_seconds(latency.get("high_ms")),
-        celsius=temperatures(
-            _mapping(certificate.get("conditions")), about.get("started_at"), about.get("seconds"), readings
-        ),
+        sensor=sensor,
+        celsius=celsius,
     )
 
 
 def temperatures(
     conditions: Mapping[str, Any], started_at: str | None, seconds: float | None, readings: Iterable[Reading] = ()
-) -> list[tuple[float, float]]:
-    """Temperatures by seconds since the measurement began.
+) -> tuple[str, list[tuple[float, float]]]:
+    """Of which sensor, and temperatures by seconds since the measurement began.
 
-    The phone's own readings where there are some in that time: they and the certificate's may be of other sensors.
+    The phone's own readings where there are some in that time, else the certificate's, which are the battery's.
     """
     if started_at is None or seconds is None:
-        return []
+        return "", []
     began_s = datetime.fromisoformat(started_at).timestamp()
     found = [(at - began_s, celsius) for at, celsius in readings]
     within = sorted((at, celsius) for at, celsius in found if 0 <= at <= seconds)
     if len(within) >= 2:
-        return within
+        return SHOWN, within
     during = conditions.get("during") or ()
     moments = [conditions.get("before"), *during, conditions.get("after")]
     told = [_mapping(each).get("temperature_c") for each in moments]
     step = seconds / (len(told) - 1)
-    return [(number * step, float(each)) for number, each in enumerate(told) if each is not None]
+    return "battery", [(number * step, float(each)) for number, each in enumerate(told) if each is not None]
 
 
 def compare_plots(result: Mapping[str, Any], raw: Mapping[str, Any] | None) -> list[Plot]:

@@ -40,7 +40,7 @@ def test_every_page_reads_without_a_token_and_without_scripts(farm: VirtualFarm,
         assert page.status_code == 200, (path, page.text)
         assert words in page.text, path
     shown = browser.get(f"/devices/{name}").text
-    assert "temperature hottest" in shown
+    assert "temperature TEMP" in shown
     assert device["bundle"][:12] in shown
     readings = browser.get(f"/devices/{name}/readings").json()
     assert {"temperature", "battery", "clock"} <= {column["quantity"] for column in readings["columns"]}

@@ -100,9 +100,11 @@ def test_the_probe_tells_readings_and_findings() -> None:
         data_free_bytes=3 * 10**9,
     )
     finding = Finding(FindingKind.DATA_LOW, "/data has 3 GB left", "farm device show NAME")
-    facts = replace(READY, view=replace(READY.view, health=health), findings=(finding,), probed_s_ago=8.0)
+    view = replace(READY.view, health=health, temperature_c=36.0, temperature_of="cpu-1")
+    facts = replace(READY, view=view, findings=(finding,), probed_s_ago=8.0)
     said = text(facts)
-    assert "battery 80 %, battery 31.5 °C, hottest skin-therm 41.2 °C, throttle light, /data 3.0 GB free" in said
+    assert "ago: TEMP 36.0 °C (cpu-1), battery 80 %, battery 31.5 °C, hottest skin-therm 41.2 °C, throttle" in said
+    assert "/data 3.0 GB free" in said
     assert "/data has 3 GB left (farm device show pixel)" in said
 
 

@@ -110,7 +110,7 @@ async def test_operators_say_what_counts_for_a_model() -> None:
     probes, _ = round_of(Phones(), [agent], policies={"m1": policy})
     await probes.read(agent)
     assert agent.health is not None
-    assert agent.temperature_c == 34.0  # the GPU's
+    assert (agent.temperature_c, agent.temperature_of) == (34.0, "G3D")  # the GPU's
     assert {each.sensor for each in agent.health.temperatures if each.group is SensorGroup.SKIN} == {"battery"}
 
 

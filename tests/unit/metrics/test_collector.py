@@ -18,13 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from benchmarks.bench_scrape import device, fill, holder
 from farm.core.device import DeviceView, Life
 from farm.core.events import EventLog
-from farm.core.health import SensorGroup, Temperature
+from farm.core.health import Health, SensorGroup, Temperature
 from farm.core.histogram import Histogram
 from farm.core.requests import LeaseClass
 from farm.leasing.model import Holder
 from farm.metrics import FarmCollector, Sources, exposition
 from farm.metrics.catalogue import METRICS
-from farm.metrics.devices import MOST_SENSORS, shown_sensors
+from farm.metrics.devices import MOST_NAMES, MOST_SENSORS, shown_sensors
 from farm.metrics.exposition import OPEN, PLAIN, rendered
 from farm.metrics.page import Page
 from tests.support.stock_metrics import StockPage
@@ -174,9 +174,28 @@ def test_the_hottest_sensor_of_each_group_is_among_the_few_that_are_shown() -> N
     many = [
         Temperature(f"{group}-{number}", 30.0 + number, group, "zone") for group in SensorGroup for number in range(9)
     ]
-    shown = shown_sensors(many)
+    shown = shown_sensors(Health(temperatures=tuple(many)))
     assert len(shown) == MOST_SENSORS
     assert {f"{group}-8" for group in SensorGroup} <= {each.sensor for each in shown}
+
+
+def test_the_one_temperature_is_told_as_status_tells_it(lab: Lab) -> None:
+    zone = Temperature("cpu-1", 40.7, SensorGroup.CPU, "thermal_zone3")
+    service = Temperature("cpu-1", 36.0, SensorGroup.CPU, "thermalservice")
+    health = Health(temperatures=(service, zone))
+    lab.show(replace(lab.views["oneplus-12-0"], health=health, temperature_c=36.0))
+    assert lab.value("farm_device_shown_temperature_celsius", "oneplus-12-0") == 36.0
+    assert lab.value("farm_device_temperature_celsius", "oneplus-12-0", "cpu", "cpu-1") == 36.0
+
+
+def test_a_phone_that_names_its_sensors_anew_makes_no_series_without_end(lab: Lab) -> None:
+    told: set[tuple[str, ...]] = set()
+    for probe in range(20):
+        names = [f"zone-{probe}-{number}" for number in range(9)]
+        many = tuple(Temperature(name, 30.0, SensorGroup.OTHER, "zone") for name in names)
+        lab.show(replace(lab.views["oneplus-12-0"], health=Health(temperatures=many)))
+        told |= {key for key in lab.read().values["farm_device_temperature_celsius"] if key[0] == "oneplus-12-0"}
+    assert len(told) == MOST_NAMES + 1
 
 
 def test_the_store_and_the_watchdog(lab: Lab) -> None:

@@ -88,11 +88,11 @@ def test_warm_up_outliers_and_what_lies_above_are_series_of_their_own():
 
 
 def test_temperature_lies_under_the_samples_on_the_same_axis_of_time():
-    plot = samples_plot(taken([1e-3] * 5, celsius=[(0.0, 30.0), (2.0, 31.0), (6.0, 33.5)]))
+    plot = samples_plot(taken([1e-3] * 5, sensor="battery", celsius=[(0.0, 30.0), (2.0, 31.0), (6.0, 33.5)]))
     heat = plot.panels[1]
-    assert (heat.label, heat.x, heat.lines[0].values) == ("°C", [0.0, 2.0, 6.0], [30.0, 31.0, 33.5])
+    assert (heat.label, heat.x, heat.lines[0].values) == ("battery, °C", [0.0, 2.0, 6.0], [30.0, 31.0, 33.5])
     assert plot.span == (0.0, 6.0)
-    assert "30.0 °C at the beginning, 33.5 °C at the end" in plot.said
+    assert "battery 30.0 °C at the beginning, 33.5 °C at the end" in plot.said
     assert len(samples_plot(taken([1e-3] * 5)).panels) == 1
 
 

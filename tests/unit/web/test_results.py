@@ -48,10 +48,10 @@ def test_the_phone_s_own_readings_are_taken_where_there_are_some():
     began = datetime.fromisoformat(STARTED).timestamp()
     conditions = RESULT["certificate"]["conditions"]
     readings = [(began - 5, 20.0), (began + 1, 30.0), (began + 4, 30.5), (began + 60, 40.0)]
-    assert temperatures(conditions, STARTED, 8.0, readings) == [(1.0, 30.0), (4.0, 30.5)]
-    assert temperatures(conditions, STARTED, 8.0, readings[:2]) == [(0.0, 29.0), (8.0, 31.0)]
-    assert temperatures({"before": None, "after": {"temperature_c": 3}}, STARTED, 8.0) == [(8.0, 3.0)]
-    assert temperatures(conditions, None, None) == []
+    assert temperatures(conditions, STARTED, 8.0, readings) == ("TEMP", [(1.0, 30.0), (4.0, 30.5)])
+    assert temperatures(conditions, STARTED, 8.0, readings[:2]) == ("battery", [(0.0, 29.0), (8.0, 31.0)])
+    assert temperatures({"before": None, "after": {"temperature_c": 3}}, STARTED, 8.0) == ("battery", [(8.0, 3.0)])
+    assert temperatures(conditions, None, None) == ("", [])
 
 
 def test_comparisons_of_builds_and_of_bundles():
