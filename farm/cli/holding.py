@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
@@ -35,6 +37,9 @@ def acquire(on: str, seconds: float, note: str, priority: int, *, tuning: bool, 
 
 def run(on: str, seconds: float, note: str, priority: int, command: list[str]) -> int:
     """Run a command that has a phone; returns its exit code."""
+    if shutil.which(command[0]) is None and not Path(command[0]).exists():  # before a phone is waited for
+        say(f"error: {command[0]}: command not found")
+        return NOT_FOUND
 
     async def ran() -> int:
         async with AsyncClient(on_notice=say) as farm:
@@ -109,9 +114,6 @@ async def _run(held: AsyncLease, command: list[str]) -> int:
         try:
             # At once: the loop cannot hear of a signal before it knows the process that it is for.
             process = subprocess.Popen(command, env={**os.environ, **environment_of(held)})  # noqa: ASYNC220
-        except FileNotFoundError:
-            say(f"error: {command[0]}: command not found")
-            return NOT_FOUND
         except OSError as error:
             say(f"error: {command[0]}: {error.strerror}")
             return NOT_EXECUTABLE

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from farm import Client
-from farm.cli.holding import _give_back
+from farm.cli.holding import NOT_FOUND, _give_back
 from farm.client import AsyncClient
 from farm.core.errors import ExitCode
 from farm.core.job import JobState
@@ -33,6 +33,14 @@ def test_whoever_gives_up_waiting_leaves_no_job(daemon, typed, number):
     assert "cancelled 1 job\n" in command.stderr.read()
     with Client(daemon.socket) as client:
         assert client.job("job-0001").job.state is JobState.CANCELLED
+
+
+def test_a_command_that_is_not_there_waits_for_no_phone(daemon, typed):
+    command = typed("lease", "run", "--on", "android", "--", "no-such-command")
+    assert command.wait(LIMIT_S) == NOT_FOUND
+    assert command.stderr.read() == "error: no-such-command: command not found\n"
+    with Client(daemon.socket) as client:
+        assert not client.jobs()
 
 
 def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
