@@ -204,8 +204,9 @@ class Registry:
         """
         name = normalise(wanted)
         used = {*taken, *self._aliases}
-        if not any(character.isalnum() for character in name):
-            raise UserError(f"{wanted!r} cannot be a name", hint="use letters, digits and . _ -")
+        if name != wanted.strip().lower() or not any(character.isalnum() for character in name):
+            instead = f": {name} can be" if any(character.isalnum() for character in name) else ""
+            raise UserError(f"{wanted!r} cannot be a name", hint=f"use letters, digits and . _ -{instead}")
         if name in used:
             raise UserError(f"{name} is taken by another device or alias", hint=f"{unique(name, used)} is free")
         return name

@@ -78,7 +78,13 @@ def test_who_is_not_adopted_answers_to_no_key() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
-    [("::", "cannot be a name"), ("..-.", "cannot be a name"), ("Taken", "taken"), ("fast", "taken")],
+    [
+        ("::", "cannot be a name"),
+        ("..-.", "cannot be a name"),
+        ("bad name!", "cannot be a name"),
+        ("Taken", "taken"),
+        ("fast", "taken"),
+    ],
 )
 def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
     registry = Registry(Book(), ())
