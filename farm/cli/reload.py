@@ -21,4 +21,4 @@ def reload(json: JsonFlag = False) -> None:
         tell(f"note: {note}")
     if restart:
         tell(f"after a restart: {', '.join(restart)}")
-        tell("restart it when it suits: systemctl restart farm (jobs go on afterwards, docs/service.md)")
+        tell("restart the daemon when it suits: jobs go on afterwards (a service: systemctl restart farm)")
