@@ -119,7 +119,7 @@ class Lab:
             workers=self.supervisor,
             gate=lambda: ("127.0.0.1", port or self.port),
             toolchain_of=lambda view: "default",
-            poison=SimpleNamespace(refused=lambda artifacts: frozenset()),
+            poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
             kills=SimpleNamespace(killed=self.killed),
         )
         executor = {
