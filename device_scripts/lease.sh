@@ -128,11 +128,22 @@ $(cat "$NOTE/processes")"
     return 1
 }
 
+# remove_strays: what farm never puts beside its own. Below run, bin and bundles whoever makes those anew removes it.
+remove_strays() {
+    for each in "$ROOT"/* "$ROOT"/.[!.]*; do
+        case ${each##*/} in
+        bin | bundles | run | start.lock | lease | quiesce | quiesce.lock | charge) ;;
+        *) rm -rf "$each" ;;
+        esac
+    done
+}
+
 clean() {
     if ! kill_theirs "$1"; then
         echo "failed processes do not die:" "$left_alive" "(stuck in a driver: only a reboot helps)"
         exit 1
     fi
+    remove_strays
     if [ ! -e "$NOTE/boot" ]; then
         echo "cleaned killed=$killed removed=0 left=0"
         return

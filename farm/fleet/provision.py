@@ -233,6 +233,7 @@ def _make_room(bundle: Bundle) -> str:
     final, incoming = bundle_folder(bundle.hash), incoming_folder(bundle.hash)
     return f"""\
 {_real(BUNDLES)}
+find {BUNDLES} -mindepth 1 -maxdepth 1 ! -type d -exec rm -f {{}} + 2>/dev/null
 for each in {BUNDLES}/{INCOMING}*; do
   [ "$each" = {incoming} ] || rm -rf "$each"
 done

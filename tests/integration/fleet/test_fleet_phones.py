@@ -274,7 +274,7 @@ printf x >>libtvm_ffi.so
 rm libgcc_s.so.1 2>/dev/null; mkdir ../../elsewhere; cp ../../bin/reap.sh ../../elsewhere
 ln -sf ../elsewhere/reap.sh ../../bin/reap.sh
 sed -i 's/^clean() {/clean() { echo cleaned killed=0 removed=0 left=0; exit;/' ../../bin/lease.sh
-echo mine >/data/local/tmp/mine
+echo mine >/data/local/tmp/mine; echo mine >../mine
 rm -rf ../../lease
 """
 
@@ -295,7 +295,10 @@ async def test_what_a_holder_changed_of_farms_own_files_serves_nobody_after_them
         await r.until(Life.READY)
         assert await r.shell(view.serial, everything) == before
         assert (
-            await r.shell(view.serial, "cat /data/local/tmp/farm/bundles/pwned; find /data/local/tmp/farm -type l")
+            await r.shell(
+                view.serial,
+                "cd /data/local/tmp/farm && ls -d elsewhere bundles/mine bundles/pwned 2>/dev/null; find . -type l",
+            )
             == ""
         )
         repaired = [event.data["files"] for event in r.events.since(mark) if event.kind == "device.repaired"]
