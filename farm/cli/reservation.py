@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell
+from farm.cli.context import JsonFlag, call, print_json, print_table, tell
 from farm.core.durations import parse_duration, parse_when
 
 app = typer.Typer(help="Reservations: phones that are kept for somebody for a time.")
@@ -44,10 +44,8 @@ def add(
     if json:
         print_json(answer)
         return
-    for warning in answer["warnings"]:
-        say(f"warning: {warning}")
     row = answer["reservation"]
-    tell(f"{row['id']}: {', '.join(answer['devices']) or row['selector']} for {row['user']}, {_window(row)}")
+    tell(f"{row['id']}: {', '.join(answer['devices'])} for {row['user']}, {_window(row)}")
 
 
 @app.command("list")
@@ -65,10 +63,16 @@ def list_reservations(json: JsonFlag = False) -> None:
 
 @app.command()
 def remove(
-    reservation: Annotated[str, typer.Argument(help="Its id, from `farm reservation list`.")], json: JsonFlag = False
+    reservations: Annotated[list[str], typer.Argument(help="Ids, from `farm reservation list`.")],
+    json: JsonFlag = False,
 ) -> None:
-    """Take a reservation back."""
-    act("reservation.remove", "removed {reservation[id]}", json=json, reservation=reservation)
+    """Take reservations back."""
+    removed = [call("reservation.remove", reservation=each)["reservation"] for each in reservations]
+    if json:
+        print_json(removed)
+        return
+    for row in removed:
+        tell(f"removed {row['id']}")
 
 
 def _window(row: dict[str, Any]) -> str:

@@ -246,13 +246,14 @@ class LeaseVerbs(Verbs):
 
     @verb("reservation.add", Role.OPERATOR)
     async def add_reservation(self, asked: AddReservation) -> Mapping[str, Any]:
-        """Keep phones for one user; a warning when there is none such now."""
+        """Keep phones that there are, here or away, for one user."""
         selector = Selector.parse(asked.selector)
         known = [(view.labels, view.aliases) for view in self._fleet.views()]
         matching = [view.name for view in self._fleet.views() if selector.matches(view.labels, view.aliases)]
+        if not matching:
+            raise selector.no_match(known)
         record = await self._reservations.add(asked.selector, asked.user, asked.starts_at, asked.ends_at, asked.note)
-        warnings = [] if matching else [selector.no_match(known).message]
-        return {"reservation": _reservation_row(record), "devices": matching, "warnings": warnings}
+        return {"reservation": _reservation_row(record), "devices": matching}
 
     @verb("reservation.remove", Role.OPERATOR)
     async def remove_reservation(self, asked: OneReservation) -> Mapping[str, Any]:

@@ -53,10 +53,18 @@ def test_what_is_no_reservation_is_one_clear_line(farm, arguments, said):
     refused(farm.farm("reservation", "add", *arguments), ExitCode.USAGE, said)
 
 
-def test_a_reservation_of_nothing_warns_with_what_is_near(farm):
+def test_nothing_cannot_be_reserved_and_what_is_near_is_said(farm):
+    """It was, with a warning: a mistyped name took effect when a phone got it."""
     added = farm.farm("reservation", "add", "--on", "andriod", "--user", "ci", "--for", "1m")
-    assert added.returncode == 0
-    assert "nearest is android" in added.stderr
+    refused(added, ExitCode.NO_PHONE, "nearest is android")
+
+
+def test_several_reservations_go_at_once(farm):
+    ids = []
+    for start in ("+1h", "+2h"):
+        words = ("--on", "android", "--user", "ci", "--for", "1m", "--from", start, "--json")
+        ids.append(json.loads(farm.farm("reservation", "add", *words).stdout)["reservation"]["id"])
+    assert farm.farm("reservation", "remove", *ids).stdout == "".join(f"removed {each}\n" for each in ids)
 
 
 def test_a_key_of_no_phone_is_explained_with_what_is_near(farm):
