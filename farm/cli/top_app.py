@@ -11,10 +11,11 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from farm.cli.context import connect, shown
-from farm.cli.top_screen import HEAT_STYLES, STYLES
+from farm.cli.top_screen import HEAT_STYLES, STYLES, WIDE
 from farm.cli.top_state import Farm, Phone, Running, Sort, age, sorted_jobs, sorted_phones
 from farm.core.errors import ExitCode, FarmError
 
@@ -32,10 +33,10 @@ class TopApp(App[None]):
     #head { height: auto; }
     #filter { display: none; }
     #filter.shown { display: block; }
-    #phones { height: 2fr; }
-    #lower { height: 1fr; }
+    #phones { height: auto; max-height: 60%; }
+    #lower { height: 1fr; border-top: solid $accent; }
     #jobs { width: 3fr; }
-    #events { width: 2fr; }
+    #events { width: 2fr; border-left: solid $accent; }
     #detail { display: none; height: 1fr; border-top: solid $accent; }
     #detail.shown { display: block; }
     """
@@ -65,6 +66,7 @@ class TopApp(App[None]):
         self._by = by
         self._wanted = wanted
         self._connected = connected
+        self._wide = False
         self._ticker = 0  # newest event that is shown
 
     def compose(self) -> ComposeResult:
@@ -74,7 +76,7 @@ class TopApp(App[None]):
         yield DataTable(id="phones", cursor_type="row", zebra_stripes=True)
         with Horizontal(id="lower"):
             yield DataTable(id="jobs", cursor_type="row")
-            yield RichLog(id="events", wrap=False, max_lines=200)
+            yield RichLog(id="events", wrap=True, min_width=1, max_lines=200)
         with Vertical(id="detail"):
             yield RichLog(id="text", wrap=True, max_lines=2000)
         yield Footer()
@@ -83,11 +85,19 @@ class TopApp(App[None]):
         """Begin to listen."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the terminal must be left as it was
             asyncio.get_running_loop().add_signal_handler(number, self.action_interrupt)
-        self._table("phones").add_columns("PHONE", "STATE", "HEAT", "BATT", "SOC", "HOLDER", "AGE", "REASON")
-        self._table("jobs").add_columns("JOB", "STATE", "KIND", "NAME", "USER", "PHONE", "STEP")
+        self._phone_columns()
+        self._table("jobs").add_columns("JOB", "STATE", "NAME", "PHONE", "STEP", "USER")
         self._watcher.on_news = lambda: self.call_from_thread(self.refresh_farm)
         self.refresh_farm()
         self._table("phones").focus()
+
+    def on_resize(self, event: Resize) -> None:
+        """As many columns as there is room for."""
+        wide = event.size.width >= WIDE
+        if wide != self._wide:
+            self._wide = wide
+            self._phone_columns()
+            self.refresh_farm()
 
     def on_unmount(self) -> None:
         """The watcher outlives the screen."""
@@ -175,6 +185,12 @@ class TopApp(App[None]):
     def _table(self, name: str) -> DataTable[Text]:
         return self.query_one(f"#{name}", DataTable)
 
+    def _phone_columns(self) -> None:
+        hardware = ("SOC", "GPU") if self._wide else ("SOC",)
+        self._table("phones").clear(columns=True).add_columns(
+            "PHONE", "STATE", "HEAT", "BATT", *hardware, "HOLDER", "AGE", "REASON"
+        )
+
     def _selected(self) -> tuple[str, str]:
         """`device` or `job`, and which; by the pane that has the focus."""
         what, table = (
@@ -186,7 +202,7 @@ class TopApp(App[None]):
 
     def _phone_rows(self, farm: Farm) -> Iterator[tuple[str, list[Text]]]:
         for phone in sorted_phones(farm.phones, self._by, self._wanted):
-            yield phone.name, _phone_cells(phone)
+            yield phone.name, _phone_cells(phone, wide=self._wide)
 
     def _job_rows(self, farm: Farm) -> Iterator[tuple[str, list[Text]]]:
         for job in sorted_jobs(farm.jobs, self._wanted):
@@ -257,13 +273,14 @@ def _head(farm: Farm, away: str, by: Sort, wanted: str) -> Text:
     return line
 
 
-def _phone_cells(phone: Phone) -> list[Text]:
+def _phone_cells(phone: Phone, *, wide: bool) -> list[Text]:
     return [
         Text(phone.name),
         Text(phone.state, STYLES.get(phone.state.partition(",")[0], "")),
         Text("-" if phone.celsius is None else f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, "")),
         Text("-" if phone.battery is None else f"{phone.battery}%"),
         Text(phone.soc or "-"),
+        *([Text(phone.gpu or "-")] if wide else []),
         Text(shown(phone.user) or "-"),
         Text(age(phone.held_s)),
         Text(shown(phone.reason or phone.what), "dim"),
@@ -275,9 +292,8 @@ def _job_cells(job: Running) -> list[Text]:
     return [
         Text(job.id),
         Text(job.state, STYLES.get(job.state, "")),
-        Text(job.kind),
         Text(shown(job.name)),
-        Text(shown(job.user)),
         Text(job.device or "-"),
         Text(part + shown(job.step if job.state == "running" else job.waits), "dim"),
+        Text(shown(job.user)),
     ]

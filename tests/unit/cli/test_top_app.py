@@ -57,6 +57,19 @@ async def test_phones_and_jobs_come_and_q_ends_it(app, daemon, watcher):
     assert watcher.on_news == watcher.news.set
 
 
+@pytest.mark.parametrize(("width", "columns"), [(120, 9), (80, 8)])
+async def test_panes_are_apart_and_columns_follow_the_width(app, watcher, width, columns):
+    async with app.run_test(size=(width, 30)) as pilot:
+        await pilot.pause()
+        phones = app._table("phones")
+        assert len(phones.columns) == len(phones.get_row("pixel")) == columns
+        events = app.query_one("#events")
+        assert events.region.width > events.content_size.width  # a border
+        assert events.region.y == app._table("jobs").region.y == phones.region.bottom + 1
+        await pilot.resize_terminal(200 - width, 30)
+        await until(lambda: len(phones.columns) == 17 - columns)
+
+
 async def test_explain_the_phone_under_the_cursor(app):
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("down", "e")
