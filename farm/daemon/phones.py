@@ -81,7 +81,7 @@ class Phones:
         Raises:
             FarmError: the phone did not answer, or is forgotten.
         """
-        self.fleet.probes.hush(serial)
+        self.fleet.probes.hush(serial, self.fleet.view(serial).name)
         moment, view = await read_conditions(self.client, serial), self.fleet.view(serial)
         disturbed = "; ".join(each.what for each in view.findings if each.kind in DISTURBING)
         return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}

@@ -86,6 +86,7 @@ async def open_sharing(
     leasing = Leasing(phones.fleet, events, store.epoch, store.leases, policy)
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
+    phones.fleet.probes.turn = leasing.turn
     phones.fleet.care.holder = lambda name: _holder_of(leasing, name)
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s

@@ -98,7 +98,6 @@ class Fleet(Orders):
             every_s=config.probe.every_s,
             timeout_s=config.probe_timeout_s,
             policies=config.probe.model,
-            held=lambda name: config.gates.holds(name),  # noqa: PLW0108 (it is set later)
         )
         self.batteries = BatteryCare(client, events, config.battery, config.health, config.probe.every_s, batteries)
         self.findings = Findings(config.health, events, self.batteries.findings)

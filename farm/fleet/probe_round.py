@@ -53,37 +53,36 @@ class ProbeRound:
         every_s: float = PROBE_EVERY_S,
         timeout_s: float = READ_TIMEOUT_S,
         policies: Mapping[str, SensorPolicy] | None = None,
-        held: Callable[[str], bool] = lambda _: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`policies`: what counts, by the phone's model; `held`: whether anybody has the device of that name."""
+        """`policies`: what counts, by the phone's model."""
         self._client = client
         self._agents = agents
         self._changed = changed
         self._every_s = every_s
         self._timeout_s = timeout_s
         self._policies = policies or {}
-        self._held = held
         self._monotonic = monotonic
         self._places = asyncio.Semaphore(AT_ONCE)
         self.failed: Counter[str] = Counter()  # probes that told nothing, by the device's name
         self._under_way: set[Agent] = set()
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
-        self._hushed: dict[str, float] = {}  # by serial: until when
+        self._hushed: dict[str, tuple[float, str]] = {}  # by serial: until when, and for whom of `turn`
         self._tasks: set[asyncio.Task[None]] = set()
+        self.turn: Callable[[str], str] = lambda _: ""  # who has the device of that name, each time another; "" nobody
         self.heard: Callable[[str, Health, float | None], None] = lambda *_: None  # serial, what counts, TEMP
 
     def use(self, every_s: float, policies: Mapping[str, SensorPolicy]) -> None:
         """Probe so often, and count this, from the next probe on."""
         self._every_s, self._policies = every_s, policies
 
-    def hush(self, serial: str) -> None:
+    def hush(self, serial: str, name: str) -> None:
         """Something is timed on the device: its turns are skipped for `HUSHED_S`, or until it is given back.
 
         One that was not probed for `UNSEEN_S` is probed all the same.
         """
-        self._hushed[serial] = self._monotonic() + HUSHED_S
+        self._hushed[serial] = self._monotonic() + HUSHED_S, self.turn(name)
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -106,7 +105,8 @@ class ProbeRound:
         if agent.device is None or not agent.state.adopted or agent.state.life not in _WORTH_PROBING:
             return False
         now = self._monotonic()
-        hushed = self._hushed.get(agent.serial, 0.0) > now and self._held(agent.name)
+        until, whose = self._hushed.get(agent.serial, (0.0, ""))
+        hushed = until > now and whose and whose == self.turn(agent.name)
         return not hushed or now - agent.health_at >= UNSEEN_S
 
     def _begin(self, agent: Agent) -> None:

@@ -51,6 +51,11 @@ class Questions:
         """Whether anybody has the device."""
         return device in self._allocator.held
 
+    def turn(self, device: str) -> str:
+        """The request that the device was granted to, which no other lease has; "" when nobody has it."""
+        held = self._allocator.held.get(device)
+        return held.request_id if held is not None else ""
+
     def in_session(self, device: str) -> bool:
         """Whether a session is open on the device under somebody's lease, and nobody has ended it."""
         held = self._holdings.by_device.get(device)

@@ -147,21 +147,21 @@ async def test_phones_that_hang_delay_nobody(monkeypatch: pytest.MonkeyPatch) ->
     assert set(changed) == {"WELL"}
 
 
-async def test_what_is_timed_is_not_probed_until_it_is_given_back() -> None:
-    phones, held = Phones(), {"timed", "forgotten"}
+@pytest.mark.parametrize("next_turn", ["", "shell-1"], ids=["nobody has it", "somebody else has it"])
+async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn: str) -> None:
+    phones, turns = Phones(), {"timed": "bench-1", "forgotten": "bench-2"}
     timed, other, forgotten = agent_of("TIMED"), agent_of("OTHER"), agent_of("FORGOTTEN")
     now = 5.0
-    probes, changed = round_of(
-        phones, [timed, other, forgotten], every_s=0.01, held=held.__contains__, monotonic=lambda: now
-    )
-    probes.hush("FORGOTTEN")
+    probes, changed = round_of(phones, [timed, other, forgotten], every_s=0.01, monotonic=lambda: now)
+    probes.turn = lambda name: turns.get(name, "")
+    probes.hush("FORGOTTEN", "forgotten")
     now += HUSHED_S
-    probes.hush("TIMED")
+    probes.hush("TIMED", "timed")
     running = asyncio.create_task(probes.run())
     try:
         await until(lambda: changed.count("OTHER") >= 3 and "FORGOTTEN" in changed)
         assert "TIMED" not in changed
-        held.clear()
+        turns["timed"] = next_turn
         await until(lambda: "TIMED" in changed)
     finally:
         running.cancel()
@@ -171,14 +171,15 @@ async def test_what_is_timed_is_not_probed_until_it_is_given_back() -> None:
 async def test_no_measurement_keeps_a_phone_unwatched_for_long() -> None:
     phones, timed, other = Phones(), agent_of("TIMED"), agent_of("OTHER")
     now = timed.health_at = 100.0
-    probes, changed = round_of(phones, [timed, other], every_s=0.01, held=lambda _: True, monotonic=lambda: now)
-    probes.hush("TIMED")
+    probes, changed = round_of(phones, [timed, other], every_s=0.01, monotonic=lambda: now)
+    probes.turn = lambda _: "bench-1"
+    probes.hush("TIMED", "timed")
     running = asyncio.create_task(probes.run())
     try:
         await until(lambda: changed.count("OTHER") >= 3)
         assert "TIMED" not in changed
         now += UNSEEN_S
-        probes.hush("TIMED")
+        probes.hush("TIMED", "timed")
         await until(lambda: "TIMED" in changed)
     finally:
         running.cancel()
