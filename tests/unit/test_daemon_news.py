@@ -19,3 +19,17 @@ async def test_a_problem_lasts_until_it_is_over_or_nobodys_any_more(end: str) ->
     assert await problems.look() == ["It refused. (is it on?)"]
     heard(WatchNews(end, "10.0.0.7:5555", "Over."))
     assert await problems.look() == []
+
+
+async def test_a_check_that_fails_takes_nobody_s_status_away(caplog: pytest.LogCaptureFixture) -> None:
+    problems = Problems(FarmConfig(adb=AdbConfig(manage=False)))
+
+    def broken() -> list[str]:
+        raise KeyError("nobody\nknows")
+
+    problems.sources += [broken, lambda: ["the disk is full"]]
+    for _ in range(2):
+        failed, full = await problems.look()
+        assert "KeyError: 'nobody" in failed
+        assert full == "the disk is full"
+    assert len(caplog.records) == 1

@@ -33,5 +33,6 @@ def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> N
     program, folder = told(set(), tmp_path, text)
     assert "/nonexistent/uhubctl" in program
     assert "/nonexistent/sys" in folder
+    assert "is no sysfs" in told(set(), tmp_path, f"[usb]\nsysfs = '/{'9' * 300}'")[0]  # stat fails
     (tmp_path / "sys" / "bus").mkdir(parents=True)
     assert told(set(), tmp_path, f"[power]\nuhubctl = '/bin/sh'\n[usb]\nsysfs = '{tmp_path}/sys'") == []
