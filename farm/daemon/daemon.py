@@ -30,6 +30,7 @@ from farm.jobs.checker import FarmChecker
 from farm.leasing.clock import ClockWatch
 from farm.notify import Notifier
 from farm.store.lock import StateFolderLock
+from farm.tracker.listener import bind
 from farm.watchdog import Watchdog
 
 log = logging.getLogger("farm")
@@ -95,6 +96,8 @@ class Daemon:
         config = self._config
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
+        if not config.tvm.gate:
+            bind(config.tvm.host, config.tvm.port).close()  # a port that is taken is known before anything is written
         problems = Problems(config)
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
             memory = open_memory(config, stack, problems)
