@@ -214,7 +214,7 @@ class JobVerbs(Verbs):
             lines += [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
             if explanation.estimate_s is not None:
                 lines.append(f"it should have a phone within {format_duration(explanation.estimate_s)}")
-        return {"subject": job.id, "lines": lines}
+        return {"subject": job.id, "lines": lines, "estimate_s": explanation and explanation.estimate_s}
 
     # --- helpers --------------------------------------------------------------------------------------------------
 

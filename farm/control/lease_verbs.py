@@ -180,7 +180,7 @@ class LeaseVerbs(Verbs):
             case "key":
                 return self._explain_key(asked.name)
             case "job":
-                return {"estimate_s": None, **await self._explain_job(asked.name)}
+                return await self._explain_job(asked.name)
         raise UserError(f"explain does not know {asked.what!r}", hint="device, key or job")
 
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:

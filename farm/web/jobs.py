@@ -163,16 +163,13 @@ async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
     shown = told(shown)
     row, caller = shown["job"], caller_of(request)
     waits = row["state"] in ("queued", "blocked", "held")
-    explained = (
-        await ask(request, "explain", what="job", name=row["id"]) if waits else {"lines": [], "estimate_s": None}
-    )
+    lines = (await ask(request, "explain", what="job", name=row["id"]))["lines"] if waits else ()
     return {
         "job": row,
         "shown": shown,
         "facts": facts(shown),
         "result": shown["result"] or told({}),
-        "lines": explained["lines"][1:],  # the first says what is on the page already
-        "estimate_s": explained["estimate_s"],
+        "lines": lines[1:],  # the first says what is on the page already
         "may_act": may_act(caller.user, caller.role >= Role.OPERATOR, caller.role >= Role.USER, row["user"]),
         **WORDS,
     }

@@ -36,7 +36,7 @@ async def rows(request: Request, page: int = 1) -> Response:
 async def why(request: Request, job: str) -> Response:
     """Why one job waits: each phone and what is against it."""
     explained = await ask(request, "explain", what="job", name=job)
-    return render(request, "queue_why.html", lines=explained["lines"][1:], estimate_s=explained["estimate_s"])
+    return render(request, "queue_why.html", lines=explained["lines"][1:])
 
 
 async def _queue(request: Request, page: int) -> dict[str, Any]:

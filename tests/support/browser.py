@@ -24,7 +24,7 @@ OPTIONS = (
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 # Pixels of all canvases of the page that are neither transparent nor the canvas's commonest colour.
-DRAWN = """() => [...document.querySelectorAll('figure canvas')].map((canvas) => {
+DRAWN = """() => [...document.querySelectorAll('canvas')].map((canvas) => {
   const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   const colours = new Set();
   let drawn = 0;

@@ -35,9 +35,9 @@
   // Children with data-key are compared by it; focus, selection and scrolling in the others are left alone.
   const sources = new WeakMap(); // element -> the server's text of it
   const source = (element) => sources.get(element) ?? element.outerHTML;
-  // What the reader did in an element that is exchanged goes on: opened details, scrolled lists, typed text.
+  // What the reader did in an element that is exchanged goes on: opened details and what they asked for, scrolled lists, typed text.
   function carry(old, next) {
-    for (const [what, ...names] of [["details", "open"], [".log, .scroll, pre", "scrollTop", "scrollLeft"], ["input:not([type=hidden])", "value", "checked"]]) {
+    for (const [what, ...names] of [["details", "open"], [".why", "innerHTML"], [".log, .scroll, pre", "scrollTop", "scrollLeft"], ["input:not([type=hidden])", "value", "checked"]]) {
       const from = old.querySelectorAll(what), to = next.querySelectorAll(what);
       if (from.length !== to.length) continue;
       from.forEach((each, i) => names.forEach((name) => { if (to[i][name] !== each[name]) to[i][name] = each[name]; }));
