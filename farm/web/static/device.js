@@ -40,7 +40,7 @@
       plots.push(new uPlot({
         title, width: figure.clientWidth || 600, height: 190, cursor: { sync: { key: "readings" }, drag: { x: true, y: false } },
         scales: { x: { min: Math.max(latest.asked - span, Math.min(latest.at[0], latest.asked - 300)), max: latest.asked }, y: range ? { range } : {} },
-        axes: [{ ...axis, values: clocks }, { ...axis, size: 56 }], series: [{ value: (_, v) => (v == null ? "" : clock(v, true)) }, ...series],
+        axes: [{ ...axis, values: clocks, space: 80 }, { ...axis, size: 56 }], series: [{ value: (_, v) => (v == null ? "" : clock(v, true)) }, ...series],
       }, [latest.at, ...columns.map((column) => column.values)], figure));
     }
   }

@@ -8,6 +8,7 @@
   const tone = (name) => style(TONES[name] || "--busy");
   const faded = (color, share) => `color-mix(in srgb, ${color} ${share}%, transparent)`;
   const FONT = '12px system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif';
+  const WHOLE = [1, 2, 5].flatMap((step) => [0, 1, 2, 3, 4, 5].map((power) => step * 10 ** power)).sort((a, b) => a - b); // steps of a count
   const AXIS_PX = 70; // the same for all panels: their x axes lie under each other
 
   function number(value) {
@@ -90,7 +91,7 @@
       legend: { show: true },
       scales: { x: { time: false, range: (_, low, high) => (low === high ? data.span : [low, high]) }, y: { range } },
       axes: [
-        { ...axis, size: last ? 44 : 8, label: last ? data.x_label : undefined, labelSize: 18, values: last ? undefined : () => [] },
+        { ...axis, size: last ? 44 : 8, label: last ? data.x_label : undefined, labelSize: 18, values: last ? undefined : () => [], ...(panel.x.every(Number.isInteger) && { incrs: WHOLE }) },
         { ...axis, size: AXIS_PX - 18, label: panel.label, labelSize: 18, space: 34 },
       ],
       series: [{ label: data.x_label, value: (_, value) => number(value) }, ...panel.lines.map((line) => seriesOf(line, panel.x.length))],
