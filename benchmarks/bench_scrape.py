@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 from benchmarks.harness import Context, Figure, percentile, under
@@ -28,28 +29,16 @@ SENSORS = dict.fromkeys(SensorGroup, 6)  # of a device: 30, of which 12 are told
 
 
 def run(context: Context) -> list[Figure]:
-    """The event loop waits for the whole of it; the first one fills the cache of labels."""
-    views = tuple(device(number) for number in range(DEVICES))
-    jobs = [("bench", "queued")] * (JOBS // 2) + [("tune", "running")] * (JOBS // 2)
-    holders = tuple(holder(view, number) for number, view in enumerate(views) if number % 2)
-    collector = FarmCollector(
-        Sources(
-            version="bench", epoch=1, state_dir=context.folder, views=lambda: views, holders=lambda: holders,
-            jobs=lambda: Counter(jobs),
-            round_trips={"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)},
-        )
-    )  # fmt: skip
-    events = EventLog()
-    collector.follow(events, subscribe)
-    fill(events, views)
-    first_ms, _, size = timed(lambda: exposition(collector, OPEN)[0])
-    rounds = [timed(lambda: exposition(collector, OPEN)[0]) for _ in range(ROUNDS)]
+    """The event loop waits for the whole of it; the first one fills the cache of labels. With HTTP: `bench web`."""
+    collector, process = busy_lab(context.folder), process_registry()
+    first_ms, _, size = timed(lambda: exposition(collector, OPEN, process=process)[0])
+    rounds = [timed(lambda: exposition(collector, OPEN, process=process)[0]) for _ in range(ROUNDS)]
     opened, busy = [wall_ms for wall_ms, _, _ in rounds], [cpu_ms for _, cpu_ms, _ in rounds]
-    plain = [timed(lambda: exposition(collector, PLAIN)[0])[0] for _ in range(ROUNDS)]
-    registry = CollectorRegistry()
+    plain = [timed(lambda: exposition(collector, PLAIN, process=process)[0])[0] for _ in range(ROUNDS)]
+    registry = process_registry()
     registry.register(StockPage(collector.read))
     stock = [timed(lambda: generate_latest(registry))[0] for _ in range(5)]
-    text = exposition(collector, PLAIN)[0]
+    text = exposition(collector, PLAIN, process=process)[0]
     samples = sum(not line.startswith(b"#") for line in text.splitlines())
     return [
         under(f"{DEVICES} devices: the first scrape", first_ms, "ms", GOAL_MS),
@@ -59,6 +48,32 @@ def run(context: Context) -> list[Figure]:
         Figure("samples", samples, ""),
         Figure("size", size / 1e3, "kB"),
     ]
+
+
+def busy_lab(folder: Path) -> FarmCollector:
+    """A collector over `DEVICES` devices, every other one leased, `JOBS` jobs and a full ledger."""
+    views = tuple(device(number) for number in range(DEVICES))
+    jobs = [("bench", "queued")] * (JOBS // 2) + [("tune", "running")] * (JOBS // 2)
+    holders = tuple(holder(view, number) for number, view in enumerate(views) if number % 2)
+    collector = FarmCollector(
+        Sources(
+            version="bench", epoch=1, state_dir=folder, views=lambda: views, holders=lambda: holders,
+            jobs=lambda: Counter(jobs),
+            round_trips={"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)},
+        )
+    )  # fmt: skip
+    events = EventLog()
+    collector.follow(events, subscribe)
+    fill(events, views)
+    return collector
+
+
+def process_registry() -> CollectorRegistry:
+    """What the daemon's page has besides (farm.daemon.metering)."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
 
 
 def timed(scrape: Callable[[], bytes]) -> tuple[float, float, int]:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from benchmarks.bench_dispatch import add, arrays_of
-from benchmarks.bench_scrape import device, holder
+from benchmarks.bench_scrape import busy_lab, device, holder, process_registry
 from benchmarks.harness import Context, Figure, percentile, under
 from benchmarks.whole_farm import PROFILES
 from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
@@ -42,6 +42,7 @@ from farm.core.web_policy import WebConfig
 from farm.fleet.series import FleetSeries
 from farm.jobs.planning import plan
 from farm.jobs.specs import spec_from_wire
+from farm.metrics import exposition
 from farm.store.records import DeviceRecord
 from farm.store.store import Store
 from farm.web.app import create_app
@@ -63,7 +64,15 @@ def run(context: Context) -> list[Figure]:
     context.say(f"{DEVICES} devices with a day of readings each")
     with made_up_fleet(context.folder) as (url, pid):
         figures = pages(
-            url, pid, {"fleet wall": "/", "what changes of it": "/fleet/wall", "its filter": "/?text=oneplus"}
+            url,
+            pid,
+            {
+                "fleet wall": "/",
+                "what changes of it": "/fleet/wall",
+                "its filter": "/?text=oneplus",
+                "readings of a day": "/devices/oneplus-12-0/readings?seconds=86400",
+                "metrics": "/metrics",
+            },
         )
     with virtual_farm(phones_of(PROFILES[:LIVE]), config=CONFIG, tell=context.say) as farm:
         farm.wait_ready(LIVE)
@@ -74,9 +83,8 @@ def run(context: Context) -> list[Figure]:
         job = fill(farm)
         farm.wait_ready(LIVE)
         wanted = {
-            "device": f"/devices/{name}", "readings of a day": f"/devices/{name}/readings?seconds=86400",
-            "leases": "/leases", "bundles": "/bundles", "jobs": "/jobs", "jobs, searched": "/jobs?text=small",
-            "job": f"/jobs/{job}", "queue": "/queue", "metrics": "/metrics", **ended,
+            "device": f"/devices/{name}", "leases": "/leases", "bundles": "/bundles", "jobs": "/jobs",
+            "jobs, searched": "/jobs?text=small", "job": f"/jobs/{job}", "queue": "/queue", **ended,
         }  # fmt: skip
         context.say(f"{ROUNDS} requests for each of {len(wanted)} pages")
         with pings(farm.socket) as waited_ms:
@@ -224,6 +232,9 @@ class _Fleet:
     def views(self) -> Sequence[DeviceView]:
         return self._views
 
+    def view(self, name: str) -> DeviceView:
+        return next(view for view in self._views if view.name == name)
+
 
 class _Leasing:
     """Every other device is held."""
@@ -252,7 +263,14 @@ async def _serving(folder: Path, pipe: Connection) -> None:
     )
     FleetVerbs(cast("Any", fleet), cast("Any", _Leasing(fleet)), cast("Any", None), events, facts).register(desk)
     ReadingsVerbs(cast("Any", fleet), series).register(desk)
-    app = create_app(desk, Accounts(cast("Any", None)), events, lambda _: (b"", "text/plain"), WebConfig())
+    collector, process = busy_lab(folder), process_registry()
+    app = create_app(
+        desk,
+        Accounts(cast("Any", None)),
+        events,
+        lambda asked: exposition(collector, asked, process=process),
+        WebConfig(),
+    )
     server = WebServer("127.0.0.1", 0)
     server.start(app)
     pipe.send(server.url)
