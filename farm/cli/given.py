@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from errno import EACCES, EISDIR
-from os import W_OK, access, strerror
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +52,12 @@ def nothing_is_queued(options: Mapping[str, Any]) -> None:
 
 
 def writable(path: Path | None) -> None:
-    """Refuse a file that could not be written at the end of the work, before it begins; leaves nothing behind.
+    """Refuse a file that could not be written at the end of the work.
 
     Raises:
         UserError: it could not.
     """
-    if path is None:
-        return
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(EISDIR, strerror(EISDIR))
-        if not path.exists():
-            path.open("xb").close()
-            path.unlink()
-        elif not access(path, W_OK):
-            raise PermissionError(EACCES, strerror(EACCES))
-    except OSError as error:
-        hint = "make it first" if not path.parent.is_dir() else "name a file in a folder that is there and yours"
-        why = f"there is no folder {path.parent}" if not path.parent.is_dir() else error.strerror
-        raise UserError(f"cannot write {path}: {why}", hint=hint) from error
+    from farm.client.files import check_writable
+
+    if path is not None:
+        check_writable(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from farm.client.door import OnNotice
 from farm.client.farm import AsyncFarm
-from farm.client.files import fetch
+from farm.client.files import check_writable, fetch
 from farm.client.lease import AsyncLease, granted
 from farm.client.model import JobInfo, JobRefs, LogLine, Submitted, job_from, names_of, submitted_from
 from farm.client.streams import log_lines, watched, with_idle
@@ -21,7 +21,7 @@ from farm.core.events import Event
 from farm.core.limits import DEFAULT_TRIALS
 
 if TYPE_CHECKING:
-    from farm.client.outcomes import BenchOutcome, Outcome, RunOutcome, ShellOutcome
+    from farm.client.outcomes import BenchOutcome, CompareOutcome, Outcome, RunOutcome, ShellOutcome, TuneOutcome
     from farm.client.specs import (
         BenchOptions,
         CompareOptions,
@@ -284,6 +284,62 @@ class AsyncClient(AsyncFarm):
         options.setdefault("devices", "all")
         spec = await self.bench_spec(model, on=on, inputs=inputs, **options)
         return tuple(each for each in await self._work(spec) if isinstance(each, BenchOutcome))
+
+    async def compare(
+        self,
+        model: ModelSource,
+        model_b: ModelSource | None = None,
+        *,
+        on: str,
+        inputs: InputSource | None = None,
+        **options: Unpack[CompareOptions],
+    ) -> tuple[CompareOutcome, ...]:
+        """Time two builds in turns on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
+
+        `model` is A, `model_b` B; without it, A built another way (`records_b`, `precision_b`, `target_b`, `bundle_b`).
+
+        Raises:
+            NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
+        """
+        from farm.client.outcomes import CompareOutcome
+
+        options.setdefault("devices", "all")
+        spec = await self.compare_spec(model, model if model_b is None else model_b, on=on, inputs=inputs, **options)
+        return tuple(each for each in await self._work(spec) if isinstance(each, CompareOutcome))
+
+    async def tune(
+        self,
+        model: ModelSource,
+        *,
+        on: str,
+        trials: int = DEFAULT_TRIALS,
+        prior: Path | str | None = None,
+        output: Path | str | None = None,
+        **options: Unpack[TuneOptions],
+    ) -> TuneOutcome:
+        """Search for fast schedules and wait. Cancelled when given up: the trials so far are kept.
+
+        Args:
+            model: a model file.
+            on: which phones (a selector).
+            trials: candidates to measure.
+            prior: as in `tune_spec`.
+            output: a file for the tuned model, as `run`, `bench` and `compare` take it (.farm.tar).
+            options: as in `tune_spec`.
+
+        Raises:
+            NoPhoneError: no phone matches. What else goes wrong is in the outcome: `raise_for_error`.
+            UserError: `output` cannot be written; nothing was begun.
+        """
+        from farm.client.outcomes import TuneOutcome
+
+        if output is not None:
+            check_writable(Path(output))
+        spec = await self.tune_spec(model, on=on, trials=trials, prior=prior, **options)
+        (outcome,) = (each for each in await self._work(spec) if isinstance(each, TuneOutcome))
+        if output is not None and outcome.package:
+            await self.get_file(outcome.package, output)
+        return outcome
 
     async def run(
         self,

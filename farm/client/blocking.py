@@ -220,6 +220,8 @@ class Client:
     tune_spec = _blocking(AsyncClient.tune_spec)
     run_spec = _blocking(AsyncClient.run_spec)
     bench = _blocking(AsyncClient.bench)
+    compare = _blocking(AsyncClient.compare)
+    tune = _blocking(AsyncClient.tune)
     run = _blocking(AsyncClient.run)
     shell = _blocking(AsyncClient.shell)
 

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
+from errno import EACCES, EISDIR
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,6 +34,26 @@ def checked_file(path: Path | str) -> Path:
     if not os.access(path, os.R_OK):
         raise UserError(f"cannot read {path}: permission denied", hint="give the path of a file you may read")
     return path
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written at the end of the work, before it begins; leaves nothing behind.
+
+    Raises:
+        UserError: it could not.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if not path.exists():
+            path.open("xb").close()
+            path.unlink()
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except OSError as error:
+        hint = "make it first" if not path.parent.is_dir() else "name a file in a folder that is there and yours"
+        why = f"there is no folder {path.parent}" if not path.parent.is_dir() else error.strerror
+        raise UserError(f"cannot write {path}: {why}", hint=hint) from error
 
 
 async def upload(door: Door, source: Path | bytes, on_bytes: OnBytes | None = None) -> str:

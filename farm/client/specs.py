@@ -69,6 +69,8 @@ class CompareOptions(ModelOptions, total=False):
     target_b: str
     precision_b: Literal["float32", "float16", "float16_acc32"]
     records_b: Path | str
+    bundle: str  # with `bundle_b`: one model under two runtime bundles
+    bundle_b: str
     min_effect: float
     measure_s: float
     quiet_hub: bool

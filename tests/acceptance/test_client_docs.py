@@ -16,10 +16,10 @@ BLOCKS = BLOCK.findall((ROOT / "docs" / "clients.md").read_text())
 PROGRAMS = [text for language, text in BLOCKS if language == "python"]
 FILES = [text for language, text in BLOCKS if language == "toml"]
 SAYS = {  # what only a program that worked prints
+    "farm.tune(": "8 trials",
     "farm.bench(": " ms ",
     "farm.run(": "class ",
     "farm.compare(": "of A's time",
-    "farm.tune(": "16 trials",
     "farm.lease(": "[1. 1. 1.]",
     "farm.submit_file(": "8 jobs",
     "AsyncClient": "job.done",

@@ -177,8 +177,9 @@ class FakeDaemon:
             warnings = ["no phone matches nothing"]
         else:
             warnings = []
-        many = spec["devices"] != 1
-        pinned = self.devices if spec["devices"] == "all" else ("",) * int(spec["devices"])
+        devices = 1 if spec["kind"] == "tune" else spec["devices"]  # one job, whatever its phones
+        many = devices != 1
+        pinned = self.devices if devices == "all" else ("",) * int(devices)
         array = f"array-{len(self.jobs)}" if many else ""
         rows = [self._add(spec, device, array) for device in pinned]
         for row in rows:

@@ -75,6 +75,66 @@ def test_a_submitted_array_is_waited_for_and_its_results_have_types(daemon, clie
     assert (bad.ok, bad.device, bad.samples_s.size) == (False, "galaxy", 0)
 
 
+COMPARED = {"comparison": {"answer": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6}}
+
+
+def test_a_comparison_is_of_every_phone_and_of_one_model_built_in_two_ways_too(daemon, client, background, tmp_path):
+    model, other = tmp_path / "net.onnx", tmp_path / "other.onnx"
+    model.write_bytes(b"onnx")
+    other.write_bytes(b"xnno")
+    work = background(client.compare, model, on="android", precision_b="float16")
+    daemon.until_called("job.watch")
+    spec = daemon.submissions[0]["spec"]
+    assert (spec["kind"], spec["devices"], spec["precision_b"]) == ("compare", "all", "float16")
+    assert (spec["model_b"], spec["name_b"]) == (spec["model"], spec["name"])
+    daemon.end("job-0001", COMPARED)
+    daemon.end("job-0002", error=PhoneError("galaxy was unplugged"))
+    good, bad = work.result(10)
+    assert (good.answer, good.ratio, good.interval) == ("faster", 0.5, (0.4, 0.6))
+    assert (bad.answer, bad.ratio) == ("", None)
+    one = background(client.compare, model, other, on="android", devices=1)
+    daemon.until_called("job.watch", 2)
+    spec = daemon.submissions[1]["spec"]
+    assert (spec["model_b"], spec["name_b"]) == (hashlib.sha256(b"xnno").hexdigest(), "other.onnx")
+    daemon.end("job-0003", COMPARED)
+    assert len(one.result(10)) == 1
+
+
+def test_a_tuning_run_is_waited_for_and_its_package_written(daemon, client, background, tmp_path):
+    model, package = tmp_path / "net.onnx", tmp_path / "net.farm.tar"
+    model.write_bytes(b"onnx")
+    with pytest.raises(UserError, match="there is no folder"):
+        client.tune(model, on="android", output=tmp_path / "nowhere" / "net.farm.tar")
+    assert daemon.submissions == []
+    work = background(client.tune, model, on="android", trials=5, devices=2, output=package)
+    daemon.until_called("job.watch")
+    spec = daemon.submissions[0]["spec"]
+    assert (spec["kind"], spec["trials"], spec["devices"]) == ("tune", 5, 2)
+    kept = client.put_file(b"package")
+    daemon.end("job-0001", {"trials": 5, "package": kept, "speedup": {"times": 2.0, "low": 1.9, "high": 2.1}})
+    tuned = work.result(10)
+    assert (tuned.trials, tuned.speedup, tuned.interval) == (5, 2.0, (1.9, 2.1))
+    assert package.read_bytes() == b"package"
+
+
+async def test_a_search_that_fails_is_an_outcome_and_one_that_is_given_up_is_cancelled(daemon, tmp_path):
+    model, package = tmp_path / "net.onnx", tmp_path / "net.farm.tar"
+    model.write_bytes(b"onnx")
+    async with AsyncClient(daemon.socket) as client:
+        work = asyncio.create_task(client.tune(model, on="android", output=package))
+        await asyncio.to_thread(daemon.until_called, "job.watch")
+        await asyncio.to_thread(daemon.end, "job-0001", None, PhoneError("pixel was unplugged"))
+        with pytest.raises(PhoneError, match="unplugged"):
+            (await work).raise_for_error()
+        assert not package.exists()
+        work = asyncio.create_task(client.compare(model, on="android", devices=1))
+        await asyncio.to_thread(daemon.until_called, "job.watch", 2)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert daemon.jobs["job-0002"]["job"]["state"] == "cancelled"
+
+
 def test_a_run_takes_arrays_and_gives_arrays(daemon, client, background, tmp_path):
     model = tmp_path / "net.onnx"
     model.write_bytes(b"onnx")
