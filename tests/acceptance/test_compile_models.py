@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler import compile as compile_module
@@ -15,32 +14,24 @@ from farm.compiler.compile import (
     compile_model,
     lowered,
 )
-from farm.compiler.inputs import all_inputs
 from farm.compiler.load import load
 from farm.compiler.package import read_package, write_package
 from farm.compiler.packing import make_package
 from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS, WORKLOADS
-from farm.compiler.reference import compare, flatten
+from farm.compiler.reference import compare
 from farm.compiler.targets import target_from
 from farm.zoo import mobilenet_v2, resnet, small_cnn
+from tests.support.compiling import ADRENO, HOST, PHONE, outputs_of
 from tests.support.opencl import opencl_source, syntax_errors
 from tests.support.tiny_model import tiny_onnx
 
-PHONE = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon"], "num-cores": 4}
-HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
-ADRENO = {"tag": "qcom/adreno-opencl", "host": PHONE}
 DATA = small_cnn.build().SerializeToString(deterministic=True)
 
 
 @pytest.fixture(scope="module")
 def small():
     return load(DATA, name="small_cnn.onnx")
-
-
-def outputs_of(executable, model):
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    return flatten(machine["main"](*(tvm.runtime.tensor(array) for array in all_inputs(model, {}).values())))
 
 
 def record_first_task(model, recipe, folder):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from farm.compiler.package import read_package
-from farm.zoo.small_cnn import build
-from tests.support.alone import alone
+from tests.support.alone import alone, package_for_here
 from tests.support.tiny_model import tiny_onnx
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,18 +18,13 @@ pytestmark = pytest.mark.farm("oneplus-12")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    (folder / "small_cnn.onnx").write_bytes(build().SerializeToString(deterministic=True))
     (folder / "open.onnx").write_bytes(tiny_onnx(batch="n"))
     return folder
 
 
 @pytest.fixture(scope="module")
 def here(place):
-    """A package for this machine's architecture, made without a daemon."""
-    done = alone("compile", "small_cnn.onnx", "--target", "linux-x86_64", cwd=place, cache=place / "cache")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "small_cnn.farm.tar\n"
-    return place / "small_cnn.farm.tar"
+    return package_for_here(place)
 
 
 def test_a_package_is_compiled_for_a_phone_by_its_selector(farm, place):

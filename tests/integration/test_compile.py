@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -21,34 +20,24 @@ from farm.compiler.compile import (
     lowered,
 )
 from farm.compiler.fitting import ForeignRecordsError
-from farm.compiler.inputs import all_inputs
 from farm.compiler.isolated import isolated
 from farm.compiler.load import load
 from farm.compiler.package import PackageError, read_package, write_package
 from farm.compiler.packing import make_package
 from farm.compiler.precision import PrecisionError
 from farm.compiler.records import RECORDS, WORKLOADS
-from farm.compiler.reference import flatten
 from farm.compiler.targets import TargetRefusedError, generators, host_target
 from farm.compiler.tvm_errors import TvmCrashedError
 from farm.core.errors import ModelError
 from farm.fleet.named_targets import named_target
+from tests.support.compiling import ADRENO, HOST, PHONE, outputs_of
 from tests.support.opencl import opencl_source, syntax_errors
 from tests.support.tiny_model import tiny_onnx
-
-PHONE = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon"], "num-cores": 4}
-HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
-ADRENO = {"tag": "qcom/adreno-opencl", "host": PHONE}
 
 
 @pytest.fixture(scope="module")
 def small():
     return load(tiny_onnx(), name="tiny.onnx")
-
-
-def outputs_of(executable, model):
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    return flatten(machine["main"](*(tvm.runtime.tensor(array) for array in all_inputs(model, {}).values())))
 
 
 def test_records_that_cannot_be_read_are_refused(small, tmp_path):

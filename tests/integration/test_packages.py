@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.zoo.small_cnn import build
-from tests.support.alone import alone
+from tests.support.alone import alone, package_for_here
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,23 +18,14 @@ pytestmark = pytest.mark.farm("oneplus-12")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    (folder / "small_cnn.onnx").write_bytes(build().SerializeToString(deterministic=True))
-    return folder
+def here(tmp_path_factory):
+    return package_for_here(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="module")
-def here(place):
-    """A package for this machine's architecture, made without a daemon."""
-    done = alone("compile", "small_cnn.onnx", "--target", "linux-x86_64", cwd=place, cache=place / "cache")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "small_cnn.farm.tar\n"
-    return place / "small_cnn.farm.tar"
-
-
-def test_a_package_runs_on_this_host_and_is_checked(here, place, tmp_path):
-    done = alone("run", here.name, "--on", "host", "--json", "-o", str(tmp_path / "y.npz"), cwd=place, cache=tmp_path)
+def test_a_package_runs_on_this_host_and_is_checked(here, tmp_path):
+    done = alone(
+        "run", here.name, "--on", "host", "--json", "-o", str(tmp_path / "y.npz"), cwd=here.parent, cache=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["results"]
     assert result["max_abs_error"] < 1e-6

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from farm.zoo.small_cnn import build
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100
 
@@ -17,3 +19,12 @@ def alone(*arguments, cwd, cache):
         [sys.executable, "-m", "farm", *arguments],
         env=environment, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
+
+
+def package_for_here(folder: Path) -> Path:
+    """A package of a small model for this machine's architecture, made in `folder` without a daemon."""
+    (folder / "small_cnn.onnx").write_bytes(build().SerializeToString(deterministic=True))
+    done = alone("compile", "small_cnn.onnx", "--target", "linux-x86_64", cwd=folder, cache=folder / "cache")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "small_cnn.farm.tar\n"
+    return folder / "small_cnn.farm.tar"
