@@ -1,6 +1,6 @@
 """`farm auth new -o FILE`: no account without its file, no file without its account."""
 
-from pathlib import Path
+import os
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_written_leaves_no_account(tmp_path, monkeypatch):
     """Nobody has its secret, and the name was taken."""
     asked = []
     monkeypatch.setattr(auth, "call", lambda verb, **_: asked.append(verb) or ANSWER)
-    monkeypatch.setattr(auth, "_file_for_secret", lambda _: Path("/dev/full").open("w"))
+    monkeypatch.setattr(auth, "_file_for_secret", lambda _: os.fdopen(os.open("/dev/full", os.O_WRONLY), "w"))
     with pytest.raises(UserError, match="cannot be written: No space left on device"):
         auth.new("ann", auth.RoleName.USER, web=True, out=tmp_path / "ann.token")
     assert asked == ["auth.new", "auth.revoke"]
