@@ -74,17 +74,8 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The bound port; 0 before `start`."""
+        """The bound port; 0 before `take`."""
         return 0 if self._socket is None else int(self._socket.getsockname()[1])
-
-    def start(self, address: str, port: int) -> None:
-        """Bind and listen; port 0 lets the kernel choose. Must be called on the loop.
-
-        Raises:
-            PortTakenError: somebody else listens there.
-            HostError: the address cannot be bound.
-        """
-        self.take(bind(address, port))
 
     def take(self, listener: socket.socket) -> None:
         """Accept from a socket that listens already; it is ours from now on. Must be called on the loop."""
