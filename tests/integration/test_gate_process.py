@@ -284,6 +284,7 @@ async def test_a_daemon_that_dies_while_it_is_handed_newcomers_leaves_them_for_t
             fake.send(gate_messages.encode(gate_messages.Ready()))
         await until(lambda: lab.gate._daemon is None)
         daemon = await lab.daemon()
+        daemon.devices.add("galaxy", "android", port=daemon.port, secret="secret")  # one for each
         assert all(await asyncio.gather(*asking))
         await daemon.stop()
     assert [record for record in caplog.records if record.name == "asyncio"] == []
