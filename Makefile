@@ -55,7 +55,7 @@ bench: setup ## make bench NAME=gate; all of them without NAME
 	$(PY) -m benchmarks $(NAME)
 
 docs: setup ## the documents as web pages, in build/docs; warnings are errors
-	$(PY) -m sphinx -W --keep-going -n -q -b html docs build/docs
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
 
 lock: setup ## write requirements.lock anew from pyproject.toml
 	uv pip compile pyproject.toml --extra tvm --group dev --universal --generate-hashes --no-emit-index-url --python-version 3.11 -q -o requirements.lock

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 class CurveEntrance:
     """A TCP port for clients with a key."""
 
+    name = "elsewhere"
+
     def __init__(self, listen: str, accounts: Accounts, key_file: Path) -> None:
         """Prepare the port.
 
@@ -52,7 +54,7 @@ class CurveEntrance:
         self._listen = listen
         self._accounts = accounts
         self._key_file = key_file
-        self._endpoint = listen
+        self.endpoint = listen
         self._zap: zmq.asyncio.Socket | None = None
         self._answering: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Task[None]] = set()
@@ -60,19 +62,9 @@ class CurveEntrance:
         self.on_wrong_key: Callable[[str], None] = lambda _: None  # told the address it came from
 
     @property
-    def endpoint(self) -> str:
-        """The ZeroMQ address clients connect to."""
-        return self._endpoint
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return "elsewhere"
-
-    @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._endpoint.rpartition(":")[2])
+        return int(self.endpoint.rpartition(":")[2])
 
     def open(self, context: zmq.asyncio.Context, door: zmq.asyncio.Socket) -> None:
         """Bind the door's socket; the guard is there first.
@@ -99,7 +91,7 @@ class CurveEntrance:
             raise DoorError(
                 f"cannot listen on {self._listen}", hint="[control] listen names the address", evidence=str(error)
             ) from error
-        self._endpoint = door.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self.endpoint = door.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     @property
     def parts(self) -> Sequence[asyncio.Task[None]]:

@@ -72,16 +72,8 @@ class UnixEntrance:
         """`path` is in a folder that is there; `gid` is the group that may connect besides the owner."""
         self._path = path
         self._gid = gid
-
-    @property
-    def endpoint(self) -> str:
-        """The ZeroMQ address clients connect to."""
-        return f"ipc://{self._path}"
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return self._path.name
+        self.endpoint = f"ipc://{path}"
+        self.name = path.name
 
     def open(self, context: zmq.asyncio.Context, door: zmq.asyncio.Socket) -> None:  # noqa: ARG002 (as the other does)
         """Bind the door's socket.

@@ -44,10 +44,6 @@ class _Patience:
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def runs(self) -> bool:
-        return self._timer is not None
-
     def begin(self, seconds: float, cut: Callable[[], None]) -> None:
         """Call `cut` in so many seconds; nothing while it runs: whoever drips would never be late."""
         if self._timer is None:
