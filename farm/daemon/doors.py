@@ -72,7 +72,6 @@ async def open_job_door(
         accounts=security.accounts,
         elsewhere=security.elsewhere,
     )
-    AuthVerbs(security.accounts, store.audit, security.elsewhere).register(control)
     facts = DaemonFacts(
         __version__,
         os.getpid(),
@@ -83,11 +82,7 @@ async def open_job_door(
         door=lambda: (sharing.door.host, sharing.door.pid),
         web=lambda: web.url,
     )
-    FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts).register(control)
-    CareVerbs(fleet).register(control)
-    reloader.register(control)
     drain = DrainVerbs(leasing, memory.events)
-    drain.register(control)
     problems.sources.append(drain.problems)
 
     def in_use(bundle: Bundle) -> str:
@@ -99,27 +94,9 @@ async def open_job_door(
     def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
         return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
 
-    BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.bundles_changed).register(control)
-    ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed).register(control)
-    EventVerbs(memory.history).register(control)
-    PoisonVerbs(sharing.poison, leasing.holders).register(control)
-    database = None if config.store.url else config.state_dir / "farm.db"
-    run_as = workers.run_as
-    host = Host(
-        workers.artifacts,
-        store,
-        database,
-        config.store.max_mb * MB,
-        run_as.name,
-        config.state_dir,
-        damage=partial(damage_of, store.database.engine, DOCTOR_CHECK_BYTES),
-        blocked=run_as.blocked,
-    )
-    DoctorVerbs(host, phones.look_at_usb).register(control)
     streams = JobStreams(store, memory.events, memory.history, memory.logs, sharing.dispatcher.lives)
     jobs = JobVerbs(sharing.dispatcher, store, streams, leasing, JobSteps(memory.events))
-    jobs.register(control)
-    LeaseVerbs(
+    leases = LeaseVerbs(
         fleet,
         leasing,
         phones.aliases,
@@ -130,17 +107,46 @@ async def open_job_door(
         explain_job=jobs.explain,
         notes_of=notes_of,
         heat_note=phones.gates.note,
-    ).register(control)
-    PersonalLeaseVerbs(sharing.personal).register(control)
-    RecordsVerbs(store.record_sets, workers.artifacts).register(control)
-    HistoryVerbs(store.measurements).register(control)
-    ReadingsVerbs(fleet, phones.series).register(control)
-    StoreVerbs(store, memory.where, memory.retention).register(control)
-    TunnelVerbs(fleet, phones.tunnels).register(control)
+    )
     tools = PhoneTools(config.adb_socket)
     stack.callback(tools.close)
-    ToolVerbs(fleet, leasing, tools, workers.artifacts, phones.client).register(control)
+    for verbs in (
+        AuthVerbs(security.accounts, store.audit, security.elsewhere),
+        FleetVerbs(fleet, leasing, phones.aliases, memory.events, facts),
+        CareVerbs(fleet),
+        reloader,
+        drain,
+        BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.bundles_changed),
+        ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed),
+        EventVerbs(memory.history),
+        PoisonVerbs(sharing.poison, leasing.holders),
+        DoctorVerbs(_host(config, memory, workers), phones.look_at_usb),
+        jobs,
+        leases,
+        PersonalLeaseVerbs(sharing.personal),
+        RecordsVerbs(store.record_sets, workers.artifacts),
+        HistoryVerbs(store.measurements),
+        ReadingsVerbs(fleet, phones.series),
+        StoreVerbs(store, memory.where, memory.retention),
+        TunnelVerbs(fleet, phones.tunnels),
+        ToolVerbs(fleet, leasing, tools, workers.artifacts, phones.client),
+    ):
+        verbs.register(control)
     problems.sources.append(control.problems)
     await control.start()
     stack.push_async_callback(control.stop)
     return control
+
+
+def _host(config: FarmConfig, memory: Memory, workers: Workers) -> Host:
+    """What `farm doctor` is told of this host."""
+    return Host(
+        workers.artifacts,
+        memory.store,
+        None if config.store.url else config.state_dir / "farm.db",
+        config.store.max_mb * MB,
+        workers.run_as.name,
+        config.state_dir,
+        damage=partial(damage_of, memory.store.database.engine, DOCTOR_CHECK_BYTES),
+        blocked=workers.run_as.blocked,
+    )
