@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from farm.cli.context import JsonFlag, print_json, say, tell
-from farm.core.errors import FarmError, HostError, NotAllowedError, UserError
+from farm.core.errors import HostError, NotAllowedError, UserError
 from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
@@ -52,25 +52,10 @@ def install_service(
     farm.service, farm-adb.service (owns the phones), farm-gate.service and .socket (the one TVM port), the users farm
     and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date.
     """
-    from farm.cli.units import (
-        CHANGES,
-        files,
-        hidden,
-        install_steps,
-        look,
-        shipped,
-        uninstall_steps,
-        unwritable,
-        used_folders,
-    )
+    from farm.cli.units import CHANGES, files, hidden, install_steps, look, shipped, uninstall_steps, used_folders
 
     folders = used_folders()
-    if strange := unwritable((sys.executable, *folders)):
-        raise UserError(
-            f"a unit cannot name {strange[0]!r}: it has a quote, a backslash, a dollar or a control character",
-            hint=ELSEWHERE,
-        )
-    wanted = files(shipped(), sys.executable, folders)
+    wanted = files(shipped(), _nameable(folders), folders)
     if show:
         for file in wanted:
             _tell_lines(f"# /{file.path}\n{file.text}")
@@ -81,23 +66,15 @@ def install_service(
             hint=ELSEWHERE,
         )
     prefix = prefix.absolute()
-    try:
-        there = look(prefix, wanted)
-    except OSError as error:
-        raise _not_done(error, prefix) from error
-    steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, there))
+    with _not_done(prefix):
+        steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, look(prefix, wanted)))
     doing = [step for step in steps if step.doing in CHANGES]
     before, after = commands_for(steps, uninstall=uninstall) if prefix == SYSTEM else ((), ())
     runs = systemd_runs()
     if json:
         print_json([{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps])
     else:
-        _tell_commands(before, runs=runs)
-        for step in steps:
-            tell(f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}")
-        _tell_commands(after, runs=runs)
-        if (before or after) and not runs:
-            tell("systemd does not run on this host: what is marked `not run` is yours to do where it does")
+        _tell_steps(prefix, steps, before, after, runs=runs)
     root_lacks = prefix == SYSTEM and os.geteuid() != 0 and bool(doing)
     as_root = f"sudo {sys.executable} -m farm install-service{' --uninstall' if uninstall else ''}"
     if dry_run:
@@ -108,15 +85,38 @@ def install_service(
         raise NotAllowedError("installing a service takes root", hint=f"{as_root}, or look: --dry-run")
     if runs:
         _run(before)
-    try:
+    with _not_done(prefix):
         for step in doing:
             (_remove if uninstall else _write)(prefix, step)
-    except OSError as error:
-        raise _not_done(error, prefix) from error
     if runs:
         _run(after)
     if not json:
         _tell_lines(LEFT if uninstall else NEXT)
+
+
+def _nameable(folders: Sequence[str]) -> str:
+    """This interpreter, which units name as they do `folders`.
+
+    Raises:
+        UserError: a unit cannot.
+    """
+    from farm.cli.units import unwritable
+
+    if strange := unwritable((sys.executable, *folders)):
+        raise UserError(
+            f"a unit cannot name {strange[0]!r}: it has a quote, a backslash, a dollar or a control character",
+            hint=ELSEWHERE,
+        )
+    return sys.executable
+
+
+def _tell_steps(prefix: Path, steps: Sequence[Step], before: Commands, after: Commands, *, runs: bool) -> None:
+    _tell_commands(before, runs=runs)
+    for step in steps:
+        tell(f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}")
+    _tell_commands(after, runs=runs)
+    if (before or after) and not runs:
+        tell("systemd does not run on this host: what is marked `not run` is yours to do where it does")
 
 
 def _tell_commands(commands: Commands, *, runs: bool) -> None:
@@ -217,9 +217,14 @@ def _remove(prefix: Path, step: Step) -> None:
             return  # somebody's files are in it
 
 
-def _not_done(error: OSError, prefix: Path) -> FarmError:
-    kind = NotAllowedError if isinstance(error, PermissionError) else HostError
-    return kind(
-        f"cannot write below {prefix}: {error.filename or ''} {error.strerror}".replace(":  ", ": "),
-        hint="root may: sudo" if isinstance(error, PermissionError) else "look at that folder",
-    )
+@contextlib.contextmanager
+def _not_done(prefix: Path) -> Iterator[None]:
+    """What the host refuses below `prefix`, in words."""
+    try:
+        yield
+    except OSError as error:
+        kind = NotAllowedError if isinstance(error, PermissionError) else HostError
+        raise kind(
+            f"cannot write below {prefix}: {error.filename or ''} {error.strerror}".replace(":  ", ": "),
+            hint="root may: sudo" if isinstance(error, PermissionError) else "look at that folder",
+        ) from error
