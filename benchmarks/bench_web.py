@@ -31,9 +31,9 @@ from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.control.accounts import Accounts
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
-from farm.control.readings_verbs import ReadingsVerbs
 from farm.control.server import ControlServer
-from farm.control.verbs import DaemonFacts, FleetVerbs
+from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
+from farm.control.verbs.readings import ReadingsVerbs
 from farm.core.device import DeviceView
 from farm.core.events import EventLog
 from farm.core.job import Job

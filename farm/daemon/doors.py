@@ -11,27 +11,27 @@ from farm import __version__
 from farm.adb.tools import PhoneTools
 from farm.bundle.manifest import Bundle
 from farm.config import FarmConfig
-from farm.control.auth_verbs import AuthVerbs
-from farm.control.bundle_verbs import BundleVerbs
-from farm.control.care_verbs import CareVerbs
-from farm.control.doctor_verbs import MB, DoctorVerbs, Host
-from farm.control.drain_verbs import DrainVerbs
-from farm.control.event_verbs import EventVerbs
-from farm.control.history_verbs import HistoryVerbs
-from farm.control.job_steps import JobSteps
-from farm.control.job_streams import JobStreams
-from farm.control.job_verbs import JobVerbs
-from farm.control.lease_verbs import LeaseVerbs
-from farm.control.personal_lease_verbs import PersonalLeaseVerbs
-from farm.control.poison_verbs import PoisonVerbs
-from farm.control.readings_verbs import ReadingsVerbs
-from farm.control.records_verbs import RecordsVerbs
 from farm.control.server import ControlServer
-from farm.control.store_verbs import StoreVerbs
-from farm.control.tool_verbs import ToolVerbs
-from farm.control.toolchain_verbs import ToolchainVerbs
-from farm.control.tunnel_verbs import TunnelVerbs
-from farm.control.verbs import DaemonFacts, FleetVerbs
+from farm.control.verbs.auth import AuthVerbs
+from farm.control.verbs.bundle import BundleVerbs
+from farm.control.verbs.care import CareVerbs
+from farm.control.verbs.doctor import MB, DoctorVerbs, Host
+from farm.control.verbs.drain import DrainVerbs
+from farm.control.verbs.event import EventVerbs
+from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
+from farm.control.verbs.history import HistoryVerbs
+from farm.control.verbs.job import JobVerbs
+from farm.control.verbs.job_steps import JobSteps
+from farm.control.verbs.job_streams import JobStreams
+from farm.control.verbs.lease import LeaseVerbs
+from farm.control.verbs.personal_lease import PersonalLeaseVerbs
+from farm.control.verbs.poison import PoisonVerbs
+from farm.control.verbs.readings import ReadingsVerbs
+from farm.control.verbs.records import RecordsVerbs
+from farm.control.verbs.store import StoreVerbs
+from farm.control.verbs.tool import ToolVerbs
+from farm.control.verbs.toolchain import ToolchainVerbs
+from farm.control.verbs.tunnel import TunnelVerbs
 from farm.daemon.http import WebDoor
 from farm.daemon.memory import Memory
 from farm.daemon.phones import Phones

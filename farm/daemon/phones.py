@@ -16,7 +16,7 @@ from farm.adb.server import AdbServer
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher
 from farm.config import AdbConfig, FarmConfig
-from farm.control.usb_doctor import usb_findings
+from farm.control.verbs.usb_doctor import usb_findings
 from farm.core.adoption import rules_of
 from farm.core.doctor_findings import Finding
 from farm.core.health_rules import DISTURBING

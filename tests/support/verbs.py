@@ -4,7 +4,7 @@ import inspect
 import pkgutil
 from importlib import import_module
 
-from farm import control
+from farm.control import verbs as package
 from farm.control.artifacts import ArtifactFolder
 from farm.control.server import ControlServer
 from farm.daemon.reload import Reloader
@@ -13,7 +13,7 @@ from farm.daemon.reload import Reloader
 def registered(folder, audit=None):
     """A desk with every verb of the daemon, none of which has the parts it works with."""
     server = ControlServer(folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), audit=audit)
-    modules = [import_module(f"farm.control.{found.name}") for found in pkgutil.iter_modules(control.__path__)]
+    modules = [import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
     for module in modules:
         for name, verbs in inspect.getmembers(module, inspect.isclass):
             if name.endswith("Verbs") and verbs.__module__ == module.__name__:

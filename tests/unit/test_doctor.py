@@ -6,7 +6,7 @@ import pytest
 
 from farm.control.artifact_budget import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
-from farm.control.doctor_verbs import Host, look
+from farm.control.verbs.doctor import Host, look
 from farm.core.doctor_findings import FAIL, OK, WARN
 
 

@@ -242,7 +242,7 @@ def test_every_key_is_in_the_reference_with_words() -> None:
 def test_every_verb_is_in_the_reference_with_words() -> None:
     found = {each.kind: each for each in generate.verbs()}
     written = set()
-    for path in (ROOT / "farm" / "control").glob("*.py"):
+    for path in (ROOT / "farm" / "control").rglob("*.py"):
         written |= set(re.findall(r'register\(\s*"([a-z._]+)"|\(\s*"([a-z]+\.[a-z_]+)", Role', path.read_text()))
     written = {one or other for one, other in written}
     assert len(written) > 60

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.control.event_verbs import Since
 from farm.control.forms import MAX_COUNT, read_fields
-from farm.control.job_forms import Logs, Watch
-from farm.control.store_verbs import Backup
-from farm.control.toolchain_verbs import AddToolchain
+from farm.control.verbs.event import Since
+from farm.control.verbs.job_forms import Logs, Watch
+from farm.control.verbs.store import Backup
+from farm.control.verbs.toolchain import AddToolchain
 from farm.core.errors import UserError
 from farm.core.limits import MAX_AFTER, MIN_TIME_S
 from farm.jobs.admission import resolve_after

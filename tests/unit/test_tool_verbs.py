@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.control import tool_verbs
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, Peer, Role
 from farm.control.forms import handler
 from farm.control.messages import Request
 from farm.control.router import Call
 from farm.control.server import ControlCall
-from farm.control.tool_verbs import ToolVerbs
+from farm.control.verbs import tool as tool_verbs
+from farm.control.verbs.tool import ToolVerbs
 from farm.core.errors import NotAllowedError
 from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest

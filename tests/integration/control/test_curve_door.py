@@ -15,12 +15,12 @@ from farm.control.accounts import FREE_TRIES, Accounts
 from farm.control.address import ClientKey, Remote, find, read_key
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import AuditTrail
-from farm.control.auth_verbs import AuthVerbs
 from farm.control.callers import Caller, Role
 from farm.control.client import ControlClient
 from farm.control.curve_entrance import CurveEntrance, server_keys
 from farm.control.entrances import DoorError
 from farm.control.server import LAST_WORDS_S, ControlServer
+from farm.control.verbs.auth import AuthVerbs
 from farm.core.errors import DaemonUnreachableError, NotAllowedError, UserError
 from farm.store.store import Store
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from farm.cli import alias
-from farm.control.verbs import FleetVerbs
+from farm.control.verbs.fleet import FleetVerbs
 from farm.core.device import DeviceView, Life
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from farm.cli.device import service_lines
-from farm.control.care_verbs import CareVerbs
+from farm.control.verbs.care import CareVerbs
 from farm.core.device import DeviceView, Life
 from farm.core.errors import UserError
 from farm.core.health_rules import Finding, FindingKind

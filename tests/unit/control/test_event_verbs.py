@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.control.callers import Caller, Peer, Role
-from farm.control.event_verbs import AHEAD_S, TOLD_AT_ONCE, TOLD_PER_S, EventVerbs, Pace, Since
+from farm.control.verbs.event import AHEAD_S, TOLD_AT_ONCE, TOLD_PER_S, EventVerbs, Pace, Since
 from farm.core.events import EventLog
 from farm.store.history import EventHistory
 from farm.store.store import Store

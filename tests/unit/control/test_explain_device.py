@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from farm.control.explain_device import DeviceFacts, as_lines, as_values
+from farm.control.verbs.explain_device import DeviceFacts, as_lines, as_values
 from farm.core.attribution import UsbPlace
 from farm.core.device import Closed, DeviceView, Life, Service
 from farm.core.durations import format_duration

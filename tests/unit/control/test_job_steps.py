@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.control.job_steps import JobSteps
+from farm.control.verbs.job_steps import JobSteps
 from farm.core.events import EventLog
 
 

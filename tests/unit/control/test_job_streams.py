@@ -5,8 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from farm.control import job_streams
-from farm.control.job_streams import JobStreams
+from farm.control.verbs import job_streams
+from farm.control.verbs.job_streams import JobStreams
 from farm.core import events as core_events
 from farm.core.events import EventLog
 from farm.core.job import JobState

@@ -11,7 +11,7 @@ import pytest
 
 from farm.control.callers import Role
 from farm.control.forms import handler
-from farm.control.poison_verbs import PoisonVerbs
+from farm.control.verbs.poison import PoisonVerbs
 from farm.core.errors import NotAllowedError
 from farm.core.events import EventLog
 from farm.jobs.poison import PoisonLedger

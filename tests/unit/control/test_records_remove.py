@@ -11,7 +11,7 @@ import pytest
 
 from farm.control.callers import Role
 from farm.control.forms import handler
-from farm.control.records_verbs import NoSuchSetError, RecordsVerbs
+from farm.control.verbs.records import NoSuchSetError, RecordsVerbs
 from farm.core.errors import NotAllowedError, UserError
 from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, BadSetError
 from farm.store.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from farm.adb.devices import AdbDevice, DeviceState
-from farm.control.usb_doctor import usb_findings
+from farm.control.verbs.usb_doctor import usb_findings
 from farm.core.attribution import parse_place
 from farm.core.device import DeviceView, Life
 from farm.core.doctor_findings import Finding

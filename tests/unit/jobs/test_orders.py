@@ -7,8 +7,8 @@ import pytest
 
 from farm.control.callers import Role
 from farm.control.forms import handler
-from farm.control.job_steps import JobSteps
-from farm.control.job_verbs import JobVerbs
+from farm.control.verbs.job import JobVerbs
+from farm.control.verbs.job_steps import JobSteps
 from farm.core.device import Life
 from farm.core.errors import UserError
 from farm.core.job import JobState

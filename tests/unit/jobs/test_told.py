@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.control.job_steps import JobSteps
+from farm.control.verbs.job_steps import JobSteps
 from farm.core.errors import ProtocolError
 from farm.core.events import EventLog
 from farm.jobs.attempt import LiveAttempt, Task, Watch

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.control.history_verbs import HistoryVerbs
+from farm.control.verbs.history import HistoryVerbs
 from farm.core.job import AttemptState, JobState
 from farm.store.measurements import NOMINAL_OF
 from farm.store.retention import HISTORY, Retention

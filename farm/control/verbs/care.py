@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.control.callers import Role
-from farm.control.explain_device import DeviceFacts
 from farm.control.forms import FieldError, Verbs, form, verb
 from farm.control.server import ControlCall
+from farm.control.verbs.explain_device import DeviceFacts
 from farm.core.device import DeviceView, Life, Service
 from farm.core.durations import format_duration
 from farm.core.errors import UserError

@@ -11,12 +11,12 @@ from typing import Any
 
 from farm.control.callers import Caller, Role
 from farm.control.forms import Verbs, verb
-from farm.control.job_forms import MAX_PAGE, Cancel, Check, ListJobs, Logs, LogTail, OneJob, Submit, Watch
-from farm.control.job_rows import attempt_row, job_row
-from farm.control.job_steps import JobSteps
-from farm.control.job_streams import JobStreams
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
+from farm.control.verbs.job_forms import MAX_PAGE, Cancel, Check, ListJobs, Logs, LogTail, OneJob, Submit, Watch
+from farm.control.verbs.job_rows import attempt_row, job_row
+from farm.control.verbs.job_steps import JobSteps
+from farm.control.verbs.job_streams import JobStreams
 from farm.core.durations import format_duration
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError

@@ -12,9 +12,9 @@ from pydantic import AwareDatetime
 
 from farm.adb.server import authorization_steps
 from farm.control.callers import Role
-from farm.control.care_verbs import device_facts
-from farm.control.explain_device import as_lines, as_values
 from farm.control.forms import OneDevice, Verbs, form, verb
+from farm.control.verbs.care import device_facts
+from farm.control.verbs.explain_device import as_lines, as_values
 from farm.core.device import DeviceView, Life
 from farm.core.durations import format_duration
 from farm.core.errors import UserError

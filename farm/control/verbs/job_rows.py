@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from farm.control.job_steps import Step
+from farm.control.verbs.job_steps import Step
 from farm.core.job import Attempt, Job
 
 SHOWN_NAME_CHARS = 80  # of a shell command or a note, in a row

@@ -1,0 +1,1 @@
+"""What the daemon can be asked, a module for each subject."""
