@@ -100,7 +100,8 @@ def needed_pairs(scatter: float, effect: float, min_effect: float = MIN_EFFECT) 
     """Pairs by which a true difference of `effect` is told with 95 % power; even.
 
     Told means: the interval excludes 1, and the estimate is beyond `min_effect`. `scatter` is the half width, on the
-    log scale, of the 99 % interval that a single round would have.     `effect` must be above `min_effect`.
+    log scale, of the 99 % interval that a single round would have; `effect` is above
+    `min_effect`.
     """
     power = NormalDist().inv_cdf(POWER) / _z()
     return _pairs(scatter, min(math.log1p(effect) / (1 + power), (effect - min_effect) / power))

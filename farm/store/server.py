@@ -7,7 +7,7 @@ import time
 
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy import text as sql
-from sqlalchemy.exc import ArgumentError, DatabaseError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from farm.core.extras import pip_install
 from farm.store.engine import server_engine
@@ -15,6 +15,8 @@ from farm.store.opening import DatabaseUnusableError, create_tables, next_epoch,
 from farm.store.schema import SCHEMA_VERSION
 
 LOCK = 0x6661726D  # "farm": the advisory lock of whoever serves from a database
+LEAVING_S = 3.0  # a server notices a moment later that the daemon before this one has gone
+LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 
 logger = logging.getLogger(__name__)
@@ -54,11 +56,17 @@ class Server:
         self.engine.dispose()
 
     def _begin(self, connection: Connection) -> int:
-        if not connection.execute(sql("SELECT pg_try_advisory_lock(:key)"), {"key": LOCK}).scalar_one():
+        try:
+            connection.execute(sql(f"SET LOCAL lock_timeout = '{LEAVING_S:g}s'"))
+            connection.execute(sql("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
+            connection.execute(sql("SET LOCAL lock_timeout = DEFAULT"))
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+                raise
             raise DatabaseUnusableError(
                 f"another daemon serves from the database {self.name}",
                 hint="stop it, or give this one a database of its own: [store] url",
-            )
+            ) from error
         version = version_of(connection, self.name)
         if version is None:
             create_tables(connection)

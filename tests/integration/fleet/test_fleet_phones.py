@@ -165,7 +165,7 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
             await r.fleet.care.reboot(view.name, "ann")
         with pytest.raises(UserError, match="cannot be a name"):
             await r.fleet.adopt(view.name, rename="::")
-        await r.fleet.adopt(view.name, pool="Desk 1", rename="left one")
+        await r.fleet.adopt(view.name, pool="Desk 1", rename="Left-One")
         ready = await r.until(Life.READY)
         assert (ready.name, ready.pool, ready.leasable) == ("left-one", "desk-1", True)
         assert r.store.devices.all()[0].name == "left-one"
@@ -404,7 +404,7 @@ async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog: pyt
 async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> None:
     async with rig() as r:
         view = await r.until(Life.READY)
-        changed = await r.fleet.change(view.name, rename="Bench 1", pool="Cold Room", labels={"rack": "A 3"})
+        changed = await r.fleet.change(view.name, rename="Bench-1", pool="Cold Room", labels={"rack": "A 3"})
         assert (changed.name, changed.pool, changed.labels["rack"]) == ("bench-1", "cold-room", "a-3")
         assert "bench-1" in changed.aliases
         r.fleet.set_aliases({"fast": Selector.parse("rack=a-3")})
