@@ -53,15 +53,14 @@ def to_drop(
 ) -> tuple[str, ...]:
     """The artifacts to delete: old ones, and while all together are too large the unused longest.
 
-    What was sent just now or is being sent stays, but of one sender no more than a share of the budget: while all
-    together are too large, what is beyond it goes before anything of others.
+    For room go first those that no result names, then what was sent just now or is being sent, of one sender what is
+    beyond a share of the budget, and at last those that results name.
 
     Args:
         files: what is there.
         rules: what may be.
         live: named by jobs that have not ended; these always stay.
-        results: named by results of jobs that are remembered: age is no reason to delete them, and of two others go
-            first when there is no room.
+        results: named by results of jobs that are remembered: age is no reason to delete them.
         room_bytes: how much is about to come.
     """
     files = tuple(files)
@@ -72,17 +71,20 @@ def to_drop(
     for file in files:
         if file.for_now and file.sender:
             held[file.sender] += file.size_bytes
-    ordered = sorted(files, key=lambda each: (each.name in results, -each.unused_s, each.name))
-    for file in ordered:
-        if file.for_now and held[file.sender] > rules.budget_bytes // SHARE and kept_bytes > rules.budget_bytes:
-            going.append(file.name)
-            held[file.sender] -= file.size_bytes
-            kept_bytes -= file.size_bytes
-    for file in ordered:
+
+    def order(file: ArtifactFile) -> tuple[int, bool, float, str]:
+        result = file.name in results
+        return 1 if file.for_now else 2 if result else 0, result, -file.unused_s, file.name
+
+    for file in sorted(files, key=order):
+        lacking = kept_bytes > rules.budget_bytes
         if file.for_now:
-            continue
-        old = file.unused_s > rules.keep_s and file.name not in results
-        if old or kept_bytes > rules.budget_bytes:
+            goes = lacking and held[file.sender] > rules.budget_bytes // SHARE
+        else:
+            goes = lacking or (file.unused_s > rules.keep_s and file.name not in results)
+        if goes:
             going.append(file.name)
             kept_bytes -= file.size_bytes
+            if file.for_now:
+                held[file.sender] -= file.size_bytes
     return tuple(going)

@@ -30,17 +30,28 @@ def test_what_came_just_now_stays_however_full_it_is():
     assert to_drop([ArtifactFile("new", RECENT_S, 1000)], RULES) == ()
 
 
-def test_of_one_sender_what_is_beyond_a_share_goes_before_anything_of_others():
+def test_of_one_sender_what_is_beyond_a_share_goes_before_anything_that_others_need():
     files = [
-        ArtifactFile("old", 2 * DAY_S, 10),
+        ArtifactFile("result", 2 * DAY_S, 10),
         ArtifactFile("ann's", 1.0, 10, "ann"),
         *(ArtifactFile(f"{name} of mallory", 60.0 * name, 20, "mallory", complete=name % 2 == 0) for name in range(4)),
     ]
-    assert to_drop(files, RULES) == ()  # there is room for all
-    assert to_drop(files, RULES, room_bytes=1) == ("3 of mallory",)
-    assert to_drop(files, RULES, room_bytes=50) == ("3 of mallory", "2 of mallory", "1 of mallory")
-    assert to_drop(files, RULES, room_bytes=1000)[3:] == ("old",)
-    assert to_drop(files, RULES, room_bytes=50, live={"3 of mallory"})[:2] == ("2 of mallory", "1 of mallory")
+    needs = {"results": {"result"}}
+    assert to_drop(files, RULES, **needs) == ()  # there is room for all
+    assert to_drop(files, RULES, **needs, room_bytes=1) == ("3 of mallory",)
+    assert to_drop(files, RULES, **needs, room_bytes=50) == ("3 of mallory", "2 of mallory", "1 of mallory")
+    assert to_drop(files, RULES, **needs, room_bytes=1000)[3:] == ("result",)
+    assert to_drop(files, RULES, **needs, room_bytes=50, live={"3 of mallory"})[:2] == ("2 of mallory", "1 of mallory")
+
+
+def test_old_ones_that_nobody_needs_go_before_anything_that_was_just_sent():
+    """A sweep over models lost its first upload before it was submitted."""
+    files = [
+        *(ArtifactFile(f"old{number}", 2 * DAY_S + number, 13) for number in range(5)),
+        *(ArtifactFile(f"mine{number}", 60.0 - number, 7, "ann") for number in range(5)),
+    ]
+    assert to_drop(files, RULES, room_bytes=7) == ("old4",)
+    assert to_drop(files, RULES, room_bytes=68)[4:] == ("old0", "mine0")
 
 
 NAMES = st.text("abcdef", min_size=1, max_size=2)

@@ -5,6 +5,7 @@ import hashlib
 import os
 import time
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,8 +98,9 @@ def test_what_comes_from_a_phone_has_a_sender(tmp_path):
 
 async def test_nobody_fills_the_folder_for_the_others(tmp_path):
     """Uploads that are under way stayed for a day, complete ones for an hour: nobody else had room meanwhile."""
-    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100))
-    anns = folder.path(folder.add(b"ann's".ljust(20)))
+    use = SimpleNamespace(live=frozenset, results=lambda: {anns.name})
+    folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100), use=use)
+    anns = folder.path(folder.add(b"ann's result".ljust(20)))
     os.utime(anns, (time.time() - 2 * DAY_S,) * 2)
     for number in range(8):
         data = b"%20d" % number
