@@ -7,8 +7,8 @@
 # `begin` prints `begun HASH`, or `begun before HASH` when a lease was never cleaned: its older note holds. HASH is the noted
 # processes' own, empty where there is no sha256sum. `clean` prints `cleaned killed=N removed=N left=N` (left: files that
 # cannot be removed), or `failed ...` naming what does not die. No file of before is touched, nor any without a note; a changed
-# or removed one cannot be told or brought back. Processes are spared by a note of this boot with that HASH: whoever had the
-# phone could write to it. Not by their names, which they choose themselves: the RPC server and its followers must have ended.
+# or removed one cannot be told or brought back. Processes are spared by a note of this boot with that HASH alone: whoever had
+# the phone could write to it. Not by their names, which they choose themselves: the RPC server and its followers must have ended.
 # shellcheck disable=SC1091,SC2154  # sourced, and what it sets
 . "${0%/*}/processes.sh"
 
@@ -83,14 +83,17 @@ theirs() {
     done
 }
 
-# hash_of_note: of the processes noted; empty where the phone has no sha256sum.
-hash_of_note() {
-    sha256sum 2>/dev/null <"$NOTE/processes" | cut -c 1-64
+# read_note: sets noted, the processes noted, and its hash; that is empty where the phone has no sha256sum. Read once: what
+# is hashed is what counts.
+read_note() {
+    noted=$(cat "$NOTE/processes" 2>/dev/null)
+    hash=$({ printf '%s\n' "$noted" | sha256sum | cut -c 1-64; } 2>/dev/null)
 }
 
 begin() {
     if [ -e "$NOTE/boot" ]; then
-        echo "begun before $(hash_of_note)"
+        read_note
+        echo "begun before $hash"
         return
     fi
     rm -rf "$NOTE"
@@ -100,7 +103,8 @@ begin() {
     root=''
     if on_phone; then theirs >>"$NOTE/processes"; fi
     boot_id >"$NOTE/boot"    # last: a note without it is half a note
-    echo "begun $(hash_of_note)"
+    read_note
+    echo "begun $hash"
 }
 
 # kill_theirs: SIGKILL until none of them is left. Sets killed, and left_alive when some do not go.
@@ -109,11 +113,9 @@ kill_theirs() {
     on_phone || return 0
     root=''
     [ ! -e "$ROOT/charge" ] || find_root
+    read_note
     # After a reboot all numbers are new.
-    if [ "$(boot_id)" = "$(cat "$NOTE/boot" 2>/dev/null)" ] && { [ -z "$1" ] || [ "$1" = "$(hash_of_note)" ]; }; then
-        spared="none
-$(cat "$NOTE/processes")"
-    fi
+    if [ -n "$1" ] && [ "$1" = "$hash" ] && [ "$(boot_id)" = "$(cat "$NOTE/boot" 2>/dev/null)" ]; then spared=$noted; fi
     while [ "$round" -lt "$REAP_ROUNDS" ]; do
         doomed=$(theirs | grep -vxF -e "$spared")
         [ -n "$doomed" ] || return 0

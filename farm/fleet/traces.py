@@ -47,7 +47,7 @@ async def note(client: AdbClient, serial: str) -> str:
 
 
 async def tidy(client: AdbClient, serial: str, noted: str = "") -> Tidied:
-    """Kill and remove what was not there at the note; `noted`: what `note` returned, if anybody remembers.
+    """Kill and remove what was not there at the note; `noted`: what `note` returned; "": no process is spared.
 
     Raises:
         StuckProcessError: something survives SIGKILL.

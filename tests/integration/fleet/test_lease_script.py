@@ -141,6 +141,14 @@ def test_nobody_is_spared_for_a_name_or_for_what_they_write_into_the_note(phone:
         assert (named.wait(LIMIT_S), forged.wait(LIMIT_S)) == (-9, -9)
 
 
+def test_without_the_hash_of_the_note_nobody_is_spared(phone: PhoneFolder) -> None:
+    """The daemon was started anew meanwhile: what is there may be of the holder's making."""
+    with running(phone) as before:
+        begun(phone)
+        assert lease(phone, "clean") == (0, "cleaned killed=1 removed=0 left=0")
+        assert before.wait(LIMIT_S) == -9
+
+
 def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
     begun(phone)
     (phone.root.parent / "new").write_text("x")
