@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
 from farm.core.errors import UserError
 from farm.core.events import Event
@@ -22,6 +23,9 @@ MOST_VERSIONS = 20  # of one user, model and target: older ones that hold what n
 
 MAX_TARGET_BYTES = 16 << 10  # as JSON; LLVM's longest list of features has 3 kB
 MAX_BEST_BYTES = 1 << 20  # as JSON: the rows of some 4000 tasks
+MAX_TASKS = 4096  # rows of `best`
+
+Tasks = Mapping[str, tuple[float, float]]  # trials and seconds of each task
 
 
 class BadSetError(UserError):
@@ -45,6 +49,9 @@ def check_set(target: object, best: object) -> None:
             raise BadSetError(f"the {what} is no JSON: {error}") from error
         if size > most_bytes:
             raise BadSetError(f"the {what} has {size:,} bytes as JSON; at most {most_bytes:,} are kept")
+    rows = best.get("tasks") if isinstance(best, Mapping) else None
+    if isinstance(rows, list) and len(rows) > MAX_TASKS:
+        raise BadSetError(f"the best of each task has {len(rows):,} rows; at most {MAX_TASKS:,} are kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,28 +72,33 @@ class KeptSet:
     at: datetime
 
 
-def superseded(sets: Sequence[KeptSet]) -> list[KeptSet]:
-    """Which of one user's sets for a model and target, the newest first, can go."""
-    gone: list[KeptSet] = []
-    older: list[KeptSet] = []
-    for number, each in enumerate(sets[KEPT_VERSIONS:], KEPT_VERSIONS):
-        held = any(_holds(newer.best, each.best) for newer in sets[:number])
-        (gone if held else older).append(each)
+def superseded(sets: Iterable[KeptSet]) -> list[int]:
+    """Ids of one user's sets for a model and target, the newest first, that can go."""
+    gone: list[int] = []
+    older: list[tuple[int, int]] = []
+    newer: list[Tasks] = []
+    for place, each in enumerate(sets):
+        tasks = _tasks(each.best)
+        if place >= KEPT_VERSIONS:
+            if any(_holds(there, tasks) for there in newer):
+                gone.append(each.id)
+                continue
+            older.append((each.records, each.id))
+        newer.append(tasks)
     too_many = max(0, KEPT_VERSIONS + len(older) - MOST_VERSIONS)
-    return gone + sorted(older, key=lambda each: each.records)[:too_many]
+    return gone + [number for _, number in sorted(older, key=lambda each: each[0])[:too_many]]
 
 
-def _holds(newer: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
+def _holds(newer: Tasks, older: Tasks) -> bool:
     """Whether each task of `older` had as many trials in `newer`, and a best as fast: a merge or a longer search."""
-    there = _tasks(newer)
     return all(
-        name in there and there[name][0] >= trials and there[name][1] <= seconds
-        for name, (trials, seconds) in _tasks(older).items()
+        name in newer and newer[name][0] >= trials and newer[name][1] <= seconds
+        for name, (trials, seconds) in older.items()
         if trials
     )
 
 
-def _tasks(best: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def _tasks(best: Mapping[str, Any]) -> Tasks:
     """Trials and seconds of each task; rows that say nothing of the kind, which clients may send, are left out."""
     rows = best.get("tasks")
     return {
@@ -146,9 +158,9 @@ class RecordSets:
         """
         key = target_key(target)
         same = (record_set.c.model == model, record_set.c.target_key == key)
+        own = (*same, record_set.c.user == user)
 
         def keep(connection: Connection) -> int:
-            own = (*same, record_set.c.user == user)
             kept = select(record_set.c.version).where(*own, record_set.c.artifact == artifact, record_set.c.job == job)
             there = connection.execute(kept).scalar()
             if there is not None:
@@ -161,17 +173,23 @@ class RecordSets:
                     records=records, best=dict(best), user=user, job=job, at=datetime.now(UTC),
                 )
             )  # fmt: skip
-            of_these = select(record_set).where(*own).order_by(record_set.c.version.desc())
-            there_now = [KeptSet(**row) for row in connection.execute(of_these).mappings()]
-            for each in superseded(there_now):
-                connection.execute(delete(record_set).where(record_set.c.id == each.id))
             return version
 
-        return await self._database.write(keep, events)
+        version = await self._database.write(keep, events)
+        gone = await asyncio.to_thread(self._superseded, *own)
+        if gone:
+            await self._database.execute(delete(record_set).where(record_set.c.id.in_(gone)))
+        return version
 
     async def remove(self, number: int, events: Sequence[Event] = ()) -> bool:
         """Forget the set of that id; its artifact goes when nothing else needs it. False when there was none."""
         return await self._database.change(delete(record_set).where(record_set.c.id == number), events)
+
+    def _superseded(self, *own: ColumnElement[bool]) -> list[int]:
+        """Reads and compares megabytes: not in the writer's thread, for which every grant waits."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(record_set).where(*own).order_by(record_set.c.version.desc())).mappings()
+            return superseded(KeptSet(**row) for row in rows)
 
     def _rows(self, wanted: Any) -> tuple[KeptSet, ...]:
         return tuple(KeptSet(**row) for row in self._database.rows(wanted))

@@ -13,7 +13,7 @@ from farm.control.callers import Role
 from farm.control.forms import handler
 from farm.control.verbs.records import NoSuchSetError, RecordsVerbs
 from farm.core.errors import NotAllowedError, UserError
-from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, BadSetError
+from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, MAX_TASKS, BadSetError
 from farm.store.store import Store
 
 FIELDS: dict[str, Any] = {
@@ -28,7 +28,12 @@ def call(user: str, role: Role, *, verb: str = "records.remove", **fields: objec
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"target": 7}, {"target": {"mattr": "x" * MAX_TARGET_BYTES}}, {"best": {"x": "y" * MAX_BEST_BYTES}}],
+    [
+        {"target": 7},
+        {"target": {"mattr": "x" * MAX_TARGET_BYTES}},
+        {"best": {"x": "y" * MAX_BEST_BYTES}},
+        {"best": {"tasks": [{}] * (MAX_TASKS + 1)}},
+    ],
 )
 async def test_what_cannot_be_kept_beside_a_set_is_refused(wrong: dict[str, Any]) -> None:
     verbs = RecordsVerbs(SimpleNamespace(), SimpleNamespace(path=lambda _: None))  # type: ignore[arg-type]

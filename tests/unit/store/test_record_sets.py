@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from farm.store.record_sets import KEPT_VERSIONS, MOST_VERSIONS
+from farm.store import record_sets
+from farm.store.record_sets import KEPT_VERSIONS, MOST_VERSIONS, KeptSet
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 
@@ -116,3 +119,20 @@ async def test_found_by_number_and_by_name(store: Any) -> None:
 async def test_their_artifacts_are_never_in_the_way(store: Any) -> None:
     await kept(store, artifact="f" * 64)
     assert "f" * 64 in store.artifact_use.live()
+
+
+async def test_no_grant_waits_for_a_look_at_what_can_go(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """21 sets of 0.9 MB, kept again and again by one user, stopped every commit for 8 s each time."""
+    looking, written, real = threading.Event(), threading.Event(), record_sets.superseded
+
+    def look(sets: Iterable[KeptSet]) -> object:
+        looking.set()
+        assert written.wait(10), "the writer waits for it"
+        return real(sets)
+
+    monkeypatch.setattr(record_sets, "superseded", look)
+    keeping = asyncio.create_task(kept(store))
+    assert await asyncio.to_thread(looking.wait, 10)
+    assert not await store.record_sets.remove(7)
+    written.set()
+    assert await keeping == 1
