@@ -132,7 +132,7 @@ kill_theirs() {
 
 # remove_strays: what farm never puts beside its own. Below run, bin and bundles whoever makes those anew removes it.
 remove_strays() {
-    for each in "$ROOT"/* "$ROOT"/.[!.]*; do
+    for each in "$ROOT"/* "$ROOT"/.[!.]* "$ROOT"/..?*; do
         case ${each##*/} in
         bin | bundles | run | start.lock | lease | quiesce | quiesce.lock | charge) ;;
         *) rm -rf "$each" ;;

@@ -105,6 +105,15 @@ def test_without_a_note_no_file_is_touched_and_no_process_spared(phone: PhoneFol
     assert "somebody's" in tree(phone.root.parent)
 
 
+def test_what_is_beside_farms_own_goes_whatever_its_name(phone: PhoneFolder) -> None:
+    own = {path.name for path in phone.root.iterdir()}
+    for name in ("plain", ".hidden", "..evil", "...", "-rf", "a b", "*"):
+        (phone.root / name).write_text("x")
+    begun(phone)
+    assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
+    assert {path.name for path in phone.root.iterdir()} == own
+
+
 def test_the_note_of_a_lease_that_was_never_cleaned_holds(phone: PhoneFolder) -> None:
     begun(phone)
     (phone.root.parent / "first").write_text("x")
