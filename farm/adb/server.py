@@ -136,6 +136,13 @@ class AdbServer:
             with contextlib.suppress(OSError):
                 Path(path).unlink()
 
+    def _close_socket(self) -> None:
+        """To all others: an earlier farm let its group in."""
+        path = self.client.address.path
+        if path.startswith("/"):
+            with contextlib.suppress(FileNotFoundError):  # the server has just ended
+                Path(path).chmod(0o777 & ~_UMASK)
+
     def leave(self) -> None:
         """Let the server outlive this process: `stop` does nothing. The next daemon of this folder takes it over."""
         self._stays = True
@@ -173,6 +180,8 @@ class AdbServer:
         if holder is None or holder.pid is None or (self._process is not None and self._process.pid == holder.pid):
             return True
         self._inherited = await asyncio.to_thread(self._left_behind, holder.pid)
+        if self._inherited is not None:
+            await asyncio.to_thread(self._close_socket)
         if self._inherited is not None or not self.client.address.path:
             return True
         logger.warning("somebody's adb started a server on farm's socket (%s): it is replaced", holder)

@@ -135,6 +135,17 @@ async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer
         await own_server.client.version()
 
 
+async def test_a_server_that_an_earlier_farm_opened_to_its_group_is_closed_where_it_is_taken_over(
+    own_server: AdbServer, folder: Path
+) -> None:
+    path = folder / "adb.sock"
+    await asyncio.to_thread(path.chmod, 0o660)
+    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    assert await second.ensure() == 41
+    assert second.pid == own_server.pid
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
 async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(
     own_server: AdbServer, folder: Path
 ) -> None:
