@@ -67,12 +67,15 @@ def remove(
     json: JsonFlag = False,
 ) -> None:
     """Take reservations back."""
-    removed = [call("reservation.remove", reservation=each)["reservation"] for each in reservations]
-    if json:
-        print_json(removed)
-        return
-    for row in removed:
-        tell(f"removed {row['id']}")
+    removed = []
+    try:
+        for each in reservations:
+            removed.append(call("reservation.remove", reservation=each)["reservation"])
+            if not json:
+                tell(f"removed {removed[-1]['id']}")
+    finally:
+        if json and removed:
+            print_json({"reservations": removed})
 
 
 def _window(row: dict[str, Any]) -> str:

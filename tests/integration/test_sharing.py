@@ -61,10 +61,17 @@ def test_nothing_cannot_be_reserved_and_what_is_near_is_said(farm):
 
 def test_several_reservations_go_at_once(farm):
     ids = []
-    for start in ("+1h", "+2h"):
+    for start in ("+1h", "+2h", "+3h", "+4h"):
         words = ("--on", "android", "--user", "ci", "--for", "1m", "--from", start, "--json")
         ids.append(json.loads(farm.farm("reservation", "add", *words).stdout)["reservation"]["id"])
-    assert farm.farm("reservation", "remove", *ids).stdout == "".join(f"removed {each}\n" for each in ids)
+    assert farm.farm("reservation", "remove", *ids[:2]).stdout == "".join(f"removed {each}\n" for each in ids[:2])
+    # What is gone is told even when the next one is wrong.
+    mistyped = farm.farm("reservation", "remove", ids[2], "nosuch")
+    refused(mistyped, ExitCode.USAGE, "'nosuch'")
+    assert mistyped.stdout == f"removed {ids[2]}\n"
+    mistyped = farm.farm("reservation", "remove", ids[3], "nosuch", "--json")
+    refused(mistyped, ExitCode.USAGE, "'nosuch'")
+    assert [row["id"] for row in json.loads(mistyped.stdout)["reservations"]] == [ids[3]]
 
 
 def test_a_key_of_no_phone_is_explained_with_what_is_near(farm):
