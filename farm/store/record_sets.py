@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,10 +66,14 @@ class KeptSet:
     version: int  # from 1, of its model and target
     artifact: str  # SHA-256 of the records
     records: int
-    best: Mapping[str, Any]  # {tasks: [{name weight trials failed seconds gflops device}], ...}
     user: str  # who keeps it; "": nobody remembers
     job: str  # whose end it was; "": made by hand
     at: datetime
+    # {tasks: [{name weight trials failed seconds gflops device}], ...}; empty in lists
+    best: Mapping[str, Any] = field(default_factory=dict)
+
+
+LISTED = [column for column in record_set.c if column is not record_set.c.best]  # which has up to a megabyte
 
 
 def superseded(sets: Iterable[KeptSet]) -> list[int]:
@@ -119,8 +123,8 @@ class RecordSets:
         self._database = database
 
     def page(self, *, name: str = "", job: str = "", limit: int) -> tuple[KeptSet, ...]:
-        """The newest first; those of one model's name, or of one job, if that is given."""
-        wanted = select(record_set).order_by(record_set.c.id.desc()).limit(limit)
+        """The newest first, no `best`; those of one model's name, or of one job, if that is given."""
+        wanted = select(*LISTED).order_by(record_set.c.id.desc()).limit(limit)
         for column, value in ((record_set.c.name, name), (record_set.c.job, job)):
             wanted = wanted.where(column == value) if value else wanted
         return self._rows(wanted)
@@ -131,10 +135,10 @@ class RecordSets:
         return found[0] if found else None
 
     def newest(self, name: str) -> tuple[KeptSet, ...]:
-        """Each user's newest version for each model and target that people call so, the newest first."""
+        """Each user's newest version for each model and target that people call so, the newest first; no `best`."""
         wanted = select(func.max(record_set.c.id)).where(record_set.c.name == name)
         newest = wanted.group_by(record_set.c.model, record_set.c.target_key, record_set.c.user)
-        return self._rows(select(record_set).where(record_set.c.id.in_(newest)).order_by(record_set.c.id.desc()))
+        return self._rows(select(*LISTED).where(record_set.c.id.in_(newest)).order_by(record_set.c.id.desc()))
 
     async def keep(
         self,

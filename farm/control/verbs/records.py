@@ -139,7 +139,7 @@ class RecordsVerbs(Verbs):
             raise NoSuchSetError(
                 f"{which} has records for several models or targets, or of several users", hint=f"say which: {numbers}"
             )
-        return newest[0]
+        return self._found(str(newest[0].id), user)
 
 
 def row(kept: KeptSet, *, whole: bool = False) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, MAX_TASKS, 
 from farm.store.store import Store
 
 FIELDS: dict[str, Any] = {
-    "model": "a" * 64, "name": "net.onnx", "target": "llvm", "artifact": "b" * 64, "records": 1, "best": {},
+    "model": "a" * 64, "name": "net.onnx", "target": "llvm", "artifact": "b" * 64, "records": 1, "best": {"tasks": []},
 }  # fmt: skip
 
 
@@ -67,7 +67,9 @@ async def test_a_name_means_ones_own_set_or_the_only_one(verbs: RecordsVerbs) ->
     """Whoever kept one last under a name decided what the others compiled with."""
 
     async def named(user: str) -> object:
-        return (await handler(verbs.show)(call(user, Role.USER, verb="records.show", set="net.onnx")))["set"]
+        shown = await handler(verbs.show)(call(user, Role.USER, verb="records.show", set="net.onnx"))
+        assert shown["best"] == FIELDS["best"]
+        return shown["set"]
 
     await handler(verbs.keep)(call("ann", Role.USER, verb="records.keep", **FIELDS))
     assert await named("bob") == 1
