@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from itertools import islice
 
 from farm.core.events import Event, EventLog
+from farm.store.changes import to_its_end
 from farm.store.event_table import EventTable
 from farm.store.patience import Patience
 from farm.store.writer import StoreWriteError
@@ -135,6 +136,7 @@ class EventHistory:
             with contextlib.suppress(StoreWriteError):  # a full disk: what does not fit in memory either is lost
                 await self._keep()
 
+    @to_its_end  # a batch that is being committed when the daemon stops would be written again by `close`
     async def _keep(self) -> None:
         async with self._keeping:
             while batch := tuple(islice(self._waiting, MOST_AT_ONCE)):

@@ -76,7 +76,7 @@ class Storm:
     @property
     def folder(self) -> Path | None:
         """Of the run's records."""
-        return next(self.farm.folder.glob(f"**/tuning/*/{self.job}"), None)
+        return next((self.farm.folder / "state").glob(f"**/tuning/*/{self.job}"), None)
 
     def trials(self) -> int:
         file = self.folder and self.folder / RECORDS

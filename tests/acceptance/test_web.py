@@ -329,6 +329,7 @@ def test_everything_can_be_reached_by_keys_and_nothing_holds_them(held: list[str
     page.keyboard.type("plum 58")
     expect(page.locator("a.row")).to_have_count(1)
     page.keyboard.press("Escape")
+    expect(page.get_by_label("Text")).to_have_value("plum 58")
     page.keyboard.press("j")
     expect(page.locator("a.row").first).to_be_focused()
     page.keyboard.press("Enter")

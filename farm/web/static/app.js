@@ -119,7 +119,7 @@
     const typing = at && /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
     const search = document.querySelector("[data-search]");
     if (event.key === "/" && !typing && search) { event.preventDefault(); search.focus(); return; }
-    if (event.key === "Escape" && at === search) { search.blur(); return; }
+    if (event.key === "Escape" && at === search) { event.preventDefault(); search.blur(); return; } // Chromium would empty it
     if (typing) return;
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const links = [...document.querySelectorAll("ul.wall .phone > a, table[data-nav] tbody a.row")];

@@ -43,9 +43,9 @@ class Bench:
             life=life, service=Service.IN, reason="", adopted=True, bundle="", hint="", climb=Climb()
         )
         self.agents[name] = SimpleNamespace(
-            name=name, serial=f"s-{name}", state=state, identity=SimpleNamespace(model=model), temperature_c=None, temperature_of="",
-            battery_percent=None, since=None, health=None, health_at=0.0, place=place, findings=(), checked="",
-            elsewhere="",
+            name=name, serial=f"s-{name}", state=state, identity=SimpleNamespace(model=model), temperature_c=None,
+            temperature_of="", battery_percent=None, since=None, health=None, health_at=0.0, place=place, findings=(),
+            checked="", elsewhere="",
         )  # fmt: skip
         self.board.show(self.agents[name])
         return self.agents[name]

@@ -49,6 +49,29 @@ async def test_since_survives_a_restart(store, where, log):
     again.close()
 
 
+async def test_what_is_being_kept_when_the_daemon_stops_is_kept_once(store, log, monkeypatch, caplog):
+    monkeypatch.setattr(history_module, "KEPT_WITHIN_S", 0.0)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    add = store.events.add
+
+    async def slow(batch):
+        await add(batch)
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(store.events, "add", slow)
+    history = EventHistory(log, store.events)
+    running = asyncio.create_task(history.run())
+    event = log.publish("device.ready", "a")
+    await begun.wait()
+    running.cancel()
+    closing = asyncio.create_task(history.close())
+    go_on.set()
+    await asyncio.wait((running, closing))
+    assert store.events.since(0) == (event,)
+    assert "cannot be kept" not in caplog.text
+
+
 async def test_plain_events_are_kept_soon(store, log, monkeypatch):
     monkeypatch.setattr(history_module, "KEPT_WITHIN_S", 0.01)
     history = EventHistory(log, store.events)
