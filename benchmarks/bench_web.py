@@ -8,6 +8,7 @@ it knows, and 10,000 jobs that wait. Another client pings the daemon meanwhile: 
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import multiprocessing
 import threading
@@ -273,6 +274,8 @@ async def _serving(folder: Path, pipe: Connection) -> None:
     )
     server = WebServer("127.0.0.1", 0)
     server.start(app)
+    gc.collect()
+    gc.freeze()  # as the daemon does when it is ready
     pipe.send(server.url)
     await asyncio.to_thread(pipe.recv)
     await server.stop()
