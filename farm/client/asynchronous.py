@@ -7,16 +7,17 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from farm.client.door import OnNotice
 from farm.client.farm import AsyncFarm
 from farm.client.files import check_writable, fetch
 from farm.client.lease import AsyncLease, granted
 from farm.client.model import JobInfo, JobRefs, LogLine, Submitted, job_from, names_of, submitted_from
+from farm.client.owned import owned
 from farm.client.streams import log_lines, watched, with_idle
 from farm.core.error_wire import error_from_wire
-from farm.core.errors import DaemonUnreachableError, FarmError
+from farm.core.errors import FarmError
 from farm.core.events import Event
 from farm.core.limits import DEFAULT_TRIALS
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
     from farm.jobs.specs import AnySpec, BenchSpec, CompareSpec, RunSpec, TuneSpec
 
+OutcomeT = TypeVar("OutcomeT", bound="Outcome")
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 
 
@@ -283,7 +285,7 @@ class AsyncClient(AsyncFarm):
 
         options.setdefault("devices", "all")
         spec = await self.bench_spec(model, on=on, inputs=inputs, **options)
-        return tuple(each for each in await self._work(spec) if isinstance(each, BenchOutcome))
+        return await self._work(spec, BenchOutcome)
 
     async def compare(
         self,
@@ -305,7 +307,7 @@ class AsyncClient(AsyncFarm):
 
         options.setdefault("devices", "all")
         spec = await self.compare_spec(model, model if model_b is None else model_b, on=on, inputs=inputs, **options)
-        return tuple(each for each in await self._work(spec) if isinstance(each, CompareOutcome))
+        return await self._work(spec, CompareOutcome)
 
     async def tune(
         self,
@@ -336,7 +338,7 @@ class AsyncClient(AsyncFarm):
         if output is not None:
             check_writable(Path(output))
         spec = await self.tune_spec(model, on=on, trials=trials, prior=prior, **options)
-        (outcome,) = (each for each in await self._work(spec) if isinstance(each, TuneOutcome))
+        (outcome,) = await self._work(spec, TuneOutcome)
         if output is not None and outcome.package:
             await self.get_file(outcome.package, output)
         return outcome
@@ -358,7 +360,7 @@ class AsyncClient(AsyncFarm):
         from farm.client.outcomes import RunOutcome
 
         spec = await self.run_spec(model, on=on, inputs=inputs, labels=labels, **options)
-        return tuple(each for each in await self._work(spec) if isinstance(each, RunOutcome))
+        return await self._work(spec, RunOutcome)
 
     async def shell(self, command: str, *, on: str, **options: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
         """Run a line in the shell of one phone (or `devices=N`, "all") and wait. Cancelled when given up.
@@ -370,7 +372,7 @@ class AsyncClient(AsyncFarm):
         from farm.jobs.specs import ShellSpec
 
         spec = ShellSpec.from_wire({"on": on, "command": command, **options})
-        return tuple(each for each in await self._work(spec) if isinstance(each, ShellOutcome))
+        return await self._work(spec, ShellOutcome)
 
     async def acquire(
         self,
@@ -399,7 +401,7 @@ class AsyncClient(AsyncFarm):
         from farm.jobs.specs import LeaseSpec
 
         spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, "tuning": tuning, **options})
-        async with self._own(spec) as submitted:
+        async with owned(self, spec) as submitted:
             [job] = submitted.ids
             lease = await granted(self._door, job, on_wait)
             if lease is None:
@@ -441,22 +443,6 @@ class AsyncClient(AsyncFarm):
             found += map(job_from, (await self._door.call(kind, job=job))["jobs"])
         return tuple(found)
 
-    async def _work(self, spec: AnySpec) -> tuple[Outcome, ...]:
-        async with self._own(spec) as submitted:
-            return await self.wait(submitted)
-
-    @asynccontextmanager
-    async def _own(self, spec: AnySpec) -> AsyncIterator[Submitted]:
-        """Jobs that end with the block when it is given up (Ctrl-C too), wherever it was by then."""
-        submitting = asyncio.ensure_future(self.submit(spec, must_match=True))
-        try:
-            yield await asyncio.shield(submitting)
-        except BaseException:
-            if not submitting.done() or submitting.exception() is None:
-                submitted = await submitting
-                try:
-                    await self.cancel(submitted)
-                except DaemonUnreachableError as error:
-                    hint = f"once it is back: farm job cancel {' '.join(names_of(submitted))}"
-                    raise DaemonUnreachableError(f"{error.message}; jobs stay queued", hint=hint) from error
-            raise
+    async def _work(self, spec: AnySpec, kind: type[OutcomeT]) -> tuple[OutcomeT, ...]:
+        async with owned(self, spec) as submitted:
+            return tuple(each for each in await self.wait(submitted) if isinstance(each, kind))

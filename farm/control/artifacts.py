@@ -26,9 +26,7 @@ from farm.control.artifact_budget import GB, ArtifactFile, ArtifactRules, looks_
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.core.errors import HostError, UserError
 
-MAX_ARTIFACT_BYTES = (
-    4 << 30
-)  # the largest phone models are about 3 GB; a phone's RPC upload is limited by its RAM anyway
+MAX_ARTIFACT_BYTES = 4 << 30  # the largest phone models have some 3 GB; what a phone takes is limited by its RAM
 TOKEN_CHARS = 16  # of a sender's name as a hash, in the name of their upload
 PARTIAL = "partial"  # folder of what is not complete
 LOCKS = 16  # uploads of one artifact follow one another; two artifacts rarely share a lock

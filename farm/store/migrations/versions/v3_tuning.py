@@ -19,6 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as sql
 
+from farm.store.migrations.remake import remake
+
 revision = "3"
 down_revision = "2"
 
@@ -29,14 +31,10 @@ KEPT = "id, job, number, device, lease, fence, state, started_at, ended_at, erro
 
 
 def upgrade() -> None:
-    """The table of attempts is made anew, with its rows: SQLite cannot add to a table what the schema says of it."""
-    connection = op.get_bind()
-    connection.execute(sql(f"CREATE TEMPORARY TABLE attempt_before AS SELECT {KEPT} FROM attempt"))  # noqa: S608 (names of ours)
-    op.drop_table("attempt")
+    """Attempts may have several phones; records, poison and measurements are kept."""
+    remake(attempt, KEPT, {"pooled": "0"})
     # What the new tables refer to is there already; they are named here only.
-    metadata.create_all(connection, tables=[attempt, record_set, poison, measurement, nominal])
-    connection.execute(sql(f"INSERT INTO attempt ({KEPT}, pooled) SELECT {KEPT}, 0 FROM attempt_before"))  # noqa: S608 (names of ours)
-    connection.execute(sql("DROP TABLE attempt_before"))
+    metadata.create_all(op.get_bind(), tables=[record_set, poison, measurement, nominal])
 
 
 for name, key in (("job", "id"), ("lease", "id")):

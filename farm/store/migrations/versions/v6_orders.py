@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from alembic import op
 from sqlalchemy import CheckConstraint, Column, Double, Integer, MetaData, String, Table, Text
-from sqlalchemy import text as sql
+
+from farm.store.migrations.remake import remake
 
 revision = "6"
 down_revision = "5"
@@ -15,13 +15,8 @@ KEPT = "serial, name, hardware_serial, pool, adopted, service, address, labels"
 
 
 def upgrade() -> None:
-    """The table of phones is made anew, with its rows: SQLite cannot add to a table what the schema says of it."""
-    connection = op.get_bind()
-    connection.execute(sql(f"CREATE TEMPORARY TABLE device_before AS SELECT {KEPT} FROM device"))  # noqa: S608 (names of ours)
-    op.drop_table("device")
-    metadata.create_all(connection)
-    connection.execute(sql(f"INSERT INTO device ({KEPT}) SELECT {KEPT} FROM device_before"))  # noqa: S608 (names of ours)
-    connection.execute(sql("DROP TABLE device_before"))
+    """Orders have a name and a time."""
+    remake(device, KEPT)
 
 
 device = Table(

@@ -18,6 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as sql
 
+from farm.store.migrations.remake import remake
+
 revision = "7"
 down_revision = "6"
 
@@ -29,16 +31,12 @@ OWNER = "COALESCE((SELECT job.\"user\" FROM job WHERE job.id = before.job), '')"
 
 
 def upgrade() -> None:
-    """The table is made anew, with its rows: SQLite cannot add to a table what the schema says of it."""
+    """Sets have owners: who submitted the job that kept them."""
+    remake(record_set, KEPT, {'"user"': OWNER})
     connection = op.get_bind()
-    connection.execute(sql(f"CREATE TEMPORARY TABLE before AS SELECT {KEPT} FROM record_set"))  # noqa: S608 (names of ours)
-    op.drop_table("record_set")
-    metadata.create_all(connection)
-    connection.execute(sql(f'INSERT INTO record_set ({KEPT}, "user") SELECT {KEPT}, {OWNER} FROM before'))  # noqa: S608 (names of ours)
     if connection.dialect.name == "postgresql":  # numbers given by hand leave its counter behind
         counter = "pg_get_serial_sequence('record_set', 'id')"
         connection.execute(sql(f"SELECT setval({counter}, max(id)) FROM record_set HAVING max(id) IS NOT NULL"))  # noqa: S608 (names of ours)
-    connection.execute(sql("DROP TABLE before"))
 
 
 record_set = Table(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from alembic import op
 from sqlalchemy import CheckConstraint, Column, Double, Index, Integer, MetaData, String, Table
-from sqlalchemy import text as sql
+
+from farm.store.migrations.remake import remake
 
 revision = "8"
 down_revision = "7"
@@ -15,13 +15,8 @@ KEPT = 'artifact, "user", what, device, kills, first_at, last_at, job'
 
 
 def upgrade() -> None:
-    """The table is made anew: its key is another one. What was known counts for all, as it did."""
-    connection = op.get_bind()
-    connection.execute(sql(f"CREATE TEMPORARY TABLE before AS SELECT {KEPT} FROM poison"))  # noqa: S608 (names of ours)
-    op.drop_table("poison")
-    metadata.create_all(connection)
-    connection.execute(sql(f"INSERT INTO poison ({KEPT}, seen) SELECT {KEPT}, kills FROM before"))  # noqa: S608 (names of ours)
-    connection.execute(sql("DROP TABLE before"))
+    """Its key is another one. What was known counts for all, as it did."""
+    remake(poison, KEPT, {"seen": "kills"})
 
 
 poison = Table(
