@@ -106,7 +106,7 @@ async def test_a_held_phones_files_and_screen_are_its_holders(held, verb, tmp_pa
 
 @pytest.fixture
 async def slow(tmp_path, monkeypatch):
-    """Phone `a`, which nobody holds, with files that come when a test lets them; `under_way` are pulls."""
+    """Phone `a`, which nobody holds, with files that come when a test lets them; `under_way`: pulls, `most` at once."""
     monkeypatch.setattr(tool_verbs, "LOOK_EVERY_S", 0.01)
     devices, under_way = FakeDevices(), []
     devices.add("a", "android")
@@ -115,6 +115,7 @@ async def slow(tmp_path, monkeypatch):
     class Slow(Tools):
         async def pull(self, serial, remote, local, *, max_bytes, room):
             under_way.append(remote)
+            self.most = max(self.most, len(under_way))
             try:
                 await until(lambda: remote in self.let)
             finally:
@@ -122,10 +123,10 @@ async def slow(tmp_path, monkeypatch):
             return await super().pull(serial, remote, local, max_bytes=max_bytes, room=room)
 
     tools = Slow()
-    tools.let = set()
+    tools.let, tools.most = set(), 0
     fleet = SimpleNamespace(view=lambda name: SimpleNamespace(name=name, serial=f"S{name}", adopted=True))
     verbs = ToolVerbs(fleet, leasing, tools, ArtifactFolder(tmp_path), Shells())
-    yield SimpleNamespace(verbs=verbs, leasing=leasing, under_way=under_way, let=tools.let)
+    yield SimpleNamespace(verbs=verbs, leasing=leasing, under_way=under_way, tools=tools)
     await leasing.close()
 
 
@@ -138,10 +139,10 @@ async def test_files_come_one_at_a_time_of_a_user_and_of_a_phone(slow, users, ph
     ]
     for _ in pulls:
         await until(lambda: slow.under_way)
-        await asyncio.sleep(0.01)  # for those that should wait
-        (one,) = slow.under_way
-        slow.let.add(one)
+        one = slow.under_way[0]
+        slow.tools.let.add(one)
         await pulls[int(one[1:])]
+    assert slow.tools.most == 1
 
 
 async def test_a_pull_ends_when_somebody_else_gets_the_phone(slow, tmp_path):
