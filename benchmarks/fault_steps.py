@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.fault_scene import Scene, foreign_adb
+from farm.simulation.state import new_boot_id, read_state, state_folder, write_state
 
 Step = Callable[[Scene], object]
 BUNDLES = "/data/local/tmp/farm/bundles"
@@ -226,8 +227,10 @@ def accepted(scene: Scene) -> None:
 
 def other_boot_id(scene: Scene) -> None:
     """What the phone says of its boot changes, and nothing else."""
-    path = Path(scene.lab.phone(scene.phone).directory) / "proc" / "boot_id"
-    path.write_text(f"{uuid.uuid4()}\n")
+    folder = Path(scene.lab.phone(scene.phone).directory)
+    state = replace(read_state(state_folder(folder)), boot_id=new_boot_id())
+    (folder / "proc" / "boot_id").write_text(f"{state.boot_id}\n")
+    write_state(folder, state)  # else the next change of a sensor brings the old one back: another reboot
 
 
 def note_servers(scene: Scene) -> None:
