@@ -219,6 +219,7 @@ def _detection() -> list[Case]:
     bad.append(("warming up all the time, model alone", runs.shape(runs.normal, runs.flat, runs.warming(0.3)), None))
     bad.append(("a throttling step, AR(1) 0.5, model and reference", runs.shape(runs.ar(0.5), runs.throttled), goal))
     bad.append(("two clocks, AR(1) 0.5, model alone", runs.shape(runs.ar(0.5), runs.flat, runs.levels(2)), goal))
+    bad.append(("stops of 5 samples' time", runs.shape(runs.normal, runs.flat, runs.stops), None))
     cases = [
         Case(f"not trusted, {count} samples: {name}", DETECTION_RUNS, _fixed(shape, count, _not_trusted), wanted)
         for count in (FIRST_SAMPLES, 120)

@@ -59,6 +59,11 @@ def bursts(random: Random, count: int) -> FloatArray:
     return values
 
 
+def stops(random: Random, count: int) -> FloatArray:
+    """A phone held down a quarter of the time: for every 15 samples of 10 ms it stops for 50 ms, within one of them."""
+    return np.asarray(1 + 5 * (random.random(count) < 1 / 15), dtype=np.float64)
+
+
 def flat(_random: Random, count: int) -> FloatArray:
     return np.ones(count)
 

@@ -22,6 +22,7 @@ FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than
 FEWEST_EFFECTIVE = 12.0  # likewise, of independent samples
 MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
 MOST_OUTLIERS = 0.1
+MOST_LOST = 0.1  # of the time, to outliers: few and long ones hardly move the median, and yet the phone was held up
 LONGEST_RUN = 3  # outliers in a row; more are an event
 MOST_DRIFT = 0.15  # the model need not slow down as the reference kernel does; over so much it matters
 # Of the reference kernel's level from its nominal, the slower over the faster. A model follows the kernel's speed only
@@ -237,6 +238,9 @@ def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
     if outliers.share > MOST_OUTLIERS:
         said = f"{outliers.count} {whose} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
         yield Reason(where + "outliers", Verdict.SUSPECT, said)
+    if outliers.lost > MOST_LOST:
+        said = f"outliers took {outliers.lost:.0%} of the time of the {whose}: what ran here was held up"
+        yield Reason(where + "held_up", Verdict.SUSPECT, said)
     if outliers.longest_run > LONGEST_RUN:
         said = f"{outliers.longest_run} {whose} in a row are outliers: something else ran"
         yield Reason(where + "burst", Verdict.SUSPECT, said)

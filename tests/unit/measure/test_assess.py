@@ -117,6 +117,21 @@ def test_outliers_are_counted_and_stay():
     assert found.verdict is Verdict.TRUSTED
 
 
+def test_a_phone_that_stops_now_and_then_is_not_trusted_however_few_samples_it_hit():
+    away = noise(60)
+    away[[10, 25, 40]] += 100 * np.log(6)  # 50 ms in a sample of 10 ms
+    found = assess(a_run(away), NOMINAL_S)
+    assert found.outliers.lost == pytest.approx(15 / 75, abs=0.01)
+    assert codes(found) == {"held_up"}
+    assert found.verdict is Verdict.SUSPECT
+
+
+def test_samples_that_were_too_short_lose_no_time():
+    away = noise(60)
+    away[[10, 25]] -= 100 * np.log(6)
+    assert assess(a_run(away), NOMINAL_S).outliers.lost == 0
+
+
 def test_a_burst_of_outliers_is_an_event():
     away = noise(80)
     away[50:55] = 30
