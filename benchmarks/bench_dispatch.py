@@ -253,10 +253,10 @@ def allocator_s(samples: int) -> Iterator[float]:
     for number in range(samples):
         now_s += 1.0
         begun = time.perf_counter()
-        decision = allocator.apply(RequestCame(f"asks-{number}", _request(Part(1, OURS))), now_s)
+        grants = allocator.apply(RequestCame(f"asks-{number}", _request(Part(1, OURS))), now_s)
         seconds = time.perf_counter() - begun
-        if [grant.device for grant in decision.grants] != [str(IDLE)]:
-            raise AssertionError(f"an idle phone was not granted: {decision}")
+        if [grant.device for grant in grants] != [str(IDLE)]:
+            raise AssertionError(f"an idle phone was not granted: {grants}")
         begun = time.perf_counter()
         allocator.apply(LeaseEnded(str(IDLE)), now_s + 0.5)
         yield seconds + time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""Who gets which phone: a pure state machine (DESIGN D3). Events in, grants and asks to yield out; no clock, no I/O.
+"""Who gets which phone: a pure state machine (DESIGN D3). Events in, grants out; no clock, no I/O.
 
 Rules, and where they are kept:
 
@@ -29,7 +29,6 @@ from farm.core.allocator_cooling import Cooling
 from farm.core.allocator_events import (
     AllocatorEvent,
     AllocatorPolicy,
-    Decision,
     DeviceChanged,
     DeviceForgotten,
     DeviceReason,
@@ -57,8 +56,6 @@ from farm.core.matching import Matching
 from farm.core.requests import LeaseRequest
 from farm.core.selector import Selector
 from farm.core.waiting_lines import Line, Waiting
-
-NOTHING = Decision()
 
 
 class Allocator:
@@ -89,8 +86,8 @@ class Allocator:
         """Worker places that outlast their leases, by who keeps them."""
         return self._state.places
 
-    def apply(self, event: AllocatorEvent, now_s: float) -> Decision:
-        """Take notice of `event`; return what follows from it.
+    def apply(self, event: AllocatorEvent, now_s: float) -> tuple[Grant, ...]:
+        """Take notice of `event`; return who gets what; `Holding.asked` tells who is asked to yield.
 
         Args:
             event: what happened.
@@ -103,7 +100,7 @@ class Allocator:
         before_s, state.now_s = state.now_s, max(state.now_s, now_s)
         devices, everything = self._take_notice(event)
         if state.paused:
-            return NOTHING
+            return ()
         windows = state.reservations.changed_between(before_s, state.now_s)
         unclaimed = self._cooling.decide()
         if everything:
@@ -119,9 +116,9 @@ class Allocator:
         newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
         reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
         changed = event.view.name if isinstance(event, DeviceChanged) else ""
-        yields = self._yields.decide(newcomer, reserved=reserved, changed=changed)
-        places = self._yields.decide_places(newcomer)
-        return Decision(grants, yields, places) if grants or yields or places else NOTHING
+        self._yields.ask_holders(newcomer, reserved=reserved, changed=changed)
+        self._yields.ask_for_place(newcomer)
+        return grants
 
     def next_look_s(self) -> float | None:
         """When `TimePassed` should come at the latest; None: nothing depends on time alone."""

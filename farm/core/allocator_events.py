@@ -153,32 +153,6 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class YieldAsk:
-    """The holder, a tune lease, is asked to give the device back at its next candidate boundary. Once per lease."""
-
-    device: str
-    request_id: str  # the holder's
-    reason: str  # one line for a person
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceAsk:
-    """Whoever keeps this worker place is asked to end its work soon and to go on another time. Once per place."""
-
-    id: str
-    reason: str  # one line for a person
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What follows from one event."""
-
-    grants: tuple[Grant, ...] = ()
-    yields: tuple[YieldAsk, ...] = ()
-    places: tuple[PlaceAsk, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceReason:
     """Why a request has not got this device. `matches` tells the devices it could ever get from the others."""
 
@@ -195,4 +169,4 @@ class Holding:
     request: LeaseRequest
     since_s: float
     ends_s: float | None  # it is given back by then; None: nobody knows
-    asked: bool = False  # to yield
+    asked: str = ""  # why it is asked to yield, one line for a person; "" while it is not

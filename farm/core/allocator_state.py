@@ -111,7 +111,7 @@ class State:
         holding = self.held.get(device)
         if holding is not None and holding.request.worker:
             self.held[device] = replace(holding, request=replace(holding.request, worker=False))
-            self.places[place] = replace(holding, asked=False)
+            self.places[place] = replace(holding, asked="")
 
     def free_place(self, place: str) -> None:
         """Nobody needs this place any more. Harmless when nobody did."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from farm.core.allocator_events import Holding, PlaceAsk, YieldAsk
+from farm.core.allocator_events import Holding
 from farm.core.allocator_state import State
 from farm.core.requests import LeaseClass
 from farm.core.waiting_lines import Waiting
@@ -80,8 +80,8 @@ class Yields:
         if len(self._state.places) == 1:
             self._place_look_s = self._state.now_s + self._state.policy.min_slice_s
 
-    def decide(self, newcomer: Waiting | None, *, reserved: bool, changed: str = "") -> tuple[YieldAsk, ...]:
-        """Who is asked now.
+    def ask_holders(self, newcomer: Waiting | None, *, reserved: bool, changed: str = "") -> None:
+        """Ask those for their phones who should yield now.
 
         Args:
             newcomer: has just begun to wait.
@@ -89,35 +89,35 @@ class Yields:
             changed: a device about which anything may be different.
         """
         if not self._look_s:
-            return ()
-        asks = list(self._reserved()) if reserved and self._state.reservations else []
-        asks.extend(self._closed(changed))
-        asks.extend(self._kept_cool())
+            return
+        if reserved and self._state.reservations:
+            self._ask_reserved()
+        self._ask_closed(changed)
+        self._ask_kept_cool()
         now_s = self._state.now_s
         for device in [device for device, at_s in self._look_s.items() if at_s <= now_s]:
             self._look_s[device] = now_s + self._state.policy.min_slice_s
-            asks.extend(self._ask_for_best(device))
+            self._ask_for_best(device)
         if newcomer is not None:
-            asks.extend(self._ask_for_newcomer(newcomer))
-        return tuple(asks)
+            self._ask_for_newcomer(newcomer)
 
-    def decide_places(self, newcomer: Waiting | None) -> tuple[PlaceAsk, ...]:
-        """Which kept worker place is asked for now."""
+    def ask_for_place(self, newcomer: Waiting | None) -> None:
+        """Ask the keeper of a worker place to end its work, if one should now."""
         state = self._state
         due = bool(state.places) and self._place_look_s <= state.now_s
         if due:
             self._place_look_s = state.now_s + state.policy.min_slice_s
         if not (due or newcomer) or not state.places_full or any(place.asked for place in state.places.values()):
-            return ()
+            return
         ripe_s = state.now_s - state.policy.min_slice_s
         ripe = {name: place for name, place in state.places.items() if place.since_s <= ripe_s}
         for waiting in self._who_lacks_only_a_place() if ripe else ():
             able = [name for name, place in ripe.items() if self._goes_before(waiting, place)]
             if able:
                 name = min(able, key=lambda name: self._entitlement(name, ripe[name]))
-                state.places[name] = replace(ripe[name], asked=True)
-                return (PlaceAsk(name, f"{waiting.request.user or 'somebody'} waits for its worker place"),)
-        return ()
+                reason = f"{waiting.request.user or 'somebody'} waits for its worker place"
+                state.places[name] = replace(ripe[name], asked=reason)
+                return
 
     def _who_lacks_only_a_place(self) -> Iterator[Waiting]:
         """In service order; without those who were promised a phone, and its worker place with it."""
@@ -130,29 +130,29 @@ class Yields:
                     yield waiting
                     break
 
-    def _reserved(self) -> Iterator[YieldAsk]:
+    def _ask_reserved(self) -> None:
         reservations = self._state.reservations
         for device in tuple(self._look_s):
             # A lease of no length at all: only a window that has begun is in its way.
             window = reservations.obstacle(device, self._state.held[device].request.user, 0.0, self._state.now_s)
             if window is not None:
-                yield self._ask(device, f"it is reserved for {', '.join(sorted(window.users))}")
+                self._ask(device, f"it is reserved for {', '.join(sorted(window.users))}")
                 self._unclaimed.add(device)
 
-    def _closed(self, device: str) -> Iterator[YieldAsk]:
+    def _ask_closed(self, device: str) -> None:
         view = self._state.index.views.get(device)
         if device in self._look_s and view is not None and LeaseClass.TUNE in view.closed:
-            yield self._ask(device, str(view.closed[LeaseClass.TUNE]))
+            self._ask(device, str(view.closed[LeaseClass.TUNE]))
             self._unclaimed.add(device)
 
-    def _kept_cool(self) -> Iterator[YieldAsk]:
+    def _ask_kept_cool(self) -> None:
         ripe_s = self._state.now_s - self._state.policy.min_slice_s
         for device, kept in self._state.kept.items():
             if device in self._look_s and self._state.held[device].since_s <= ripe_s:
-                yield self._ask(device, f"it is to cool for {kept.whose}")
+                self._ask(device, f"it is to cool for {kept.whose}")
                 self._unclaimed.add(device)
 
-    def _ask_for_newcomer(self, newcomer: Waiting) -> Iterator[YieldAsk]:
+    def _ask_for_newcomer(self, newcomer: Waiting) -> None:
         state = self._state
         if not state.ledger.may_hold_more(newcomer.request.user) or self._claims(newcomer):
             return
@@ -168,9 +168,9 @@ class Yields:
         for device in sorted(able, key=self._least_entitled):
             if newcomer.id in self._promised:
                 return
-            yield from self._ask_for_best(device)
+            self._ask_for_best(device)
 
-    def _ask_for_best(self, device: str) -> Iterator[YieldAsk]:
+    def _ask_for_best(self, device: str) -> None:
         """Ask the holder of `device` if somebody should have it, for the foremost who is promised nothing yet."""
         holding = self._state.held[device]
         for waiting in self._who_would_be_served(device, holding):
@@ -178,7 +178,7 @@ class Yields:
                 continue
             if self._goes_before(waiting, holding):
                 self._promise(device, waiting)
-                yield self._ask(device, f"{waiting.request.user or 'somebody'} waits for it")
+                self._ask(device, f"{waiting.request.user or 'somebody'} waits for it")
                 return
             if waiting.request.user != holding.request.user:
                 return  # whoever follows has even less of a claim
@@ -230,8 +230,6 @@ class Yields:
         self._asked_for[device] = waiting.id
         self._promised[waiting.id] = device
 
-    def _ask(self, device: str, reason: str) -> YieldAsk:
+    def _ask(self, device: str, reason: str) -> None:
         del self._look_s[device]
-        holding = self._state.held[device]
-        self._state.held[device] = replace(holding, asked=True)
-        return YieldAsk(device, holding.request_id, reason)
+        self._state.held[device] = replace(self._state.held[device], asked=reason)

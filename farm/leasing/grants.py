@@ -195,9 +195,9 @@ class Grants:
     def apply(self, event: AllocatorEvent) -> None:
         """Let the allocator decide, and begin what it decided."""
         begun_s = time.perf_counter()
-        decision = self.allocator.apply(event, self._clock())
+        grants = self.allocator.apply(event, self._clock())
         self.decisions.observe(time.perf_counter() - begun_s)
-        for grant in decision.grants:
+        for grant in grants:
             self._decide(grant)
         self._look_in_time()
 

@@ -32,12 +32,12 @@ class Questions:
     def place_wanted(self, lease_id: str) -> bool:
         """Whether others lack only the worker place that is kept for this lease: its keeper should end soon."""
         place = self._allocator.places.get(lease_id)
-        return place is not None and place.asked
+        return place is not None and bool(place.asked)
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
         held = self._holdings.leases.get(lease_id)
-        return held is not None and self._allocator.held[held.lease.device].asked
+        return held is not None and bool(self._allocator.held[held.lease.device].asked)
 
     def expires_at(self, lease_id: str) -> datetime | None:
         """When the lease's holder gives the device back at the latest, by today's clock; None: nobody knows.

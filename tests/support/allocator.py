@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from farm.core.allocator import Allocator
 from farm.core.allocator_events import (
@@ -11,11 +11,10 @@ from farm.core.allocator_events import (
     AllocatorPolicy,
     DeviceChanged,
     Grant,
+    Holding,
     LeaseEnded,
-    PlaceAsk,
     RequestCame,
     TimePassed,
-    YieldAsk,
 )
 from farm.core.device import DeviceView, Life
 from farm.core.requests import Door, LeaseRequest
@@ -34,6 +33,27 @@ def wish(text: str = "android", priority: int = 1, device: str = "", user: str =
     return LeaseRequest(Selector.parse(text), user, Door.JOB, priority, device=device, **more)
 
 
+class Ask(NamedTuple):
+    """Whoever has this device, or keeps this worker place, is asked to yield."""
+
+    name: str
+    request_id: str  # the holder's
+    reason: str
+
+
+class Asks:
+    """Tells who was asked since it looked last."""
+
+    def __init__(self) -> None:
+        self._known: set[Ask] = set()
+
+    def news(self, holdings: Mapping[str, Holding]) -> list[Ask]:
+        asks = [Ask(name, each.request_id, each.asked) for name, each in holdings.items() if each.asked]
+        news = [ask for ask in asks if ask not in self._known]
+        self._known = set(asks)
+        return news
+
+
 class Lab:
     """An allocator with a clock that is looked at whenever it wants to be."""
 
@@ -41,8 +61,9 @@ class Lab:
         self.allocator = Allocator(AllocatorPolicy(**policy))
         self.now_s = 1000.0
         self.grants: list[Grant] = []
-        self.yields: list[YieldAsk] = []
-        self.places: list[PlaceAsk] = []
+        self.yields: list[Ask] = []
+        self.places: list[Ask] = []
+        self._yields, self._places = Asks(), Asks()
         for each in phones:
             self.tell(DeviceChanged(phone(each) if isinstance(each, str) else each))
 
@@ -50,10 +71,9 @@ class Lab:
         """Apply events now; returns what was granted."""
         granted: list[Grant] = []
         for event in events:
-            decision = self.allocator.apply(event, self.now_s)
-            granted += decision.grants
-            self.yields += decision.yields
-            self.places += decision.places
+            granted += self.allocator.apply(event, self.now_s)
+            self.yields += self._yields.news(self.allocator.held)
+            self.places += self._places.news(self.allocator.places)
         self.grants += granted
         return granted
 
@@ -81,4 +101,4 @@ class Lab:
         return {each.device: each.reason for each in self.allocator.explain(request, self.now_s, request_id)}
 
     def asked(self) -> Sequence[str]:
-        return [ask.device for ask in self.yields]
+        return [ask.name for ask in self.yields]

@@ -24,7 +24,7 @@ from farm.core.attribution import UsbPlace
 from farm.core.device import Closed, Life
 from farm.core.requests import LeaseClass
 from farm.core.selector import Selector
-from tests.support.allocator import phone
+from tests.support.allocator import Asks, phone
 from tests.support.allocator_model import Model, line_of, means
 
 NAMES = ("a", "b", "c")
@@ -65,6 +65,7 @@ class Beside(RuleBasedStateMachine):
     @initialize(present=st.lists(st.sampled_from(ALIASES), min_size=1, max_size=len(NAMES)))
     def begin(self, present):
         self.allocator = Allocator(self.POLICY)
+        self.yields, self.places = Asks(), Asks()
         self.model = Model(self.POLICY)
         self.count = 0
         for name, alias in zip(NAMES, present, strict=False):
@@ -80,10 +81,11 @@ class Beside(RuleBasedStateMachine):
         close |= any(line_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
         # Those are served one after the other, and which device each gets decides who is next.
         close |= any(request.quiet_hub for request in model.waiting.values())
-        decision = self.allocator.apply(event, model.now_s)
-        served = [grant.request_id for grant in decision.grants]
+        grants = self.allocator.apply(event, model.now_s)
+        yields, kept = self.yields.news(self.allocator.held), self.places.news(self.allocator.places)
+        served = [grant.request_id for grant in grants]
         assert close or served == expected
-        for grant in decision.grants:
+        for grant in grants:
             request, view = model.waiting[grant.request_id], model.views[grant.device]
             assert not model.paused
             assert view.serves(request.lease_class)
@@ -102,12 +104,12 @@ class Beside(RuleBasedStateMachine):
         model.keep_cool()
         due = [] if model.paused else model.looked_at()
         if isinstance(event, DeviceChanged) and not model.paused and self.too_warm(event.view.name):
-            assert event.view.name in {ask.device for ask in decision.yields}
-        for ask in decision.yields:
+            assert event.view.name in {ask.name for ask in yields}
+        for ask in yields:
             self.check_ask(ask)
         newcomer = event.id if isinstance(event, RequestCame) else ""
-        if decision.places:
-            self.check_place_asks(decision.places)
+        if kept:
+            self.check_place_asks(kept)
         elif newcomer in model.waiting and not model.paused:
             self.check_that_no_place_should_be_asked(newcomer)
         if not model.paused and not any(lease.asked for lease in model.held.values()):
@@ -115,7 +117,7 @@ class Beside(RuleBasedStateMachine):
 
     def check_ask(self, ask):
         model = self.model
-        lease = model.held[ask.device]
+        lease = model.held[ask.name]
         assert not model.paused
         assert lease.id == ask.request_id
         assert lease.request.lease_class is LeaseClass.TUNE
@@ -123,24 +125,24 @@ class Beside(RuleBasedStateMachine):
         lease.asked = True
         if ask.reason.startswith("it is reserved"):
             assert any(
-                each.covers(model.views[ask.device])
+                each.covers(model.views[ask.name])
                 and each.starts_s <= model.now_s < each.ends_s
                 and lease.request.user not in each.users
                 for each in model.reservations
             )
             return
         if ask.reason.startswith("it is to cool for "):
-            (user, *_), _ = model.kept[ask.device]
+            (user, *_), _ = model.kept[ask.name]
             assert ask.reason.startswith(f"it is to cool for {user}'s ")
             assert model.now_s >= lease.since_s + POLICY.min_slice_s
             return
         if ask.reason.startswith("it is too warm"):
-            assert LeaseClass.TUNE in model.views[ask.device].closed
+            assert LeaseClass.TUNE in model.views[ask.name].closed
             return
         assert model.now_s >= lease.since_s + POLICY.min_slice_s
         # Somebody gains by it who then goes before the holder's next request, and is named.
         lease.asked = False
-        entitled, close = model.entitled(ask.device)
+        entitled, close = model.entitled(ask.name)
         lease.asked = True
         assert close or ask.reason in {f"{model.waiting[name].user} waits for it" for name in entitled}
 
@@ -152,11 +154,11 @@ class Beside(RuleBasedStateMachine):
         """One at a time, of one who has had its slice, for somebody who gains by it and is named."""
         (ask,) = asks
         model = self.model
-        place = model.places[ask.id]
+        place = model.places[ask.name]
         assert not model.paused
         assert not any(each.asked for each in model.places.values())
         assert model.now_s >= place.since_s + POLICY.min_slice_s
-        entitled, close = model.entitled_to_place(ask.id)
+        entitled, close = model.entitled_to_place(ask.name)
         place.asked = True
         names = {f"{model.waiting[name].user} waits for its worker place" for name in entitled}
         assert close or ask.reason in names
@@ -245,7 +247,7 @@ class Beside(RuleBasedStateMachine):
         assert {name: each.request_id for name, each in allocator.held.items()} == {
             name: lease.id for name, lease in model.held.items()
         }
-        assert {name: each.asked for name, each in allocator.held.items()} == {
+        assert {name: bool(each.asked) for name, each in allocator.held.items()} == {
             name: lease.asked for name, lease in model.held.items()
         }
         assert dict(allocator.waiting()) == model.waiting
@@ -294,7 +296,7 @@ class Beside(RuleBasedStateMachine):
     @invariant()
     def places_add_up(self):
         state, model = self.allocator._state, self.model
-        assert {name: each.asked for name, each in state.places.items()} == {
+        assert {name: bool(each.asked) for name, each in state.places.items()} == {
             name: each.asked for name, each in model.places.items()
         }
         assert state._workers == len(model.places) + sum(each.request.worker for each in model.held.values())

@@ -33,7 +33,7 @@ from tests.support.allocator import Lab, phone, wish
 
 
 def feed(allocator, *events):
-    return [grant for event in events for grant in allocator.apply(event, 0.0).grants]
+    return [grant for event in events for grant in allocator.apply(event, 0.0)]
 
 
 def test_a_free_phone_is_granted_at_once():

@@ -74,7 +74,7 @@ def test_a_tune_lease_is_asked_to_yield_when_its_device_closes_to_tuning():
     lab.tell(DeviceChanged(warm("a", BENCH)))
     assert lab.asked() == []
     lab.tell(DeviceChanged(warm("a", BENCH, TUNE, opens_in_s=60.0)))
-    assert [(ask.device, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", f"{WARM}; about 60 s")]
+    assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", f"{WARM}; about 60 s")]
     lab.tell(DeviceChanged(warm("a", BENCH, TUNE, opens_in_s=50.0)))
     assert lab.asked() == ["a"]  # once
 

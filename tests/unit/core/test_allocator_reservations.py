@@ -137,7 +137,7 @@ def test_tune_leases_in_the_way_are_asked_once_when_it_starts():
     lab.now_s = lab.allocator.next_look_s()
     lab.tell(TimePassed())
     lab.tell(TimePassed())
-    assert [(ask.device, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "it is reserved for ann")]
+    assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "it is reserved for ann")]
     assert lab.allocator.held["a"].asked
 
 

@@ -34,7 +34,7 @@ def test_it_is_asked_once_after_its_slice_when_somebody_waits():
     assert not lab.yields
     assert lab.allocator.next_look_s() == lab.now_s + SLICE_S - 10
     lab.later(SLICE_S)
-    assert [(ask.device, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "bob waits for it")]
+    assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "bob waits for it")]
     lab.want("more", user="cleo")
     lab.later(10 * SLICE_S)
     assert len(lab.yields) == 1
@@ -209,7 +209,7 @@ def test_a_kept_place_is_asked_for_once_after_its_slice():
     lab.want("bench", user="bob", worker=True)
     assert not lab.places
     lab.later(SLICE_S)
-    assert [(ask.id, ask.reason) for ask in lab.places] == [("place of tune", "bob waits for its worker place")]
+    assert [(ask.name, ask.reason) for ask in lab.places] == [("place of tune", "bob waits for its worker place")]
     assert lab.allocator.places["place of tune"].asked
     lab.later(10 * SLICE_S)
     assert len(lab.places) == 1
@@ -224,7 +224,7 @@ def test_a_kept_place_without_a_phone_is_asked_for_at_once_after_its_slice():
     lab.now_s += SLICE_S
     lab.end(device)
     lab.want("bench", user="bob", worker=True)
-    assert [ask.id for ask in lab.places] == ["place of tune"]
+    assert [ask.name for ask in lab.places] == ["place of tune"]
 
 
 def test_a_kept_place_is_left_to_its_keeper_when_another_place_or_no_phone_would_do():
@@ -246,10 +246,10 @@ def test_places_are_asked_for_one_at_a_time_the_least_entitled_first():
     lab.now_s += SLICE_S
     lab.want("b1", user="bob", worker=True)
     lab.want("b2", user="cleo", worker=True)
-    assert [ask.id for ask in lab.places] == ["place of t1"]
+    assert [ask.name for ask in lab.places] == ["place of t1"]
     lab.tell(PlaceFreed("place of t1"))
     lab.later(SLICE_S)
-    assert [ask.id for ask in lab.places] == ["place of t1", "place of t2"]
+    assert [ask.name for ask in lab.places] == ["place of t1", "place of t2"]
 
 
 def test_a_tuning_makes_way_for_its_own_users_bench_before_others_of_equal_use():
@@ -261,4 +261,4 @@ def test_a_tuning_makes_way_for_its_own_users_bench_before_others_of_equal_use()
     lab.now_s += 2 * SLICE_S
     lab.tell(TimePassed())
     assert [ask.request_id for ask in lab.yields] == ["t2"]
-    assert lab.end(lab.yields[0].device) == "bench"
+    assert lab.end(lab.yields[0].name) == "bench"
