@@ -1,4 +1,4 @@
-"""All devices: follows adb's list with one agent per device, adopts them, shows them, takes orders about them.
+"""All devices: follows adb's list with one agent per device, adopts them, shows them.
 
 Everything here runs on the event loop's thread. What a single device does is its agent's business; what the farm
 remembers and how it calls a device is the registry's.
@@ -25,6 +25,7 @@ from farm.core.events import EventLog
 from farm.core.health_rules import HealthConfig
 from farm.core.identity import DeviceIdentity
 from farm.core.lifecycle_state import DeviceState
+from farm.core.recovery import RecoveryConfig
 from farm.core.selector import Selector
 from farm.core.sensors import ProbeConfig
 from farm.core.tasks import tell_failure
@@ -69,7 +70,7 @@ class FleetConfig:
     battery: BatteryConfig = field(default_factory=BatteryConfig)
 
 
-class Fleet(Orders):
+class Fleet:
     """Every device adb lists or the farm remembers."""
 
     def __init__(
@@ -114,6 +115,9 @@ class Fleet(Orders):
         self._tasks: set[asyncio.Task[None]] = set()
         self._moving = Moving(self._agents, self._registry, self._board, self.care.log, self.batteries, self)
         self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by whoever has the gate
+        self.orders = Orders(
+            self._agents, self._registry, self._board, self.batteries, self.findings, client, watcher, self
+        )
         self._in_hands: set[str] = set()  # names of devices that people have
 
     # -- running --
@@ -123,7 +127,7 @@ class Fleet(Orders):
         for record in self._registry.records():
             if record.address:
                 self._watcher.add_network(record.address)
-            self.changed(self._agents.get(record.serial) or self._new_agent(record.serial))
+            self.changed(self._agents.get(record.serial) or self.add(record.serial))
         self.care.log.begin()
         try:
             async with asyncio.TaskGroup() as group:
@@ -249,6 +253,26 @@ class Fleet(Orders):
         for agent in tuple(self._agents.values()):
             self.changed(agent)
 
+    def use(
+        self,
+        rules: Sequence[AdoptionRule],
+        probe: ProbeConfig,
+        health: HealthConfig,
+        battery: BatteryConfig,
+        recovery: RecoveryConfig,
+    ) -> None:
+        """What operators configure, from now on; phones that wait for adoption are held against the new rules."""
+        self._registry.rules = tuple(rules)
+        self.probes.use(probe.every_s, probe.model)
+        self.findings.use(health)
+        self.batteries.use(battery, health, probe.every_s)
+        self._sanity.use(health.check_every_h)
+        self.care.use(recovery.per_day())
+        for agent in tuple(self._agents.values()):
+            if agent.identity is not None and not agent.state.adopted and self.identified(agent, agent.identity):
+                agent.tell(m.Adopted())
+            self.changed(agent)  # gates and budgets may say otherwise now
+
     # -- what agents tell (farm.fleet.agent.Owner) --
 
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
@@ -294,6 +318,25 @@ class Fleet(Orders):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(tell_failure)
 
+    # -- what orders need (farm.fleet.orders.Roster) --
+
+    def add(self, serial: str) -> Agent:
+        """An agent for a serial that has none, as its record and the store remember the device."""
+        record = self._registry.get(serial)
+        state = DeviceState(adopted=record.adopted, service=Service(record.service)) if record else DeviceState()
+        names = {agent.name for agent in self._agents.values()}
+        state = self.care.log.remembered(serial, state)
+        agent = Agent(serial, self._registry.name_for(serial, None, names), self._means, state)
+        self._agents[serial] = agent
+        return agent
+
+    async def drop(self, agent: Agent) -> None:
+        """Nobody remembers it: unless adb lists it, show it gone and let it go."""
+        if agent.device is None and self._agents.get(agent.serial) is agent:
+            del self._agents[agent.serial]
+            self._board.take_down(agent.serial, agent.state.reason)
+            await agent.close()
+
     # -- below --
 
     def _share_quarantine(self, agent: Agent) -> None:
@@ -313,17 +356,8 @@ class Fleet(Orders):
         for event in found:
             agent.tell(event)
 
-    def _new_agent(self, serial: str) -> Agent:
-        record = self._registry.get(serial)
-        state = DeviceState(adopted=record.adopted, service=Service(record.service)) if record else DeviceState()
-        names = {agent.name for agent in self._agents.values()}
-        state = self.care.log.remembered(serial, state)
-        agent = Agent(serial, self._registry.name_for(serial, None, names), self._means, state)
-        self._agents[serial] = agent
-        return agent
-
     def _listed(self, device: AdbDevice) -> None:
-        agent = self._agents.get(device.serial) or self._new_agent(device.serial)
+        agent = self._agents.get(device.serial) or self.add(device.serial)
         if agent.device is not None and agent.device.transport_id != device.transport_id:
             agent.tell(m.Unlisted())  # gone and back between two lists: its streams are dead
         agent.device, before = device, agent.device
@@ -345,14 +379,7 @@ class Fleet(Orders):
         agent.device = None
         agent.tell(m.Unlisted())
         if self._registry.get(agent.serial) is None:
-            self.spawn(self._drop(agent), f"drop {agent.name}")
-
-    async def _drop(self, agent: Agent) -> None:
-        """Nobody remembers it and adb does not list it: show it gone and let it go."""
-        if agent.device is None and self._agents.get(agent.serial) is agent:
-            del self._agents[agent.serial]
-            self._board.take_down(agent.serial, agent.state.reason)
-            await agent.close()
+            self.spawn(self.drop(agent), f"drop {agent.name}")
 
     def _find(self, name: str) -> Agent:
         return find_agent(self._agents, name)

@@ -1,90 +1,63 @@
-"""Orders of operators about devices: adopt, change, drain, forget. The fleet, its other half, has the devices."""
+"""Orders of operators about devices: adopt, change, drain, forget."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Protocol
 
 from farm.adb.client import AdbClient
 from farm.core import lifecycle_messages as m
-from farm.core.adoption import AdoptionRule
-from farm.core.battery_care import BatteryConfig
 from farm.core.device import DeviceView, Life, Service
 from farm.core.errors import NoSuchDeviceError
-from farm.core.health_rules import HealthConfig
-from farm.core.identity import DeviceIdentity
-from farm.core.recovery import RecoveryConfig
-from farm.core.sensors import ProbeConfig
 from farm.fleet.agent import Agent
-from farm.fleet.agents import part, require_adopted, require_reachable
+from farm.fleet.agents import find_agent, part, require_adopted, require_reachable
 from farm.fleet.battery_care import BatteryCare
 from farm.fleet.board import Board
-from farm.fleet.care import Care
 from farm.fleet.findings import Findings
 from farm.fleet.links import Watcher, part_from_network
-from farm.fleet.probe_round import ProbeRound
 from farm.fleet.registry import Registry
-from farm.fleet.sanity import Sanity
 from farm.store.changes import to_its_end
 from farm.store.records import DeviceRecord
 
 
-class Orders(ABC):
-    """Each order about a device is carried out to its end, one after another."""
+class Roster(Protocol):
+    """What else the fleet does for a device that comes, changes or goes by order."""
 
-    _client: AdbClient
-    _watcher: Watcher
-    _registry: Registry
-    _board: Board
-    _agents: dict[str, Agent]
-    _sanity: Sanity
-    batteries: BatteryCare
-    findings: Findings
-    probes: ProbeRound
-    care: Care
-
-    @abstractmethod
-    def _find(self, name: str) -> Agent:
-        """A device by name or serial."""
-
-    @abstractmethod
-    def _new_agent(self, serial: str) -> Agent:
+    def add(self, serial: str) -> Agent:
         """A device that is heard of for the first time."""
 
-    @abstractmethod
     def changed(self, agent: Agent) -> None:
-        """Publish the agent's view if it differs from the last one."""
+        """Show the agent as it is now."""
 
-    @abstractmethod
-    def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
-        """Put a name to an identity; returns whether the device is adopted."""
+    async def drop(self, agent: Agent) -> None:
+        """Let go of a device that nobody remembers, if adb does not list it."""
 
-    @abstractmethod
-    async def _drop(self, agent: Agent) -> None:
-        """Let go of a device that nobody remembers."""
 
-    def use(
+class Orders:
+    """One per fleet; works on its agents. Each order is carried out to its end, those about a device one by one."""
+
+    def __init__(
         self,
-        rules: Sequence[AdoptionRule],
-        probe: ProbeConfig,
-        health: HealthConfig,
-        battery: BatteryConfig,
-        recovery: RecoveryConfig,
+        agents: Mapping[str, Agent],
+        registry: Registry,
+        board: Board,
+        batteries: BatteryCare,
+        findings: Findings,
+        client: AdbClient,
+        watcher: Watcher,
+        roster: Roster,
     ) -> None:
-        """What operators configure, from now on; phones that wait for adoption are held against the new rules."""
-        self._registry.rules = tuple(rules)
-        self.probes.use(probe.every_s, probe.model)
-        self.findings.use(health)
-        self.batteries.use(battery, health, probe.every_s)
-        self._sanity.use(health.check_every_h)
-        self.care.use(recovery.per_day())
-        for agent in tuple(self._agents.values()):
-            if agent.identity is not None and not agent.state.adopted and self.identified(agent, agent.identity):
-                agent.tell(m.Adopted())
-            self.changed(agent)  # gates and budgets may say otherwise now
+        self._agents = agents  # by serial
+        self._registry = registry
+        self._board = board
+        self._batteries = batteries
+        self._findings = findings
+        self._client = client
+        self._watcher = watcher
+        self._roster = roster
 
     @to_its_end
     async def adopt(self, name: str, *, pool: str = "", rename: str = "") -> DeviceView:
@@ -138,7 +111,7 @@ class Orders(ABC):
             if record != before:
                 self._board.ordered(agent, service, Service(before.service), by)
             if service is Service.IN:
-                self.findings.released(agent)
+                self._findings.released(agent)
                 agent.tell(m.Released())
             return self._board.view(agent.serial)
 
@@ -148,7 +121,7 @@ class Orders(ABC):
         Raises:
             NoSuchDeviceError: there is none.
         """
-        record = self._registry.get(self._find(name).serial)
+        record = self._registry.get(find_agent(self._agents, name).serial)
         if record is None or record.ordered_at is None:
             return ""
         return f"{record.ordered_by or 'somebody'} at {record.ordered_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -158,7 +131,7 @@ class Orders(ABC):
         """Keep a network phone connected for ever; returns the serial it will be listed under."""
         serial = self._watcher.add_network(address)
         if serial not in self._agents:
-            self._new_agent(serial)
+            self._roster.add(serial)
         async with self._order(serial) as agent:
             await self._keep(agent, replace(self._record_of(agent), address=serial))
         return serial
@@ -175,7 +148,7 @@ class Orders(ABC):
     async def _give_back(self, agent: Agent, *, clean: bool) -> None:
         if clean:
             require_reachable(agent)
-        await self.batteries.allow(agent)
+        await self._batteries.allow(agent)
         agent.tell(m.Unadopted(clean))
         agent.server = None
         try:
@@ -193,7 +166,7 @@ class Orders(ABC):
     @asynccontextmanager
     async def _order(self, name: str) -> AsyncIterator[Agent]:
         """The device of an order, when the order before is done: what is read of it holds until this one is kept."""
-        agent = self._find(name)
+        agent = find_agent(self._agents, name)
         async with agent.orders:
             if self._agents.get(agent.serial) is not agent:
                 raise NoSuchDeviceError(f"{agent.name} was forgotten meanwhile", hint="see `farm device list`")
@@ -208,7 +181,7 @@ class Orders(ABC):
             agent.name = known.name if known else former
             if agent.name != former:
                 agent.tell(m.BundleWanted(""))  # nobody who borrowed it knows it by its new name
-            self.changed(agent)
+            self._roster.changed(agent)
 
         await self._registry.save(record, believe)
 
@@ -220,6 +193,6 @@ class Orders(ABC):
             if record.address:
                 await part_from_network(self._client, self._watcher, record.address)
         if agent.state.life is Life.GONE:
-            await self._drop(agent)
+            await self._roster.drop(agent)
         else:
-            self.changed(agent)
+            self._roster.changed(agent)

@@ -15,7 +15,7 @@ async def uninstall(fleet: Fleet) -> tuple[tuple[str, ...], dict[str, str]]:
 
     async def forget(name: str) -> None:
         try:
-            await fleet.forget(name, clean=True)
+            await fleet.orders.forget(name, clean=True)
         except FarmError as error:
             failed[name] = error.message
 

@@ -60,7 +60,7 @@ class CareVerbs(Verbs):
         still: list[str] = []
         if asked.service is Service.IN and kept is not None:
             still = self._still(before, kept)
-        view = await self._fleet.set_service(asked.device, asked.service, call.caller.user)
+        view = await self._fleet.orders.set_service(asked.device, asked.service, call.caller.user)
         return {
             "name": view.name,
             "service": view.service.value,
@@ -171,5 +171,5 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         quarantined_at=log.quarantined_at(view.serial),
         story=seen.story,
         now_s=now_s,
-        ordered=fleet.ordered(view.name),
+        ordered=fleet.orders.ordered(view.name),
     )

@@ -125,7 +125,7 @@ class FleetVerbs(Verbs):
         """Let a phone in."""
         if asked.rename:
             self._free(asked.device)  # a lease knows its device by name
-        view = await self._fleet.adopt(asked.device, pool=asked.pool, rename=asked.rename)
+        view = await self._fleet.orders.adopt(asked.device, pool=asked.pool, rename=asked.rename)
         return {"name": view.name, "pool": view.pool}
 
     @verb("device.set", Role.OPERATOR)
@@ -136,7 +136,7 @@ class FleetVerbs(Verbs):
         labels = dict(_assignment(text) for text in asked.labels)
         if asked.rename is not None:
             self._free(asked.device)  # a lease knows its device by name
-        view = await self._fleet.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
+        view = await self._fleet.orders.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
         changed = {label: view.labels.get(label, "") for label in map(normalise, labels)}  # "": removed
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
 
@@ -144,13 +144,13 @@ class FleetVerbs(Verbs):
     async def forget(self, asked: Forget) -> Mapping[str, Any]:
         """Remove a phone from the farm; unless forced, one that nobody holds."""
         name = self._fleet.view(asked.device).name if asked.force else self._free(asked.device)
-        await self._fleet.forget(name, clean=asked.clean)
+        await self._fleet.orders.forget(name, clean=asked.clean)
         return {"name": name}
 
     @verb("device.add", Role.OPERATOR)
     async def add(self, asked: Address) -> Mapping[str, Any]:
         """Add a network phone."""
-        return {"address": await self._fleet.add_network(asked.address)}
+        return {"address": await self._fleet.orders.add_network(asked.address)}
 
     @verb("alias.list", Role.VIEWER)
     async def list_aliases(self) -> Mapping[str, Any]:

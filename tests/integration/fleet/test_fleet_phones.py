@@ -164,8 +164,8 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
         with pytest.raises(UserError, match="is not adopted"):
             await r.fleet.care.reboot(view.name, "ann")
         with pytest.raises(UserError, match="cannot be a name"):
-            await r.fleet.adopt(view.name, rename="::")
-        await r.fleet.adopt(view.name, pool="Desk 1", rename="Left-One")
+            await r.fleet.orders.adopt(view.name, rename="::")
+        await r.fleet.orders.adopt(view.name, pool="Desk 1", rename="Left-One")
         ready = await r.until(Life.READY)
         assert (ready.name, ready.pool, ready.leasable) == ("left-one", "desk-1", True)
         assert r.store.devices.all()[0].name == "left-one"
@@ -224,7 +224,7 @@ async def test_wrong_numbers_are_never_handed_out(rig) -> None:
         r.phones.plug("one")
         view = await r.until(Life.QUARANTINED)
         assert (view.reason, ready, len(r.checker.checked)) == ("off by 3", [], 3)
-        await r.fleet.set_service(view.name, Service.IN)
+        await r.fleet.orders.set_service(view.name, Service.IN)
         await r.until(Life.READY)
 
 
@@ -324,7 +324,7 @@ async def test_what_a_session_changed_of_farms_own_files_is_found_by_the_next_ch
 async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
     async with rig({"one": "oneplus-12", "two": "galaxy-s9"}) as r:
         first = await r.until(Life.READY, count=2)
-        await r.fleet.forget(first.name, clean=True)
+        await r.fleet.orders.forget(first.name, clean=True)
         left = r.fleet.view(first.name)
         assert (left.life, left.adopted) == (Life.NEW, False)
         second = next(view.name for view in r.fleet.views() if view.name != first.name)
@@ -343,7 +343,7 @@ async def test_a_phone_whose_files_somebody_removed_is_given_back_without_a_serv
         with suppress(ServerGoneError):  # a loaded host: its supervisor has seen it by now
             _, close = await handshake(r.fleet, view.name)  # a session's own folder does not bring the others back
             close()
-        await r.fleet.forget(view.name, clean=clean)
+        await r.fleet.orders.forget(view.name, clean=clean)
         async with asyncio.timeout(LIMIT_S):
             while "tvm_rpc" in await r.shell(view.serial, "ps -A -o ARGS"):
                 pass
@@ -356,9 +356,9 @@ async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
         r.phones.unplug("one")
         await r.until(Life.GONE)
         with pytest.raises(PhoneError, match="cannot be cleaned"):
-            await r.fleet.forget(view.name, clean=True)
+            await r.fleet.orders.forget(view.name, clean=True)
         assert r.fleet.view(view.name).adopted
-        await r.fleet.forget(view.name)
+        await r.fleet.orders.forget(view.name)
         assert r.fleet.views() == ()
         with pytest.raises(NoSuchDeviceError):
             r.fleet.view(view.name)
@@ -370,14 +370,14 @@ async def test_a_phone_that_could_not_be_cleaned_is_still_adopted_and_cleaned_la
         r.phones.offline("one", "refuse")
         for _ in range(2):
             with pytest.raises(FarmError):
-                await r.fleet.forget(view.name, clean=True)
+                await r.fleet.orders.forget(view.name, clean=True)
             assert r.fleet.view(view.name).adopted
             assert [record.adopted for record in r.store.devices.all()] == [True]
         cleaned, failed = await uninstall(r.fleet)
         assert (cleaned, list(failed)) == ((), [view.name])
         r.phones.plug("one")
         view = await r.until(Life.READY)
-        await r.fleet.forget(view.name, clean=True)
+        await r.fleet.orders.forget(view.name, clean=True)
         assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
         assert r.store.devices.all() == ()
 
@@ -404,18 +404,18 @@ async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog: pyt
 async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> None:
     async with rig() as r:
         view = await r.until(Life.READY)
-        changed = await r.fleet.change(view.name, rename="Bench-1", pool="Cold Room", labels={"rack": "A 3"})
+        changed = await r.fleet.orders.change(view.name, rename="Bench-1", pool="Cold Room", labels={"rack": "A 3"})
         assert (changed.name, changed.pool, changed.labels["rack"]) == ("bench-1", "cold-room", "a-3")
         assert "bench-1" in changed.aliases
         r.fleet.set_aliases({"fast": Selector.parse("rack=a-3")})
         assert "fast" in r.fleet.view("bench-1").aliases
-        drained = await r.fleet.set_service("bench-1", Service.DRAINING, "ann")
+        drained = await r.fleet.orders.set_service("bench-1", Service.DRAINING, "ann")
         assert not drained.leasable
-        ordered = r.fleet.ordered("bench-1")
-        await r.fleet.set_service("bench-1", Service.DRAINING, "bob")  # which changes nothing
-        assert (ordered[:7], r.fleet.ordered("bench-1")) == ("ann at ", ordered)
-        await r.fleet.set_service("bench-1", Service.IN, "bob")
-        assert r.fleet.ordered("bench-1") == ""
+        ordered = r.fleet.orders.ordered("bench-1")
+        await r.fleet.orders.set_service("bench-1", Service.DRAINING, "bob")  # which changes nothing
+        assert (ordered[:7], r.fleet.orders.ordered("bench-1")) == ("ann at ", ordered)
+        await r.fleet.orders.set_service("bench-1", Service.IN, "bob")
+        assert r.fleet.orders.ordered("bench-1") == ""
         with pytest.raises(NoSuchDeviceError) as caught:
             r.fleet.view("bench-2")
         assert "bench-1" in caught.value.hint
@@ -432,7 +432,7 @@ async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
         r.phones.plug("one")
         view = await r.until(Life.READY)
         assert (view.name, view.pool, view.service) == ("old-friend", "desk", Service.DRAINING)
-        assert r.fleet.ordered(view.name) == "ann at 2026-11-02 12:00:00 UTC"
+        assert r.fleet.orders.ordered(view.name) == "ann at 2026-11-02 12:00:00 UTC"
         assert view.serial == r.phones.phone("one").serial
         assert len(r.fleet.views()) == 1
 
@@ -445,14 +445,14 @@ async def test_a_network_phone_is_connected_kept_and_forgotten(rig, tmp_path: Pa
 async def _network_phone(rig, wireless: LabClient) -> None:
     async with rig(phones_at=wireless, plugged=False) as r:
         address = r.phones.phone("one").address
-        serial = await r.fleet.add_network(address)
+        serial = await r.fleet.orders.add_network(address)
         view = await r.until(Life.READY)
         assert view.serial == serial
         await r.client.disconnect(serial)
         await r.until(Life.GONE)
         await r.until(Life.READY)
         assert r.store.devices.all()[0].address == serial
-        await r.fleet.forget(view.name, clean=True)
+        await r.fleet.orders.forget(view.name, clean=True)
         assert r.store.devices.all() == ()
         assert [device.serial for device in await r.client.list_devices()] == []
 
@@ -460,6 +460,6 @@ async def _network_phone(rig, wireless: LabClient) -> None:
 async def test_the_fleet_remembers_its_phones(rig) -> None:
     async with rig() as r:
         name = (await r.until(Life.READY)).name
-        await r.fleet.change(name, rename="kept")
+        await r.fleet.orders.change(name, rename="kept")
         record = r.store.devices.all()[0]
     assert (record.name, record.adopted, bool(record.hardware_serial)) == ("kept", True, True)

@@ -93,14 +93,14 @@ async def outcomes(*orders: Awaitable[Any]) -> list[Any]:
 async def test_no_label_is_lost(tmp_path: Path) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
         wanted = {f"l{number}": str(number) for number in range(5)}
-        await asyncio.gather(*(fleet.change("one", labels={key: value}) for key, value in wanted.items()))
+        await asyncio.gather(*(fleet.orders.change("one", labels={key: value}) for key, value in wanted.items()))
         assert kept(store).labels == wanted
         assert wanted.items() <= dict(fleet.view("one").labels).items()
 
 
 async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
-        await asyncio.gather(fleet.change("one", pool="desk"), fleet.set_service("one", Service.MAINTENANCE))
+        await asyncio.gather(fleet.orders.change("one", pool="desk"), fleet.orders.set_service("one", Service.MAINTENANCE))
         view, record = fleet.view("one"), kept(store)
         assert (view.pool, view.service.value) == (record.pool, record.service) == ("desk", "maintenance")
 
@@ -109,7 +109,7 @@ async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) 
 async def test_a_name_and_a_key_are_never_one_word(tmp_path: Path, first: str) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
         aliases = Aliases(fleet, store.aliases, {})
-        orders = [fleet.change("one", rename="word"), aliases.set("word", "pool=x")]
+        orders = [fleet.orders.change("one", rename="word"), aliases.set("word", "pool=x")]
         results = await outcomes(*(orders if first == "rename" else orders[::-1]))
         assert [type(result) for result in results].count(UserError) == 1
         assert (kept(store).name == "word") is ("word" not in store.aliases.all())
@@ -117,7 +117,7 @@ async def test_a_name_and_a_key_are_never_one_word(tmp_path: Path, first: str) -
 
 async def test_two_devices_do_not_get_one_name(tmp_path: Path) -> None:
     async with fleet_on(tmp_path) as (fleet, _):
-        results = await outcomes(fleet.change("one", rename="same"), fleet.change("two", rename="same"))
+        results = await outcomes(fleet.orders.change("one", rename="same"), fleet.orders.change("two", rename="same"))
         assert isinstance(results[1], UserError)
         assert [view.name for view in fleet.views()] == ["same", "two"]
 
@@ -130,14 +130,14 @@ async def test_what_the_store_refuses_is_shown_no_more(tmp_path: Path, monkeypat
 
         monkeypatch.setattr(store.devices, "save", full)
         with pytest.raises(HostError):
-            await fleet.change("one", rename="other", pool="desk")
+            await fleet.orders.change("one", rename="other", pool="desk")
         assert (fleet.view("one").name, fleet.view("one").pool) == ("one", "")
         assert [view.name for view in fleet.views()] == ["one", "two"]
 
 
 async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
-        results = await outcomes(fleet.forget("one"), fleet.adopt("one"))
+        results = await outcomes(fleet.orders.forget("one"), fleet.orders.adopt("one"))
         assert isinstance(results[1], NoSuchDeviceError)
         assert [record.name for record in store.devices.all()] == ["two"]
         assert [view.name for view in fleet.views()] == ["two"]
@@ -147,7 +147,7 @@ async def test_an_order_is_told_with_who_gave_it(tmp_path: Path) -> None:
     events = EventLog()
     async with fleet_on(tmp_path, events) as (fleet, _):
         for service in (Service.MAINTENANCE, Service.MAINTENANCE, Service.IN):
-            await fleet.set_service("one", service, "anna")
+            await fleet.orders.set_service("one", service, "anna")
     orders = [event for event in events.since() if event.kind == "device.service"]
     assert [event.subject for event in orders] == ["one", "one"]
     assert [event.data["reason"] for event in orders] == ["anna: in -> maintenance", "anna: maintenance -> in"]
@@ -158,7 +158,7 @@ async def test_an_order_is_told_with_who_gave_it(tmp_path: Path) -> None:
 async def test_who_is_not_adopted_is_in_nobodys_service(tmp_path: Path, service: Service) -> None:
     async with fleet_on(tmp_path) as (fleet, _):
         with pytest.raises(UserError, match="two is not adopted") as caught:
-            await fleet.set_service("two", service)
+            await fleet.orders.set_service("two", service)
         assert caught.value.hint == "farm device adopt two"
 
 
@@ -188,7 +188,7 @@ async def test_an_order_whose_caller_leaves_is_kept_and_believed_or_neither(tmp_
         aliases = Aliases(fleet, store.aliases, {})
         await aliases.set("old", "pool=x")
         orders = (
-            fleet.set_service("one", Service.MAINTENANCE), fleet.adopt("two", pool="desk"),
+            fleet.orders.set_service("one", Service.MAINTENANCE), fleet.orders.adopt("two", pool="desk"),
             aliases.set("new", "pool=y"), aliases.remove("old"),
         )  # fmt: skip
         callers = [asyncio.ensure_future(order) for order in orders]

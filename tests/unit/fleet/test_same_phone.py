@@ -71,7 +71,7 @@ async def bench(
         recoveries=store.recoveries,
         batteries=store.batteries,
     )
-    fleet._new_agent("OLD")
+    fleet.add("OLD")
     try:
         yield Bench(fleet)
     finally:
