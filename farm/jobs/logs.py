@@ -48,15 +48,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Some lines in a row; `next` is where to read on."""
-
-    lines: tuple[LogLine, ...]
-    next: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogTail:
-    """Lines in a row from position `start` (0: the log's beginning) to `next`."""
+    """Lines in a row from position `start` (0: the log's beginning) to `next`, where to read on."""
 
     lines: tuple[LogLine, ...]
     start: int
@@ -107,7 +99,7 @@ class AttemptLogs:
                 file.seek(begin)
                 data = file.read(PAGE_BYTES)
         except FileNotFoundError:
-            return LogPage((), after)
+            return LogPage((), after, after)
         if after > 0:  # from the byte before: it ends a line, unless the position is no line's
             whole = data.find(b"\n") + 1
             begin, data = begin + whole, data[whole:] if whole else b""
@@ -120,9 +112,9 @@ class AttemptLogs:
             line = _parsed(raw)
             if line is not None:
                 lines.append(line)
-        return LogPage(tuple(lines), position)
+        return LogPage(tuple(lines), after, position)
 
-    def read_back(self, job: str, number: int, before: int | None = None, limit: int = PAGE_LINES) -> LogTail:
+    def read_back(self, job: str, number: int, before: int | None = None, limit: int = PAGE_LINES) -> LogPage:
         """The last `limit` lines that end at or before the position `before`; None: at the end. Blocking."""
         try:
             with self._path(job, number).open("rb") as file:
@@ -132,7 +124,7 @@ class AttemptLogs:
                 file.seek(begin)
                 data = file.read(end - begin)
         except FileNotFoundError:
-            return LogTail((), 0, 0)
+            return LogPage((), 0, 0)
         if begin:  # the first line may be half of one
             cut = data.find(b"\n") + 1
             begin, data = begin + cut, data[cut:]
@@ -140,7 +132,7 @@ class AttemptLogs:
         shown = whole[-limit:]
         start = begin + sum(map(len, whole[: len(whole) - len(shown)]))
         lines = tuple(line for raw in shown if (line := _parsed(raw)) is not None)
-        return LogTail(lines, start, start + sum(map(len, shown)))
+        return LogPage(lines, start, start + sum(map(len, shown)))
 
     async def grown(self, job: str, number: int, after: int) -> None:
         """Return as soon as the log has something at or beyond the position `after`."""

@@ -47,10 +47,10 @@ def test_lines_are_read_by_position(logs):
     assert datetime.fromisoformat(first.lines[0].at).tzinfo is not None
     second = logs.read("bench-1", 2, first.next)
     assert texts(second) == ["three"]
-    assert logs.read("bench-1", 2, second.next) == module.LogPage((), second.next)
+    assert logs.read("bench-1", 2, second.next) == module.LogPage((), second.next, second.next)
     assert texts(logs.read("bench-1", 2, 1)) == ["two", "three"]  # a position inside the first line
-    assert logs.read("bench-1", 2, 2**63 - 1) == LogPage((), 2**63 - 1)
-    assert logs.read("bench-1", 1) == module.LogPage((), 0)
+    assert logs.read("bench-1", 2, 2**63 - 1) == LogPage((), 2**63 - 1, 2**63 - 1)
+    assert logs.read("bench-1", 1) == module.LogPage((), 0, 0)
     assert logs.read("bench-1", 2, 10**9).lines == ()
 
 
@@ -166,7 +166,7 @@ def test_a_log_that_is_removed_is_not_cut_any_more(logs, monkeypatch):
 
 def test_a_log_is_read_from_its_end_back_to_its_beginning(tmp_path):
     logs = AttemptLogs(tmp_path)
-    assert logs.read_back("j1", 1) == module.LogTail((), 0, 0)
+    assert logs.read_back("j1", 1) == module.LogPage((), 0, 0)
     logs.append("j1", 1, *(LogLine("2026-11-20T12:00:00+00:00", "info", "worker", f"line {n}") for n in range(25)))
     tail = logs.read_back("j1", 1, limit=10)
     assert [line.text for line in tail.lines] == [f"line {n}" for n in range(15, 25)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.core.events import Event, EventLog
 from farm.core.job import FINAL, Attempt, AttemptState
-from farm.jobs.logs import AttemptLogs, LogPage, LogTail
+from farm.jobs.logs import AttemptLogs, LogPage
 from farm.store.history import EventHistory
 from farm.store.store import Store
 
@@ -104,18 +104,17 @@ class JobStreams:
 
     def log_tail(
         self, job: str, number: int | None, *, before: int | None, after: int | None, limit: int
-    ) -> tuple[int, LogTail]:
+    ) -> tuple[int, LogPage]:
         """The last lines before a position of an attempt's log, or the first after one, with its number. Blocking.
 
         The number is 0 when there is no such attempt.
         """
         attempt = self._attempt(job, number, 0)
         if attempt is None:
-            return 0, LogTail((), 0, 0)
+            return 0, LogPage((), 0, 0)
         if after is None:
             return attempt.number, self._logs.read_back(job, attempt.number, before, limit)
-        page = self._logs.read(job, attempt.number, after, limit)
-        return attempt.number, LogTail(page.lines, after, page.next)
+        return attempt.number, self._logs.read(job, attempt.number, after, limit)
 
     def _attempt(self, job: str, number: int | None, read: int) -> Attempt | None:
         attempts = self._store.jobs.attempts(job)
