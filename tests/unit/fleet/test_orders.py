@@ -100,7 +100,9 @@ async def test_no_label_is_lost(tmp_path: Path) -> None:
 
 async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
-        await asyncio.gather(fleet.orders.change("one", pool="desk"), fleet.orders.set_service("one", Service.MAINTENANCE))
+        await asyncio.gather(
+            fleet.orders.change("one", pool="desk"), fleet.orders.set_service("one", Service.MAINTENANCE)
+        )
         view, record = fleet.view("one"), kept(store)
         assert (view.pool, view.service.value) == (record.pool, record.service) == ("desk", "maintenance")
 
@@ -165,7 +167,9 @@ async def test_who_is_not_adopted_is_in_nobodys_service(tmp_path: Path, service:
 Order = Callable[[Fleet], Awaitable[Any]]
 
 
-@pytest.mark.parametrize("order", [lambda f: f.change("one", pool="::"), lambda f: f.adopt("two", pool="::")])
+@pytest.mark.parametrize(
+    "order", [lambda f: f.orders.change("one", pool="::"), lambda f: f.orders.adopt("two", pool="::")]
+)
 async def test_a_wrong_order_changes_nothing(tmp_path: Path, order: Order) -> None:
     async with fleet_on(tmp_path) as (fleet, store):
         before = store.devices.all()
