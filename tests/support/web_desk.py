@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 
 import httpx
@@ -28,6 +30,11 @@ Answering = Callable[..., Any]
 def exposition(accept: str) -> tuple[bytes, str]:
     """What /metrics answers."""
     return b"farm_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
+
+def said(text: str) -> str:
+    """What a page says, without its tags."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
 class Desk:

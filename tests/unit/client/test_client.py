@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from farm.client.outcomes import BenchOutcome, NotEndedError, save_arrays
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.core.errors import DaemonUnreachableError, NoPhoneError, PhoneError, ProtocolError, UserError
 from farm.core.job import JobState
-from tests.support.fake_daemon import FakeDaemon
 
 BENCHED = {
     "device": "pixel", "target": "cpu", "soc": "SM8650", "gpu": "Adreno 750", "samples_s": [0.002, 0.004],
@@ -27,29 +25,6 @@ BENCHED = {
         "high_ms": 4.0,
     },
 }  # fmt: skip
-
-
-@pytest.fixture
-def daemon(tmp_path):
-    with FakeDaemon(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def said():
-    return []
-
-
-@pytest.fixture
-def client(daemon, said):
-    with Client(daemon.socket, restart_s=5.0, on_notice=said.append) as client:
-        yield client
-
-
-@pytest.fixture
-def background():
-    with ThreadPoolExecutor(4) as pool:
-        yield pool.submit
 
 
 def test_a_submitted_array_is_waited_for_and_its_results_have_types(daemon, client, background, tmp_path):
@@ -311,92 +286,6 @@ def test_a_watch_tells_when_nothing_happens(daemon, client):
     assert next(event for event in told if event is not None).kind == "attempt.started"
     daemon.end("job-0001")
     assert [event.kind for event in told if event is not None] == ["job.done"]
-
-
-def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
-    def hold():
-        with client.lease(on="android", seconds=60) as lease:
-            assert lease.extend(60).year == 2026
-            return lease
-
-    work = background(hold)
-    daemon.until_called("job.watch")
-    daemon.grant("job-0001", "pixel")
-    lease = work.result(10)
-    assert (lease.device, lease.tvm_port, lease.tvm_key, lease.adb_port) == ("pixel", 9190, "secret", 5999)
-    assert "secret" not in repr(lease)
-    assert daemon.calls[-2:] == ["lease.extend", "lease.release"]
-
-
-def test_a_lease_acquired_elsewhere_is_found_and_given_back_even_to_a_daemon_that_has_not_resumed_it(
-    daemon, client, background
-):
-    work = background(client.acquire, on="android", seconds=60)
-    daemon.until_called("job.watch")
-    daemon.grant("job-0001", "pixel")
-    lease = work.result(10)
-    assert client.lease_show("pixel") == lease
-    del daemon.held["job-0001"]
-    lease.release()
-    assert client.job("job-0001").job.state is JobState.CANCELLED
-    with pytest.raises(UserError, match="no such lease"):
-        client.lease_show("pixel")
-
-
-def test_why_a_phone_is_waited_for_is_told_and_a_grant_missed_over_a_restart_is_found(
-    daemon, client, background, monkeypatch
-):
-    monkeypatch.setattr("farm.client.lease.LOOK_S", 0.01)
-    reasons = []
-    work = background(client.acquire, on="android", on_wait=reasons.append)
-    daemon.until_called("job.show")
-    daemon.kill()
-    daemon.start()
-    daemon.grant("job-0001", "pixel", tell=False)
-    assert work.result(10).device == "pixel"
-    assert reasons == ["pixel is held by bob for 12 s"]
-
-
-def test_a_lease_that_soon_ends_is_noticed(daemon, client, said, background):
-    noticed, leave = threading.Event(), threading.Event()
-    client._client._door.on_notice = lambda line: (said.append(line), noticed.set())
-
-    def hold():
-        with client.lease(on="android", seconds=60):
-            leave.wait(10)
-
-    work = background(hold)
-    daemon.until_called("job.watch")
-    daemon.grant("job-0001", "pixel")
-    daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2020-01-01T00:00:00+00:00")  # extended since
-    daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2999-01-01T00:00:00+00:00")
-    assert noticed.wait(10)
-    leave.set()
-    work.result(10)
-    [line] = said
-    assert line.startswith("the lease on pixel ends in ")
-
-
-def test_a_lease_that_cannot_be_had_raises_why(daemon, client, background):
-    def hold():
-        with client.lease(on="android"):
-            raise AssertionError
-
-    work = background(hold)
-    daemon.until_called("job.watch")
-    daemon.end("job-0001", error=PhoneError("the phone went away"))
-    with pytest.raises(PhoneError, match="went away"):
-        work.result(10)
-
-
-async def test_a_lease_given_up_while_it_waits_is_cancelled(daemon):
-    async with AsyncClient(daemon.socket) as client:
-        async with asyncio.timeout(10):
-            waiting = asyncio.ensure_future(client.lease(on="android").__aenter__())
-            await asyncio.to_thread(daemon.until_called, "job.watch")
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            assert (await client.job("job-0001")).job.state is JobState.CANCELLED
 
 
 async def test_many_tasks_share_one_client(daemon):

@@ -14,7 +14,7 @@ from farm.control.callers import Role
 from farm.control.router import Answer
 from farm.core.queue_model import NoSuchJobError
 from farm.web import jobs as jobs_module
-from tests.support.web_desk import Desk, page
+from tests.support.web_desk import Desk, page, said
 
 AT = "2026-11-22T06:00:00+00:00"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
@@ -97,10 +97,6 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> None:
         return Answer(answer.fields, (answer.fields.frame,)) if isinstance(answer.fields, Framed) else answer
 
     monkeypatch.setattr(Desk, "ask", ask)
-
-
-def said(text: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
 def plots(text: str) -> list[Any]:

@@ -1,0 +1,104 @@
+"""Who may be the gate's daemon, and what whoever is none is told."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from farm.tracker import gate_door, gate_messages, gate_process
+from farm.tracker.gate_door import GateRefusedError
+from tests.support.gate_lab import Lab, echo, hello
+from tests.support.waiting import until
+
+
+async def test_a_daemon_told_to_stop_while_it_looks_for_the_gate_leaves_no_socket(monkeypatch):
+    made = []
+
+    class Kept(socket.socket):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    async with Lab() as lab:
+        monkeypatch.setattr(gate_door.socket, "socket", Kept)
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", never)
+        looking = asyncio.create_task(lab.daemon())
+        await until(lambda: made)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        assert [each.fileno() for each in made] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (hello(v=99), "version 1 of the gate's protocol, the daemon (farm 0) version 99"),
+        (b'{"kind": "hello", "v": 7, "more": 1}', "the daemon (farm of another release) version 7"),
+        (gate_messages.encode(gate_messages.Ready()), "did not begin with hello"),
+    ],
+)
+async def test_whoever_is_no_daemon_of_this_release_is_told_why(first, said):
+    async with Lab() as lab:
+        [answer] = await lab.raw(first)
+        assert answer["kind"] == "unwelcome"
+        assert said in answer["reason"]
+        daemon = await lab.daemon()
+        await daemon.stop()
+
+
+async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch):
+    monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        await lab.session()
+        with pytest.raises(GateRefusedError, match=f"another daemon .pid {os.getpid()}. has this gate"):
+            await lab.daemon(2)
+        await daemon.die()
+        with pytest.raises(GateRefusedError, match="1 sessions of another farm"):
+            await lab.daemon(2, farm="another")
+        again = await lab.daemon(2)
+        await again.leasing.revoke("pixel", "kicked")
+        await again.stop()
+        other = await lab.daemon(3, farm="another")
+        await other.stop()
+
+
+async def test_another_users_daemon_is_refused(monkeypatch):
+    monkeypatch.setattr(gate_process, "trusted", lambda _: False)
+    monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
+    async with Lab() as lab:
+        [answer] = await lab.raw()  # who says nothing has no place either
+        assert "it runs as uid" in answer["reason"]
+        assert lab.gate._links == set()
+        with pytest.raises(GateRefusedError, match="runs as uid"):
+            await lab.daemon()
+
+
+async def test_more_silent_daemons_than_the_gate_looks_at_wait_outside(monkeypatch):
+    monkeypatch.setattr(gate_process, "MOST_LINKS", 2)
+    async with Lab() as lab:
+        silent = [await lab.connected() for _ in range(3)]
+        coming = asyncio.create_task(lab.daemon())
+        await until(lambda: len(lab.gate._links) == 2)
+        assert lab.gate._control._held
+        for each in silent:
+            each.close()
+        daemon = await coming
+        assert lab.gate._links == {lab.gate._daemon}
+        await daemon.stop()
+
+
+async def test_garbage_at_the_daemons_socket_leaves_the_gate_serving():
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        sock = await lab.session()
+        for data in (b"\xff", b"[" * 60_000, b"{}", os.urandom(1000)):
+            assert await lab.raw(data) == []
+        assert await echo(sock)
+        await daemon.leasing.revoke("pixel", "kicked")
+        await daemon.stop()

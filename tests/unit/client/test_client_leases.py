@@ -1,0 +1,96 @@
+"""Leases as the client holds them: over a made-up daemon's restarts, to their end."""
+
+import asyncio
+import threading
+
+import pytest
+
+from farm import AsyncClient
+from farm.core.errors import PhoneError, UserError
+from farm.core.job import JobState
+
+
+def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
+    def hold():
+        with client.lease(on="android", seconds=60) as lease:
+            assert lease.extend(60).year == 2026
+            return lease
+
+    work = background(hold)
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    lease = work.result(10)
+    assert (lease.device, lease.tvm_port, lease.tvm_key, lease.adb_port) == ("pixel", 9190, "secret", 5999)
+    assert "secret" not in repr(lease)
+    assert daemon.calls[-2:] == ["lease.extend", "lease.release"]
+
+
+def test_a_lease_acquired_elsewhere_is_found_and_given_back_even_to_a_daemon_that_has_not_resumed_it(
+    daemon, client, background
+):
+    work = background(client.acquire, on="android", seconds=60)
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    lease = work.result(10)
+    assert client.lease_show("pixel") == lease
+    del daemon.held["job-0001"]
+    lease.release()
+    assert client.job("job-0001").job.state is JobState.CANCELLED
+    with pytest.raises(UserError, match="no such lease"):
+        client.lease_show("pixel")
+
+
+def test_why_a_phone_is_waited_for_is_told_and_a_grant_missed_over_a_restart_is_found(
+    daemon, client, background, monkeypatch
+):
+    monkeypatch.setattr("farm.client.lease.LOOK_S", 0.01)
+    reasons = []
+    work = background(client.acquire, on="android", on_wait=reasons.append)
+    daemon.until_called("job.show")
+    daemon.kill()
+    daemon.start()
+    daemon.grant("job-0001", "pixel", tell=False)
+    assert work.result(10).device == "pixel"
+    assert reasons == ["pixel is held by bob for 12 s"]
+
+
+def test_a_lease_that_soon_ends_is_noticed(daemon, client, said, background):
+    noticed, leave = threading.Event(), threading.Event()
+    client._client._door.on_notice = lambda line: (said.append(line), noticed.set())
+
+    def hold():
+        with client.lease(on="android", seconds=60):
+            leave.wait(10)
+
+    work = background(hold)
+    daemon.until_called("job.watch")
+    daemon.grant("job-0001", "pixel")
+    daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2020-01-01T00:00:00+00:00")  # extended since
+    daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2999-01-01T00:00:00+00:00")
+    assert noticed.wait(10)
+    leave.set()
+    work.result(10)
+    [line] = said
+    assert line.startswith("the lease on pixel ends in ")
+
+
+def test_a_lease_that_cannot_be_had_raises_why(daemon, client, background):
+    def hold():
+        with client.lease(on="android"):
+            raise AssertionError
+
+    work = background(hold)
+    daemon.until_called("job.watch")
+    daemon.end("job-0001", error=PhoneError("the phone went away"))
+    with pytest.raises(PhoneError, match="went away"):
+        work.result(10)
+
+
+async def test_a_lease_given_up_while_it_waits_is_cancelled(daemon):
+    async with AsyncClient(daemon.socket) as client:
+        async with asyncio.timeout(10):
+            waiting = asyncio.ensure_future(client.lease(on="android").__aenter__())
+            await asyncio.to_thread(daemon.until_called, "job.watch")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert (await client.job("job-0001")).job.state is JobState.CANCELLED

@@ -1,0 +1,174 @@
+"""Orders given on the page: who may, what is asked in their name, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.control.callers import Role
+from farm.core.device import Life
+from farm.core.errors import UserError
+from tests.support.verbs import registered
+from tests.support.web_desk import NOW, Desk, device_desk, lease, page, said, view
+
+ACTIONS = [
+    "/devices/pixel/service",
+    "/devices/pixel/adopt",
+    "/devices/pixel/quarantine",
+    "/devices/pixel/reboot",
+    "/devices/pixel/power-cycle",
+    "/leases/kick",
+    "/leases/release",
+    "/leases/extend",
+    "/sign-out",
+]
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+async def test_no_action_without_a_session_its_csrf_and_our_own_page(path: str) -> None:
+    async with page(Desk()) as farm:
+        answer = await farm.client.post(path, data={"service": "in"})
+        assert answer.status_code == 401
+        assert "/sign-in" in answer.text
+        csrf = await farm.sign_in()
+        other = (await farm.client.post(path, data={"csrf": csrf[:-1] + ("A" if csrf[-1] != "A" else "B")})).status_code
+        missing = (await farm.client.post(path, data={})).status_code
+        foreign = (
+            await farm.client.post(path, data={"csrf": csrf}, headers={"origin": "http://evil.example"})
+        ).status_code
+        framed = (
+            await farm.client.post(path, data={"csrf": csrf}, headers={"sec-fetch-site": "cross-site"})
+        ).status_code
+        assert (other, missing, foreign, framed) == (400, 400, 403, 403)
+        assert (await farm.client.get(path)).status_code in (404, 405)
+        assert farm.desk.asked == []
+        assert len(farm.web.sessions) == 1
+
+
+async def test_the_csrf_may_come_in_a_header() -> None:
+    async with page(Desk(**{"lease.kick": {"id": "lease-1-1", "device": "pixel"}})) as farm:
+        csrf = await farm.sign_in()
+        answer = await farm.client.post("/leases/kick", data={"lease": "lease-1-1"}, headers={"x-csrf-token": csrf})
+        assert answer.status_code == 303
+
+
+async def test_actions_are_asked_in_the_name_of_whoever_is_signed_in() -> None:
+    served = {"name": "pixel", "service": "draining", "released": False, "quarantine": "", "holder": "bob", "still": []}
+    desk = device_desk(view("pixel"))
+    desk.answers |= {
+        "device.service": served,
+        "device.quarantine": {"name": "pixel", "reason": "it smokes", "holder": ""},
+        "device.reboot": {"name": "pixel"},
+        "device.power_cycle": {"name": "pixel", "beside": ["fire"]},
+        "device.adopt": {"name": "pixel", "pool": ""},
+    }
+    async with page(desk) as farm:
+        csrf = await farm.sign_in()
+        wanted = [
+            ("service", {"service": "draining"}, {"device": "pixel", "service": "draining"}, "bob still has it"),
+            ("quarantine", {"reason": "it smokes", "force": "on"},
+             {"device": "pixel", "reason": "it smokes", "force": True}, "pixel is in quarantine: it smokes."),
+            ("reboot", {}, {"device": "pixel", "force": False}, "pixel reboots."),
+            ("power-cycle", {"force": "on"}, {"device": "pixel", "force": True}, "without power for a moment: fire"),
+            ("adopt", {"rename": " new "}, {"device": "pixel", "pool": "", "rename": "new"}, "pixel is adopted."),
+        ]  # fmt: skip
+        for path, form, fields, told in wanted:
+            answer = await farm.client.post(f"/devices/pixel/{path}", data={"csrf": csrf, **form})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/devices/pixel")
+            caller, _, asked = farm.desk.asked[-1]
+            assert asked == fields
+            assert caller.user == "ann"
+            assert told in said((await farm.client.get("/devices/pixel")).text)
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "told"),
+    [
+        (
+            "/devices/pixel/service",
+            {"service": "gone"},
+            "Service must be 'in', 'draining' or 'maintenance' (got 'gone')",
+        ),
+        ("/devices/pixel/service", {}, "Service must be 'in', 'draining' or 'maintenance' (got '')"),
+        ("/devices/pixel/quarantine", {"reason": ""}, "What is wrong with it is missing"),
+    ],
+)
+async def test_what_is_wrong_with_a_form_is_said_in_its_own_words(
+    path: str, form: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    desk = registered(tmp_path)  # every verb's own form; what is behind them is never reached
+    async with page(desk) as farm:
+        csrf = await farm.sign_in()
+        answer = await farm.client.post(path, data={"csrf": csrf, **form})
+    assert answer.status_code == 400
+    assert told in said(answer.text)
+    assert "Nothing was done" in said(answer.text)
+
+
+async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
+    def held(**_: Any) -> None:
+        raise UserError("bob has pixel", hint="farm device reboot pixel --force")
+
+    async with page(Desk(**{"device.reboot": held})) as farm:
+        csrf = await farm.sign_in()
+        answer = await farm.client.post("/devices/pixel/reboot", data={"csrf": csrf})
+    assert (answer.status_code, "--" in said(answer.text)) == (400, False)
+    assert "tick “even while somebody holds it”" in said(answer.text)
+
+
+async def test_a_lease_is_extended_by_a_duration() -> None:
+    ends = {"lease": "lease-1-1", "expires_at": NOW.isoformat()}
+    async with page(
+        Desk(**{"lease.extend": ends, "lease.list": {"leases": [], "waiting": [], "waiting_more": 0}})
+    ) as farm:
+        csrf = await farm.sign_in()
+        form = {"csrf": csrf, "lease": "lease-1-1", "duration": "1h30m"}
+        assert (await farm.client.post("/leases/extend", data=form)).status_code == 303
+        assert farm.desk.asked[-1][2] == {"lease": "lease-1-1", "seconds": 5400.0}
+        assert "ends at 2026-11-20 12:00 UTC" in said((await farm.client.get("/leases")).text)
+        answer = await farm.client.post("/leases/extend", data={**form, "duration": "soon"})
+        assert answer.status_code == 400
+        assert "'soon' is no duration" in said(answer.text)
+
+
+@pytest.mark.parametrize(
+    ("role", "user", "orders"),
+    [
+        (Role.OPERATOR, "ann", {"/leases/extend", "/leases/release", "/leases/kick"}),
+        (Role.USER, "bob", {"/leases/extend", "/leases/release"}),
+        (Role.USER, "ann", set()),
+        (Role.VIEWER, "bob", set()),
+    ],
+)
+async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: set[str]) -> None:
+    held = {
+        "leases": [lease(), lease(id="lease-1-2", device="fire", door="tvm", job="", expires_at=None)],
+        "waiting": [{"user": "eve", "selector": "android", "priority": 5, "job": "", "waited_s": 7.0}],
+        "waiting_more": 3,
+    }
+    async with page(Desk(**{"lease.list": held})) as farm:
+        await farm.sign_in(user, role)
+        text = (await farm.client.get("/leases")).text
+    assert set(re.findall(r'action="(/leases/[a-z]+)"', text)) == orders
+    assert "4 wait for a phone" in said(text)
+
+
+@pytest.mark.parametrize(("role", "offered"), [(Role.OPERATOR, True), (Role.USER, False), (Role.VIEWER, False)])
+async def test_orders_about_a_device_are_offered_to_operators(role: Role, offered: bool) -> None:
+    async with page(device_desk(view("pixel"))) as farm:
+        await farm.sign_in("ann", role)
+        text = (await farm.client.get("/devices/pixel")).text
+    assert ("/devices/pixel/reboot" in text) is offered
+
+
+async def test_what_may_be_ordered_follows_the_device_while_the_page_is_open() -> None:
+    desk = device_desk(view("pixel"))
+    async with page(desk) as farm:
+        await farm.sign_in()
+        assert ">Release<" not in (await farm.client.get("/devices/pixel/now")).text
+        desk.answers |= device_desk(view("pixel", life=Life.QUARANTINED)).answers
+        part = (await farm.client.get("/devices/pixel/now")).text
+    assert ">Release<" in part
+    assert farm.session.csrf in part
+    assert part.index('data-key="orders"') < part.index(">Release<") < part.index('data-key="head"')

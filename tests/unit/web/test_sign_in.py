@@ -1,0 +1,92 @@
+"""Signing in and out of the page, and what each attempt leaves behind."""
+
+import pytest
+
+from farm.control.callers import Role
+from farm.web.page import own_path
+from tests.support.web_desk import Desk, page, said, status, view
+
+
+async def test_a_good_token_begins_a_session() -> None:
+    async with page() as farm:
+        token = await farm.account("ann", Role.OPERATOR)
+        answer = await farm.client.post("/sign-in", data={"token": f" {token} ", "to": "/leases"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/leases")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert token not in cookie
+        shown = said((await farm.client.get("/")).text)
+        assert "You are signed in as ann (operator)." in shown
+        assert "signed in as" not in said((await farm.client.get("/")).text)  # said once
+        caller, _, _ = farm.desk.asked[-1]
+        assert (caller.user, caller.role, caller.origin) == ("ann", Role.OPERATOR, "web token ann from 127.0.0.1")
+
+
+async def test_a_wrong_token_is_told_and_then_has_to_wait() -> None:
+    async with page() as farm:
+        for _ in range(5):
+            answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
+            assert answer.status_code == 403
+            assert "knows no such token" in said(answer.text)
+            assert "farm_wrong" not in answer.text
+        answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"] == "2"
+        assert len(farm.web.sessions) == 0
+        farm.clock += 2.5
+        assert (await farm.client.post("/sign-in", data={"token": "farm_wrong"})).status_code == 403
+
+
+async def test_wrong_tokens_of_one_address_lock_nobody_out_who_has_a_good_one() -> None:
+    async with page() as farm:
+        token = await farm.account("ann", Role.USER)
+        for _ in range(50):
+            answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
+        assert answer.status_code == 429
+        assert (await farm.client.post("/sign-in", data={"token": token})).status_code == 303
+
+
+async def test_a_session_ends_with_its_account_and_by_signing_out() -> None:
+    async with page(Desk(status=status(view()))) as farm:
+        csrf = await farm.sign_in("ann")
+        await farm.accounts.revoke("ann")
+        assert len(farm.web.sessions) == 0
+        answer = await farm.client.post("/devices/pixel/service", data={"csrf": csrf, "service": "in"})
+        assert answer.status_code == 401
+        csrf = await farm.sign_in("bob")
+        assert (await farm.client.post("/sign-out", data={"csrf": csrf})).status_code == 303
+        assert len(farm.web.sessions) == 0
+        assert "Sign in" in said((await farm.client.get("/")).text)
+
+
+async def test_signing_in_again_is_another_session() -> None:
+    async with page() as farm:
+        await farm.sign_in("ann")
+        before = farm.session.id
+        await farm.sign_in("bob")
+        assert farm.session.id != before
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/leases?x=1", True), ("/", True), ("//evil.example", False), ("/\\evil.example", False), ("", False),
+        ("https://evil.example/", False), ("javascript:alert(1)", False), ("/a\r\nset-cookie: x=1", False),
+        ("http://[", False), ("//[", False),
+    ],
+)  # fmt: skip
+def test_nobody_is_led_elsewhere(path: str, own: bool) -> None:
+    assert own_path(path) == (path if own else "/")
+
+
+async def test_sign_in_sign_out_and_wrong_tokens_are_told() -> None:
+    async with page() as opened:
+        await opened.client.post("/sign-in", data={"token": "farm_wrong"})
+        csrf = await opened.sign_in("ann", Role.USER)
+        await opened.client.post("/sign-out", data={"csrf": csrf})
+        assert opened.desk.told == [
+            ("web page from 127.0.0.1", "auth.sign_in", "wrong_token"),
+            ("web token ann from 127.0.0.1", "auth.sign_in", "ok"),
+            ("web token ann from 127.0.0.1", "auth.sign_out", "ok"),
+        ]
