@@ -42,7 +42,7 @@ from farm.jobs.background import Background
 from farm.jobs.executor import Executor
 from farm.jobs.job_writes import JobWriter
 from farm.jobs.leftovers import keep_left
-from farm.jobs.planning import Plan, another_phone, plan, pooled, request_of, usable
+from farm.jobs.planning import Submission, another_phone, plan, pooled, request_of, usable
 from farm.jobs.pool import preferring
 from farm.jobs.ports import Devices, Leases
 from farm.jobs.recovery import arrays_begun, recover
@@ -196,7 +196,7 @@ class Dispatcher:
         check_whole(self._store.jobs, spec.after)
         return len(self._plan(spec, user, must_match=must_match, besides=besides).jobs)
 
-    def _plan(self, spec: AnySpec, user: str, *, must_match: bool, besides: int = 0) -> Plan:
+    def _plan(self, spec: AnySpec, user: str, *, must_match: bool, besides: int = 0) -> Submission:
         """The jobs of a spec that its user may have, `besides` so many others."""
         views, ids = self._devices.views(), fresh_ids(spec.kind)
         planned = plan(spec, user, views, self._clock().at, ids, must_match=must_match)

@@ -28,7 +28,7 @@ _parsed = lru_cache(maxsize=1024)(Selector.parse)  # 100,000 jobs are asked for 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Submission:
     """The jobs of one submit."""
 
     jobs: tuple[Job, ...]
@@ -38,7 +38,7 @@ class Plan:
 
 def plan(
     spec: AnySpec, user: str, devices: Sequence[DeviceView], now: datetime, ids: Iterable[str], *, must_match: bool
-) -> Plan:
+) -> Submission:
     """The jobs that `spec` means: one, N that share no phone, or one for each adopted matching phone in service.
 
     A pooled kind is one job whatever number of phones it has at once.
@@ -99,7 +99,7 @@ def plan(
         )
         for device in places
     )
-    return Plan(jobs, array, tuple(warnings))
+    return Submission(jobs, array, tuple(warnings))
 
 
 def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:

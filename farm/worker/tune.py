@@ -23,7 +23,7 @@ from farm.worker.daemon import Daemon
 from farm.worker.daemon_phones import DaemonPhones
 from farm.worker.tune_end import MARGIN_S, Ending, search_limit_s, within
 from farm.worker.tuning_report import summary
-from farm.worker.tuning_run import Plan, builds, built, compared, prepared, searched
+from farm.worker.tuning_run import TuningPlan, builds, built, compared, prepared, searched
 
 SHORT_S = 3600.0  # a run so long ends in time without knowing what a build takes here
 END_PART = 0.25  # of what is not for the search: for what is under way, and again for TVM's own schedules
@@ -53,7 +53,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     """
     task = TuneTask.from_wire(payload)
     until_s = time.monotonic() + task.timeout_s - MARGIN_S
-    plan = Plan(
+    plan = TuningPlan(
         data=daemon.artifact(task.model),
         name=task.name,
         target=task.target,

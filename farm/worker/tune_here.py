@@ -21,7 +21,7 @@ from farm.core.selector import HOST
 from farm.fleet.named_targets import named_target
 from farm.tuning.host_phone import HostPhones
 from farm.tuning.search import SearchOptions
-from farm.worker.tuning_run import Plan, builds, compared, prepared, searched
+from farm.worker.tuning_run import TuningPlan, builds, compared, prepared, searched
 
 JOB = "host"  # the name of its folder: a run that was broken off is gone on with by the same command
 
@@ -56,7 +56,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
     path, chosen = Path(asked["model"]), dict(asked["options"])
     timeout_s = chosen.pop("candidate_timeout_s")
     target = host_target() if asked["target"] == HOST else named_target(asked["target"])
-    plan = Plan(
+    plan = TuningPlan(
         data=file_bytes(path),
         name=path.name,
         target=target,

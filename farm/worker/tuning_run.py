@@ -73,7 +73,7 @@ class NoCandidateRanError(UserError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TuningPlan:
     """What to tune, and how."""
 
     data: bytes  # the model file
@@ -110,7 +110,7 @@ class Searched:
     report: dict[str, Any]
 
 
-def prepared(plan: Plan, tell: Tell) -> Prepared:
+def prepared(plan: TuningPlan, tell: Tell) -> Prepared:
     """Read the model and find its tasks.
 
     Raises:
@@ -146,7 +146,7 @@ def prepared(plan: Plan, tell: Tell) -> Prepared:
 
 
 def searched(
-    plan: Plan,
+    plan: TuningPlan,
     ready: Prepared,
     phones: PhoneSource,
     tell: Tell,
@@ -244,7 +244,7 @@ def compare_s(search_s: float, both_s: float) -> float:
     return min(COMPARE_S[1], max(COMPARE_S[0], COMPARE_PART * search_s, COMPARE_RUNS * both_s))
 
 
-def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple[Build, Build]:
+def builds(plan: TuningPlan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple[Build, Build]:
     """The model with the best records, and without any.
 
     Raises:
@@ -266,7 +266,7 @@ def builds(plan: Plan, ready: Prepared, records: RecordSet, tell: Tell) -> tuple
     return (built(plan, folder, tell) if kept.records else untuned), untuned
 
 
-def built(plan: Plan, records: Path | None, tell: Tell) -> Build:
+def built(plan: TuningPlan, records: Path | None, tell: Tell) -> Build:
     """The model with the records in a folder, or without any; from the cache if it was built before.
 
     Raises:
