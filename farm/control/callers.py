@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from farm.control.runtime_folder import FARM_GROUP
-from farm.control.shared_look import SharedLook
+from farm.core.shared_look import SharedLook
 
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
 

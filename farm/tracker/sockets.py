@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import math
 import os
 import pwd
 import socket
 import struct
-import time
 from typing import NamedTuple
+
+from farm.core.shared_look import SharedLook
 
 # A peer that vanished without a FIN (power loss, pulled cable) is noticed after 30 + 3 * 10 s.
 KEEPALIVE_IDLE_S = 30
@@ -73,27 +73,18 @@ class UserNames:
     """Login names by uid. They are asked for in a thread: a name service that hangs holds up whom it has to name."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, tuple[float, asyncio.Future[str]]] = {}
+        self._look = SharedLook(self._learn, keep_s=NAME_CACHE_S)
         self._names: dict[int, str] = {}
 
     def known(self, uid: int) -> str | None:
         """The name as it was told last; asked for anew when that is a minute ago. None: nobody has asked yet."""
-        self._ask(uid)
+        self._look(uid)
         return self._names.get(uid)
 
     async def __call__(self, uid: int) -> str:
         """The login name, or `uid-N`."""
         known = self.known(uid)
-        return await asyncio.shield(self._ask(uid)) if known is None else known
-
-    def _ask(self, uid: int) -> asyncio.Future[str]:
-        """One question for all who wait."""
-        now = time.monotonic()
-        at, answer = self._asked.get(uid, (-math.inf, None))
-        if answer is None or (answer.done() and now - at > NAME_CACHE_S):
-            answer = asyncio.ensure_future(self._learn(uid))
-            self._asked[uid] = (now, answer)
-        return answer
+        return await self._look(uid) if known is None else known
 
     async def _learn(self, uid: int) -> str:
         name = self._names[uid] = await asyncio.to_thread(_user_name, uid)

@@ -14,7 +14,7 @@ from farm.control.callers import Role
 from farm.control.forms import Verbs, form, verb
 from farm.control.render import bundle_row
 from farm.control.server import ControlCall
-from farm.control.shared_look import SharedLook
+from farm.core.shared_look import SharedLook
 
 
 @form

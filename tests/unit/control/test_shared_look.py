@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from farm.control.forms import handler
-from farm.control.shared_look import SharedLook
 from farm.control.verbs import doctor as doctor_verbs
 from farm.control.verbs.bundle import BundleVerbs
 from farm.control.verbs.doctor import DoctorVerbs
 from farm.core.errors import UserError
+from farm.core.shared_look import SharedLook
 from tests.support.waiting import until
 
 
