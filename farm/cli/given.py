@@ -15,8 +15,7 @@ def is_package(path: Path) -> bool:
     """Whether a file is a package (.farm.tar), by its beginning."""
     from farm.compiler.package import is_package
 
-    with path.open("rb") as file:
-        return is_package(file.read(512))
+    return is_package(path)
 
 
 def phones_only(on: str, command: str) -> None:

@@ -47,9 +47,7 @@ def _check(spec: ModelSpec, path: Path, precision: str, inputs: Inputs, *, recor
     from farm.compiler.formats import check_format
     from farm.compiler.package import check_asked, is_package, read_package
 
-    with path.open("rb") as file:
-        packaged = is_package(file.read(512))
-    if packaged:
+    if is_package(path):
         if isinstance(spec, TuneSpec):
             raise UserError(f"{path} is a package, compiled already", hint="tune the model file that it was made from")
         package = read_package(path)

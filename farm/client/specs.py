@@ -192,9 +192,8 @@ def packaged_target(path: Path, given: Mapping[str, object]) -> dict[str, str]:
     """
     from farm.compiler.package import is_package, read_manifest
 
-    with path.open("rb") as file:
-        if not is_package(file.read(512)):
-            return {}
+    if not is_package(path):
+        return {}
     manifest = read_manifest(path)
     return {"target": manifest.device} if given.get("target", "cpu") == "cpu" else {}
 

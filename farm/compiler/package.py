@@ -169,9 +169,12 @@ class Package:
         return Expected(*found)
 
 
-def is_package(data: bytes) -> bool:
-    """Whether a file, or its first 512 bytes, is a package's: a tar archive whose first member is the manifest."""
-    return data[257:262] == b"ustar" and data[:100].rstrip(b"\0") == MANIFEST.encode()
+def is_package(source: bytes | Path) -> bool:
+    """Whether a file, by its first 512 bytes, is a package: a tar archive whose first member is the manifest."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            return is_package(file.read(512))
+    return source[257:262] == b"ustar" and source[:100].rstrip(b"\0") == MANIFEST.encode()
 
 
 def reference_npz(expected: Expected) -> bytes:
