@@ -24,7 +24,7 @@ from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.kills import Kills
 from farm.jobs.lease import LeaseExecutor
 from farm.jobs.measuring import BenchExecutor
-from farm.jobs.phone_work import PhoneWork
+from farm.jobs.phone_work import HostParts, PhoneWork
 from farm.jobs.poison import PoisonLedger
 from farm.jobs.quieting import QuietParts
 from farm.jobs.run import RunExecutor
@@ -104,14 +104,8 @@ async def open_sharing(
         return tvm_host, door.port
 
     poison = PoisonLedger(store.poison, events)
-    work = PhoneWork(
-        keys=leasing,
-        workers=workers.supervisor,
-        gate=gate,
-        toolchain_of=workers.toolchains.of_view,
-        poison=poison,
-        kills=Kills(leasing, phones.fleet),
-    )
+    parts = HostParts(leasing, gate, poison, Kills(leasing, phones.fleet))
+    work = PhoneWork(parts, workers.supervisor, workers.toolchains.of_view)
     quieting = QuietParts(phones.fleet.quiet, leasing, config.quiesce)
     personal = LeaseExecutor(
         leases=leasing,
@@ -129,7 +123,7 @@ async def open_sharing(
         executors={
             BenchSpec.kind: BenchExecutor(work, phones.look, store.measurements.nominal_s, quieting),
             CompareSpec.kind: CompareExecutor(
-                work, phones.look, Bundles(workers.bundles.get, leasing, phones.fleet.lending), quieting
+                work, phones.look, Bundles(workers.bundles.get, phones.fleet.lending), quieting
             ),
             RunSpec.kind: RunExecutor(work),
             TuneSpec.kind: TuneExecutor(

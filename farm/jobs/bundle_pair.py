@@ -14,7 +14,6 @@ from farm.fleet.lending import Lending
 from farm.jobs.attempt import no_verb, text_field
 from farm.jobs.measuring import MeasuringHost
 from farm.jobs.tasks import BundleUse
-from farm.leasing import Leasing
 
 
 class BundlePairError(UserError):
@@ -28,7 +27,6 @@ class BundleHost(MeasuringHost):
     """What the worker of such a comparison may ask for besides."""
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
-    leasing: Leasing
     lending: Lending
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -38,7 +36,7 @@ class BundleHost(MeasuringHost):
         bundle = self.bundles.get(text_field(fields, "bundle"))
         if bundle is None:
             raise no_verb("bundle.use of that bundle")
-        device = await self.leasing.lend(self.running.lease.id)
+        device = await self.parts.leasing.lend(self.running.lease.id)
         # No await between the two: the phone must not be lent any more when the lease has ended.
         await self.lending.use(device, bundle)
         return {}

@@ -16,7 +16,6 @@ from farm.jobs.phone_work import PhoneWork
 from farm.jobs.quieting import QuietParts
 from farm.jobs.specs import CompareSpec
 from farm.jobs.tasks import CompareTask
-from farm.leasing import Leasing
 
 WORKER = "farm.worker.compare"
 
@@ -26,7 +25,6 @@ class Bundles:
     """Where bundles are and who puts them on phones."""
 
     get: Callable[[str], Bundle]  # by name or hash, in a thread; UnknownBundleError: there is none
-    leasing: Leasing
     lending: Lending
 
 
@@ -51,7 +49,7 @@ class CompareExecutor:
         if spec.bundle is None or spec.bundle_b is None:
             task = self._task(running, spec)
             quiet = quiet_lease(self._quieting, running)
-            host = MeasuringHost(**self._work.host_fields(running), look=self._look, quiet=quiet)
+            host = MeasuringHost(running, self._work.parts, self._look, quiet)
             return await measured(self._work, running, WORKER, task.to_wire(), host)
         a, b = [await asyncio.to_thread(self._bundles.get, name) for name in (spec.bundle, spec.bundle_b)]
         view = running.view
@@ -59,11 +57,11 @@ class CompareExecutor:
         running = replace(running, view=replace(view, bundle=a.hash))  # the worker is of A's toolchain
         task = replace(self._task(running, spec), bundles=uses(a, b), records_b=spec.records)
         host = BundleHost(
-            **self._work.host_fields(running),
-            look=self._look,
-            quiet=quiet_lease(self._quieting, running),
+            running,
+            self._work.parts,
+            self._look,
+            quiet_lease(self._quieting, running),
             bundles={a.hash: a, b.hash: b},
-            leasing=self._bundles.leasing,
             lending=self._bundles.lending,
         )
         return await measured(self._work, running, WORKER, task.to_wire(), host)

@@ -87,7 +87,7 @@ class BenchExecutor:
             virtual=is_virtual(running.view),
         )
         quiet = quiet_lease(self._quieting, running)
-        host = MeasuringHost(**work.host_fields(running), look=self._look, quiet=quiet)
+        host = MeasuringHost(running, work.parts, self._look, quiet)
         return await measured(work, running, "farm.worker.bench", task.to_wire(), host)
 
 

@@ -25,14 +25,21 @@ MAX_ARTIFACTS = 10_000  # asked about at once
 
 
 @dataclass(frozen=True, slots=True)
+class HostParts:
+    """What it takes to answer workers."""
+
+    leasing: Leasing
+    gate: Callable[[], tuple[str, int]]  # where workers on this host reach the TVM door
+    poison: PoisonLedger
+    kills: Kills
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseHost:
     """What one attempt's worker may ask for: sessions under its lease, and to be heard."""
 
     running: Running
-    keys: Leasing
-    gate: Callable[[], tuple[str, int]]
-    poison: PoisonLedger
-    kills: Kills
+    parts: HostParts
     # What this attempt has asked about, with the kills that it told of: of nothing else it may tell.
     looked: dict[str, int] = field(default_factory=dict, kw_only=True)
 
@@ -42,12 +49,12 @@ class LeaseHost:
 
     def offer(self, lease: str) -> SessionOffer:
         """A way to that lease's phone, good for one session."""
-        host, port = self.gate()
-        return SessionOffer(host, port, self.keys.new_match_key(lease, single_use=True))
+        host, port = self.parts.gate()
+        return SessionOffer(host, port, self.parts.leasing.new_match_key(lease, single_use=True))
 
     async def abort_session(self, reason: str, lease: str) -> None:  # noqa: ARG002 - it has one
         """Have the session cut and the phone looked at."""
-        self.keys.abort(self.running.lease.id, reason)
+        self.parts.leasing.abort(self.running.lease.id, reason)
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """What is known of artifacts that kill."""
@@ -57,7 +64,7 @@ class LeaseHost:
                 if len(self.looked) + len(artifacts) <= MAX_LOOKED:
                     for artifact in artifacts:
                         self.looked.setdefault(artifact, 0)
-                return {"poisoned": sorted(self.poison.refused(artifacts, self.running.job.user))}
+                return {"poisoned": sorted(self.parts.poison.refused(artifacts, self.running.job.user))}
             case "poison.tell":
                 artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
                 kills = fields.get("kills", 1)
@@ -70,7 +77,7 @@ class LeaseHost:
             case "poison.suspect":
                 artifact, what = text_field(fields, "artifact"), text_field(fields, "what")
                 lease = self.running.lease
-                killed = await self.kills.killed(lease.id, lease.device)
+                killed = await self.parts.kills.killed(lease.id, lease.device)
                 if killed:
                     await self._told(artifact, lease.device, what, 1)
                 return {"killed": killed}
@@ -87,7 +94,7 @@ class LeaseHost:
             raise ProtocolError(f"an attempt tells of at most {MAX_KILLS} kills by one artifact")
         self.looked[artifact] += kills
         job = self.running.job
-        await self.poison.tell(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
+        await self.parts.poison.tell(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Told to those who watch, and kept."""
@@ -106,23 +113,11 @@ class LeaseHost:
 class PhoneWork:
     """Runs attempts' workers on the phones they have leased."""
 
-    def __init__(
-        self,
-        *,
-        keys: Leasing,
-        workers: Workers,
-        gate: Callable[[], tuple[str, int]],
-        toolchain_of: Callable[[DeviceView], str],
-        poison: PoisonLedger,
-        kills: Kills,
-    ) -> None:
-        """`gate`: where workers on this host reach the TVM door. `toolchain_of`: the one its bundle is paired with."""
-        self._keys = keys
+    def __init__(self, parts: HostParts, workers: Workers, toolchain_of: Callable[[DeviceView], str]) -> None:
+        """`toolchain_of`: the one that a phone's bundle is paired with."""
+        self.parts = parts
         self._workers = workers
-        self._gate = gate
         self._toolchain_of = toolchain_of
-        self._poison = poison
-        self._kills = kills
 
     async def run(
         self,
@@ -142,18 +137,8 @@ class PhoneWork:
         """
         toolchain, timeout_s = self._toolchain_of(running.view), limit_s or running.job.timeout_s
         task = Task(running.attempt.id, running.attempt.fence, worker, payload, timeout_s)
-        report = await self._workers.run(toolchain, task, host or LeaseHost(**self.host_fields(running)))
+        report = await self._workers.run(toolchain, task, host or LeaseHost(running, self.parts))
         return {**report, **self._about(running.view, toolchain)}
-
-    def host_fields(self, running: Running) -> dict[str, Any]:
-        """Fields of the LeaseHost of an attempt."""
-        return {
-            "running": running,
-            "keys": self._keys,
-            "gate": self._gate,
-            "poison": self._poison,
-            "kills": self._kills,
-        }
 
     def target(self, running: Running, text: str) -> Any:
         """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict.

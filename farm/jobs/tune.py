@@ -91,7 +91,7 @@ class PoolHost(KeepingHost):
             self.pool.check(lease)
         except NotInPoolError:
             return
-        self.keys.abort(lease, reason)
+        self.parts.leasing.abort(lease, reason)
 
     def devices(self) -> Collection[str]:
         """The phones that the pool has had."""
@@ -147,7 +147,7 @@ class TuneExecutor:
         spec, pool = running.spec, running.pool
         assert isinstance(spec, TuneSpec)
         assert pool is not None
-        host = PoolHost(**self._host_fields(running), pool=pool, quieting=self._quieting)
+        host = PoolHost(running, self._work.parts, self._keeper, self._artifacts, pool, self._quieting)
         try:
             task = await self._task(running, spec)
             report = await self._work.run(running, WORKER, task.to_wire(), host)
@@ -171,7 +171,7 @@ class TuneExecutor:
 
     async def keep_left(self, running: Running) -> None:
         """Keep what the attempts of a job measured that ends while it waits for the next one."""
-        await self._salvage(running, KeepingHost(**self._host_fields(running)))
+        await self._salvage(running, KeepingHost(running, self._work.parts, self._keeper, self._artifacts))
 
     async def _salvage(self, running: Running, host: KeepingHost) -> None:
         spec = running.spec
@@ -182,9 +182,6 @@ class TuneExecutor:
             await self._work.run(running, SALVAGE, asdict(task), host, limit_s=SALVAGE_S)
         except FarmError as error:
             running.log(f"what was measured could not be kept: {error.message}", "warning")
-
-    def _host_fields(self, running: Running) -> dict[str, Any]:
-        return {**self._work.host_fields(running), "keeper": self._keeper, "artifacts": self._artifacts}
 
 
 def ends_job(running: Running, error: BaseException) -> bool:

@@ -33,7 +33,7 @@ from farm.jobs.comparing import Bundles, CompareExecutor
 from farm.jobs.executor import Running
 from farm.jobs.logs import AttemptLogs
 from farm.jobs.measuring import BenchExecutor
-from farm.jobs.phone_work import PhoneWork
+from farm.jobs.phone_work import HostParts, PhoneWork
 from farm.jobs.run import RunExecutor
 from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
@@ -54,7 +54,7 @@ PHONE = DeviceView(
 )  # fmt: skip
 
 
-NO_BUNDLES = Bundles(get=lambda name: None, leasing=None, lending=None)
+NO_BUNDLES = Bundles(get=lambda name: None, lending=None)
 
 
 class OneKey:
@@ -114,14 +114,13 @@ class Lab:
             lambda text, level="info", *, source="farm": self.logs.keep(attempt, text, level, source),
             save_facts, lambda: False,
         )  # fmt: skip
-        work = PhoneWork(
-            keys=self.keys,
-            workers=self.supervisor,
-            gate=lambda: ("127.0.0.1", port or self.port),
-            toolchain_of=lambda view: "default",
+        parts = HostParts(
+            self.keys,
+            lambda: ("127.0.0.1", port or self.port),
             poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
             kills=SimpleNamespace(killed=self.killed),
         )
+        work = PhoneWork(parts, self.supervisor, lambda view: "default")
         executor = {
             "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals, AS_THEY_ARE),
             "compare": CompareExecutor(work, self.look, NO_BUNDLES, AS_THEY_ARE),

@@ -10,6 +10,7 @@ from farm.bundle.manifest import Bundle
 from farm.core.errors import ProtocolError
 from farm.core.identity import DeviceIdentity
 from farm.jobs.bundle_pair import BundleHost, BundlePairError, check_pair
+from farm.jobs.phone_work import HostParts
 from farm.jobs.specs import BadSpecError, spec_from_wire
 
 MODEL, OTHER = "a" * 64, "b" * 64
@@ -61,7 +62,7 @@ async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
         class lease:
             id = "lease-1"
 
-    host = BundleHost(Running, None, None, None, None, None, None, {A.hash: A, B.hash: B}, calls, calls)
+    host = BundleHost(Running, HostParts(calls, None, None, None), None, None, {A.hash: A, B.hash: B}, calls)
     assert await host.serve("bundle.use", {"bundle": B.hash}) == {}
     assert calls == [("lend", "lease-1"), ("use", "unit", "new")]
     for fields in ({"bundle": "3" * 64}, {"bundle": "new"}, {}):

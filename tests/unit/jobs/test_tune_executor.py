@@ -10,6 +10,7 @@ import pytest
 from farm.core.errors import HostError, ProtocolError, UserError
 from farm.core.quiesce import Level, QuiesceConfig, Quiet
 from farm.jobs.executor import YieldedError
+from farm.jobs.phone_work import HostParts
 from farm.jobs.pool import NotInPoolError
 from farm.jobs.quieting import QuietParts
 from farm.jobs.specs import TuneSpec
@@ -77,8 +78,8 @@ def host():
     )  # fmt: skip
     poison = SimpleNamespace(refused=lambda artifacts, user: frozenset(artifacts))
     return PoolHost(
-        running=running, keys=Keys(), gate=lambda: ("host", 1), poison=poison,
-        pool=Pool(), kills=None, keeper=Keeper(), artifacts=Artifacts(), quieting=AS_THEY_ARE,
+        running, HostParts(Keys(), lambda: ("host", 1), poison, kills=None),
+        pool=Pool(), keeper=Keeper(), artifacts=Artifacts(), quieting=AS_THEY_ARE,
     )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
         with pytest.raises(NotInPoolError):
             await host.open_session(gone)
     await host.abort_session("stuck", "L1")
-    assert host.keys.aborted == ("L1", "stuck")
+    assert host.parts.leasing.aborted == ("L1", "stuck")
 
 
 async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left_to_be_cleaned(host):
@@ -142,7 +143,7 @@ class Ledger:
 
 
 async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_most(host):
-    host = replace(host, poison=Ledger())
+    host = replace(host, parts=replace(host.parts, poison=Ledger()))
 
     async def tell(artifact, kills=1, device="pixel"):
         fields = {"artifact": artifact, "device": device, "what": "SIGSEGV", "kills": kills}
@@ -160,7 +161,7 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
     with pytest.raises(ProtocolError, match="at most 2"):
         await tell(A)
     await tell(B, 2)
-    assert host.poison.told == [(A, "pixel", 1), (A, "pixel", 1), (B, "pixel", 2)]
+    assert host.parts.poison.told == [(A, "pixel", 1), (A, "pixel", 1), (B, "pixel", 2)]
 
 
 @pytest.mark.parametrize("guilty", [True, False])
@@ -169,15 +170,15 @@ async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
         async def killed(self, lease, device):
             return guilty and (lease, device) == ("L0", "pixel")
 
-    host = replace(host, poison=Ledger(), kills=Kills())
+    host = replace(host, parts=replace(host.parts, poison=Ledger(), kills=Kills()))
     await host.serve("poison.look", {"artifacts": [A]})
     assert await host.serve("poison.suspect", {"artifact": A, "what": "it died"}) == {"killed": guilty}
-    assert host.poison.told == [(A, "pixel", 1)] * guilty
+    assert host.parts.poison.told == [(A, "pixel", 1)] * guilty
 
 
 async def test_no_session_of_others_is_cut(host):
     await host.abort_session("mine now", "L7")
-    assert host.keys.aborted == ()
+    assert host.parts.leasing.aborted == ()
 
 
 RECORDS = {"model": B, "name": "net", "target": {"kind": "llvm"}, "artifact": A, "records": 4, "best": {"x": 1}}
@@ -223,8 +224,7 @@ async def test_records_that_are_not_in_the_store_are_not_kept(host):
 class Work:
     """Runs the worker that keeps what is left, and no other."""
 
-    def host_fields(self, running):
-        return {"running": running, "keys": None, "gate": None, "poison": None, "kills": None}
+    parts = None
 
     def cache(self, running):
         return "/cache/default"
