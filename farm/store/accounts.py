@@ -8,7 +8,6 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, select, update
 
 from farm.store.database import Database
-from farm.store.devices import put
 from farm.store.schema import account
 
 
@@ -54,8 +53,7 @@ class AccountTable:
         Raises:
             StoreConflictError: another account has that key or token.
         """
-        values = asdict(record)
-        await self._database.write(lambda connection: put(connection, account, {"name": record.name}, values))
+        await self._database.put(account, asdict(record))
 
     async def used(self, name: str, at: datetime) -> None:
         """Note when an account was last used."""

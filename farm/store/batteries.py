@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from farm.core.battery_care import KEPT_DAYS, BatteryDay
 from farm.store.database import Database
-from farm.store.devices import put
+from farm.store.rows import put
 from farm.store.schema import battery_day
 
 _DAY = [column for column in battery_day.c if column.name != "serial"]
@@ -29,7 +29,7 @@ class BatteryTable:
         """Insert or replace one day; days beyond `KEPT_DAYS` go."""
 
         def write(connection: Connection) -> None:
-            put(connection, battery_day, {"serial": serial, "day": day.day}, {"serial": serial, **asdict(day)})
+            put(connection, battery_day, {"serial": serial, **asdict(day)})
             own = battery_day.c.serial == serial
             oldest = select(battery_day.c.day).where(own).order_by(battery_day.c.day.desc()).offset(KEPT_DAYS).limit(1)
             if (beyond := connection.execute(oldest).scalar()) is not None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, RowMapping, Select, UpdateBase
+from sqlalchemy import Connection, Engine, Executable, RowMapping, Select, Table, UpdateBase
 from sqlalchemy.exc import DBAPIError
 
 from farm.core.errors import HostError
 from farm.core.events import Drafts, Event
-from farm.store.rows import insert_events
+from farm.store.rows import insert_events, put
 from farm.store.trouble import trouble_of
 from farm.store.writer import Writer
 
@@ -100,6 +100,10 @@ class Database:
     async def execute(self, statement: Executable, events: Sequence[Event] = ()) -> None:
         """`write` of one statement."""
         await self.write(lambda connection: connection.execute(statement) and None, events)
+
+    async def put(self, table: Table, values: Mapping[str, Any], events: Sequence[Event] = ()) -> None:
+        """`write` of one row: insert it, or replace the one with its primary key."""
+        await self.write(lambda connection: put(connection, table, values), events)
 
     async def change(self, statement: UpdateBase, events: Sequence[Event] = (), *, last: bool = False) -> bool:
         """`write_if` of one statement; False when it finds no row."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, delete, select
 
 from farm.store.database import Database
 from farm.store.records import DeviceRecord
+from farm.store.rows import put
 from farm.store.schema import alias, device
 
 
@@ -30,7 +31,7 @@ class DeviceTable:
         Raises:
             StoreConflictError: another phone has that name.
         """
-        await self._database.write(lambda connection: _put(connection, record))
+        await self._database.put(device, _values(record))
 
     async def save_together(self, records: Sequence[DeviceRecord]) -> None:
         """Insert or replace phones that may have exchanged their names, all or none.
@@ -42,7 +43,7 @@ class DeviceTable:
         def exchange(connection: Connection) -> None:
             connection.execute(delete(device).where(device.c.serial.in_([record.serial for record in records])))
             for record in records:
-                _put(connection, record)
+                put(connection, device, _values(record))
 
         await self._database.write(exchange)
 
@@ -63,21 +64,12 @@ class AliasTable:
 
     async def save(self, name: str, selector: str) -> None:
         """Set an alias."""
-        values = {"alias": name, "selector": selector}
-        await self._database.write(lambda connection: put(connection, alias, {"alias": name}, values))
+        await self._database.put(alias, {"alias": name, "selector": selector})
 
     async def forget(self, name: str) -> bool:
         """Remove an alias; whether there was one."""
         return await self._database.change(delete(alias).where(alias.c.alias == name))
 
 
-def _put(connection: Connection, record: DeviceRecord) -> None:
-    values = {**asdict(record), "adopted": int(record.adopted), "labels": dict(record.labels)}
-    put(connection, device, {"serial": record.serial}, values)
-
-
-def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
-    """Insert or replace the row of a key. Each engine spells an upsert its own way; one writer needs none."""
-    same = [table.c[name] == value for name, value in key.items()]
-    if connection.execute(update(table).where(*same).values(values)).rowcount == 0:
-        connection.execute(insert(table).values(values))
+def _values(record: DeviceRecord) -> dict[str, Any]:
+    return {**asdict(record), "adopted": int(record.adopted), "labels": dict(record.labels)}

@@ -23,7 +23,6 @@ from farm.core.events import Event
 from farm.core.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store import schema
 from farm.store.database import Database, must_change
-from farm.store.devices import put
 from farm.store.measurements import keep_measurement
 from farm.store.rows import (
     attempt_end,
@@ -33,6 +32,7 @@ from farm.store.rows import (
     job_changes,
     job_of,
     job_values,
+    put,
     select_jobs,
     selector_number,
 )
@@ -300,4 +300,4 @@ def _submission(connection: Connection, user: str, key: str) -> tuple[int, tuple
 
 def _keep_result(connection: Connection, job_id: str, body: Mapping[str, Any] | None) -> None:
     if body is not None:
-        put(connection, schema.result, {"job": job_id}, {"job": job_id, "body": dict(body)})
+        put(connection, schema.result, {"job": job_id, "body": dict(body)})

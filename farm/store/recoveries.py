@@ -10,7 +10,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from farm.core.events import Event
 from farm.store.database import Database
-from farm.store.devices import put
 from farm.store.records import QuarantineRecord, RecoveryRecord
 from farm.store.schema import proven, quarantine, recovery
 
@@ -63,9 +62,7 @@ class RecoveryTable:
 
     async def keep_away(self, record: QuarantineRecord) -> None:
         """Keep why a phone is in quarantine."""
-        await self._database.write(
-            lambda connection: put(connection, quarantine, {"serial": record.serial}, asdict(record))
-        )
+        await self._database.put(quarantine, asdict(record))
 
     async def let_go(self, serial: str) -> None:
         """The phone is in quarantine no more."""
@@ -77,8 +74,7 @@ class RecoveryTable:
 
     async def prove(self, serial: str, bundle: str) -> None:
         """The bundle passed its check there."""
-        values = {"serial": serial, "bundle": bundle}
-        await self._database.write(lambda connection: put(connection, proven, {"serial": serial}, values))
+        await self._database.put(proven, {"serial": serial, "bundle": bundle})
 
     async def moved(self, serial: str, to: str) -> None:
         """Adb lists the phone under another serial from now on: budgets and quarantine are the phone's."""

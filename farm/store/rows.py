@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, insert, select
+from sqlalchemy import Connection, RowMapping, Select, Table, insert, select, update
 
 from farm.core.events import Event
 from farm.core.job import Attempt, AttemptState, Job, JobState
@@ -133,6 +133,13 @@ def insert_events(connection: Connection, events: Iterable[Event]) -> None:
     ]
     if rows:
         connection.execute(insert(schema.event), rows)
+
+
+def put(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
+    """Insert a row, or replace the one with its primary key. Engines differ in upserts; one writer needs none."""
+    same = [column == values[column.name] for column in table.primary_key]
+    if connection.execute(update(table).where(*same).values(values)).rowcount == 0:
+        connection.execute(insert(table).values(values))
 
 
 def selector_number(connection: Connection, text: str) -> int:

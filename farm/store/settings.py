@@ -14,7 +14,6 @@ from farm.core.events import Event
 from farm.core.selector import Selector
 from farm.store.columns import UtcTime, utc_time
 from farm.store.database import Database
-from farm.store.devices import put
 from farm.store.records import ReservationRecord, ToolchainRecord
 from farm.store.rows import selector_number
 from farm.store.schema import reservation, selector, toolchain
@@ -91,8 +90,7 @@ class ToolchainTable:
 
     async def add(self, record: ToolchainRecord, events: Sequence[Event] = ()) -> None:
         """Insert or replace a toolchain."""
-        values: dict[str, Any] = asdict(record)
-        await self._database.write(lambda connection: put(connection, toolchain, {"name": record.name}, values), events)
+        await self._database.put(toolchain, asdict(record), events)
 
     async def remove(self, name: str, events: Sequence[Event] = ()) -> bool:
         """Remove a toolchain; whether there was one."""
