@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
@@ -20,10 +21,12 @@ from tests.support.users import needs_another_user
 
 NOBODY = 65534  # uid and gid
 
+in_the_labs_loop = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def lab(tmp_path):
-    async with lab_in(tmp_path) as lab:
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lab(tmp_path_factory):
+    async with lab_in(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
 
 
@@ -35,6 +38,7 @@ def passable(tmp_path):
             folder.chmod(folder.stat().st_mode | 0o011)
 
 
+@in_the_labs_loop
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
@@ -72,10 +76,14 @@ def passable(tmp_path):
 )  # fmt: skip
 async def test_a_token_allows_its_own_attempt_and_nothing_else(lab, asked, code):
     lab.door.admit("other", 7, LiveAttempt(Task("other", 7, TASK, {}, 1), Host(), Watch(0, 0)))
-    answer = await lab.run("ask", **asked)
+    try:
+        answer = await lab.run("ask", **asked)
+    finally:
+        lab.door.dismiss("other")
     assert answer["error"] == code, answer
 
 
+@in_the_labs_loop
 async def test_the_workers_door_admits_only_the_right_token(lab):
     class Verbs:
         async def handle(self, verb, fields):
