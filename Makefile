@@ -3,8 +3,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= python3
 NAME ?=
-# Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other.
-PYTEST := -m pytest -q -n 2 --dist loadfile
+# Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other. In the
+# order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
+PYTEST := -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test acceptance soak lint bench docs clean lock
 help: ## this list
@@ -23,7 +24,7 @@ demo: setup ## virtual phones, the daemon, and a model benchmarked on each: ends
 	$(VENV)/bin/farm demo
 
 test: setup ## unit, integration and one end-to-end path
-	$(PY) $(PYTEST) tests/unit tests/integration
+	$(PY) $(PYTEST) tests/integration tests/unit
 
 # Tests of PyTorch's and Keras's models have an environment of their own above .venv: a TVM beside PyTorch imports it at every
 # start. The CPU build by its full name, or none: any other brings several GB of CUDA. Without it those tests are skipped.
