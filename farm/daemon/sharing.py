@@ -139,7 +139,7 @@ async def open_sharing(
     )
     # Before anything else may end them: leases whose sessions the gate has carried through the restart.
     survivors = door.survivors
-    kept = leasing.take_up(store.leases.open(), survivors) if survivors else frozenset[str]()
+    kept = leasing.tvm.take_up(store.leases.open(), survivors) if survivors else frozenset[str]()
     await dispatcher.start(kept)
     stack.push_async_callback(dispatcher.stop)
     door.begin()
@@ -164,7 +164,7 @@ async def _open_door(
     """The door with its gate in this process, or with the one that runs apart (`[tvm] gate`)."""
     policy = _door_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s))
     if not config.tvm.gate:
-        door = TvmDoor(config.tvm.host, config.tvm.port, leasing, leasing, policy)
+        door = TvmDoor(config.tvm.host, config.tvm.port, leasing.tvm, leasing.tvm, policy)
         await door.start()
         stack.push_async_callback(door.stop)
         return door
@@ -176,7 +176,7 @@ async def _open_door(
             memory.events.publish("gate.back", "gate")
 
     farm = hashlib.sha256(str(memory.where).encode()).hexdigest()
-    apart = GateDoor(Path(config.tvm.gate), farm, leasing, leasing, policy, lost)
+    apart = GateDoor(Path(config.tvm.gate), farm, leasing.tvm, leasing.tvm, policy, lost)
 
     async def stop() -> None:
         await apart.stop()

@@ -1,17 +1,14 @@
 """Leases: performs what core/allocator decides, and guards the way to every phone (DESIGN D1, D3, D7).
 
-One object serves both doors: `ask`, `acquire` and friends for jobs, `request`/`serves`/`summary` as the tracker's
-backend, and `open` as the gate's route. Everything runs on one event loop; nothing here waits for a phone except
-`open`'s dial. How a wish becomes a lease is in `grants`, what becomes of a lease that somebody has in `holdings`; what
-only answers is in `questions`.
+One object serves both doors: `ask`, `acquire` and friends are for jobs, `tvm` is the TVM door's. Everything runs on one
+event loop. How a wish becomes a lease is in `grants`, what becomes of a lease that somebody has in `holdings`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
@@ -20,33 +17,33 @@ from farm.core.allocator_events import LeaseRestored, PlaceFreed, PlaceKept, Sta
 from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
 from farm.core.events import EventLog
-from farm.core.labels import normalise
+from farm.core.histogram import Histogram
 from farm.core.requests import Door, Lease, LeaseClass, LeaseRequest
 from farm.core.selector import Selector
-from farm.core.sessions import Leg, Peer, Survivor, UnknownMatchKeyError
 from farm.leasing.book import LeaseBook
 from farm.leasing.grants import Grants
 from farm.leasing.holdings import Holdings, no_lease
 from farm.leasing.model import (
     Devices,
+    Explanation,
+    Holder,
     LeaseEndedError,
     LeaseKeeper,
     LeasePolicy,
     NotCheckingError,
     SessionStuckError,
+    WaitingRequest,
 )
-from farm.leasing.questions import Questions
-from farm.leasing.survivors import Survivors
-from farm.store.records import LeaseRecord
+from farm.leasing.status import SEARCHED, explain, explain_waiting, why
+from farm.leasing.tvm import TvmLeases
 
+LINES_LOOKED_AT = 100  # of users' like requests: for metrics, several times a minute
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 STOPPING = "the farm is stopping"
 NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 
-log = logging.getLogger(__name__)
 
-
-class Leasing(Questions):
+class Leasing:
     """Every lease of this host."""
 
     def __init__(
@@ -73,15 +70,16 @@ class Leasing(Questions):
         """
         self._loop = asyncio.get_running_loop()
         self._devices = devices
-        self._policy = policy or LeasePolicy()
+        self.policy = policy or LeasePolicy()
         self._failing = False  # the store cannot write
         self.drained = ""  # why an operator wants that nothing is granted
         self._book = LeaseBook(events)
-        grants = Grants(self._book, keeper, epoch, self._policy, clock, wall, self._delivered)
+        grants = Grants(self._book, keeper, epoch, self.policy, clock, wall, self._delivered)
         sessions = f"session-{epoch}"
-        holdings = Holdings(devices, events, sessions, keeper, self._book, self._policy, clock, wall, grants.apply)
-        super().__init__(grants, holdings, clock)
-        self._survivors = Survivors(holdings, self.restore, clock, wall)
+        holdings = Holdings(devices, events, sessions, keeper, self._book, self.policy, clock, wall, grants.apply)
+        self._grants, self._holdings, self._clock = grants, holdings, clock
+        self._allocator = grants.allocator
+        self.tvm = TvmLeases(self, grants, holdings, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
             self._grants.device_changed(view, forgotten=False)
@@ -108,8 +106,8 @@ class Leasing(Questions):
         self._pause_or_go_on()
 
     def _pause_or_go_on(self) -> None:
-        if why := NOT_WRITABLE if self._failing else self.drained:
-            self._grants.pause(why)
+        if reason := NOT_WRITABLE if self._failing else self.drained:
+            self._grants.pause(reason)
         else:
             self._grants.resume()
 
@@ -119,13 +117,13 @@ class Leasing(Questions):
 
     def use_policy(self, policy: LeasePolicy) -> None:
         """Decide by this from now on; leases, sessions and waits that have begun go on as they are."""
-        self._policy = policy
+        self.policy = policy
         self._holdings.use_policy(policy)
         self._grants.use_shares(policy)
 
     def limits_of(self, user: str) -> UserConfig:
         """What this user may have."""
-        return self._policy.of(user)
+        return self.policy.of(user)
 
     def use(self, event: Standing) -> None:
         """Let the allocator know what users may have, have had, or have reserved."""
@@ -174,14 +172,6 @@ class Leasing(Questions):
         view = self._allocator.devices.get(lease.device)
         if view is not None:
             self._holdings.device_changed(view)
-
-    def take_up(self, records: Iterable[LeaseRecord], survivors: Iterable[Survivor]) -> frozenset[str]:
-        """Restore leases whose session the gate has carried through a restart; returns their ids (`Survivors`)."""
-        return self._survivors.take_up(records, survivors)
-
-    def adopt(self, survivor: Survivor, cut: Callable[[str], None]) -> Leg | None:
-        """A session of the time before a restart goes on under its lease, or has ended (`Survivors`)."""
-        return self._survivors.adopt(survivor, cut)
 
     async def extend(self, lease_id: str, longest_s: float) -> datetime:
         """Let the lease's holder have the device until `longest_s` from now; returns that moment once it is kept.
@@ -329,41 +319,96 @@ class Leasing(Questions):
         held = self._holdings.check(self._grants.new_lease(device, request))
         return self._holdings.sessions.new_key(held, device, single_use=False)
 
-    # --- the tracker's backend ------------------------------------------------------------------------------------
+    # --- who has what ---------------------------------------------------------------------------------------------
 
-    async def request(self, key: str, user: str, priority: int, peer: Peer) -> str:
-        """Wait for a device that answers to `key` (an alias, or any selector) and return a single-use match key.
+    def place_wanted(self, lease_id: str) -> bool:
+        """Whether others lack only the worker place that is kept for this lease: its keeper should end soon."""
+        place = self._allocator.places.get(lease_id)
+        return place is not None and bool(place.asked)
 
-        The key of a personal lease is its own answer, as soon as no session is open under it: tools that know only
-        trackers (MetaSchedule's TVM_TRACKER_KEY) run on the leased device then.
+    def yield_wanted(self, lease_id: str) -> bool:
+        """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
+        held = self._holdings.leases.get(lease_id)
+        return held is not None and bool(self._allocator.held[held.lease.device].asked)
 
-        A priority above what the user may ask for is lowered to it: stock clients have no way to read a refusal.
-
-        Raises:
-            UserError: `key` is no selector, or the key of a lease that has ended.
-        """
-        if await self._holdings.sessions.turn(key):
-            return key
-        if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
-            raise UnknownMatchKeyError("no current lease has this match key")
-        log.debug("%s (%s) wants %s", user, peer, key)
-        priority = min(priority, self._policy.of(user).priority)
-        lease_class = self._policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
-        lease = await self.acquire(LeaseRequest(Selector.parse(key), user, Door.TVM, priority, lease_class, key=key))
-        self._holdings.give_back_unused(self._holdings.leases[lease.id])
-        return self.new_match_key(lease.id, single_use=True)
-
-    # --- the gate's route -----------------------------------------------------------------------------------------
-
-    async def open(self, match_key: str, peer: Peer, timeout_s: float, cut: Callable[[str], None]) -> Leg:
-        """The device that `match_key` allows. A job's phone that is mending is waited for, `timeout_s` at most.
+    def expires_at(self, lease_id: str) -> datetime | None:
+        """When the lease's holder gives the device back at the latest, by today's clock; None: nobody knows.
 
         Raises:
-            UnknownMatchKeyError: no current lease has this key.
-            MatchKeyBusyError: its lease has a session.
-            PhoneError: the phone did not come back in time.
+            NoSuchLeaseError: the lease has ended.
         """
-        return await self._holdings.sessions.open(match_key, peer, timeout_s, cut, self._allocator.devices.get)
+        return self._holdings.expires_at(self._holdings.current(lease_id))
+
+    def holds(self, device: str) -> bool:
+        """Whether anybody has the device."""
+        return device in self._allocator.held
+
+    def turn(self, device: str) -> str:
+        """The request that the device was granted to, which no other lease has; "" when nobody has it."""
+        held = self._allocator.held.get(device)
+        return held.request_id if held is not None else ""
+
+    def in_session(self, device: str) -> bool:
+        """Whether a session is open on the device under somebody's lease, and nobody has ended it."""
+        held = self._holdings.by_device.get(device)
+        return held is not None and not held.ending and held.session is not None and not held.session.waits
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Current leases, by device name."""
+        return self._holdings.holders()
+
+    # --- who waits ------------------------------------------------------------------------------------------------
+
+    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
+        """Requests without a device, in the order they would be served; the foremost `limit` of them."""
+        return self._grants.waiting(limit)
+
+    def behind_s(self) -> float:
+        """For how many seconds the allocator has missed a look at the clock; 0 while all is well (for the watchdog)."""
+        return self._grants.behind_s()
+
+    @property
+    def waiting_count(self) -> int:
+        """How many requests have no device."""
+        return self._grants.pending.total()
+
+    def depth(self) -> Mapping[LeaseClass, int]:
+        """How many requests of each class have no device."""
+        return self._grants.depth
+
+    def longest_s(self) -> Mapping[LeaseClass, float]:
+        """For how many seconds the oldest waiting request of each class has waited."""
+        return self._grants.longest_s()
+
+    def servable(self) -> int:
+        """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
+
+        A quota, a reservation, heat, a drained host or a store that cannot be written is no such bug.
+        """
+        return self._allocator.overlooked(LINES_LOOKED_AT)
+
+    @property
+    def decisions(self) -> Histogram:
+        """How long the allocator took for each event, in seconds."""
+        return self._grants.decisions
+
+    def explain(self, subject: str) -> Explanation:
+        """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
+
+        Raises:
+            UserError: `subject` is no selector.
+        """
+        foremost = self._grants.waiting(SEARCHED)
+        return explain(self._allocator, subject, foremost, self._grants.wanted, self._clock())
+
+    def explain_request(self, request_id: str) -> Explanation | None:
+        """Why this request waits; None: it does not."""
+        waiting = self._grants.wish(request_id)
+        return explain_waiting(self._allocator, waiting, self._clock()) if waiting else None
+
+    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
+        """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
+        return why(self._allocator, {each: self._grants.wish(each) for each in request_ids}, self._clock())
 
     # --- what happens ---------------------------------------------------------------------------------------------
 

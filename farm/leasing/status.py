@@ -100,6 +100,22 @@ def explain_waiting(allocator: Allocator, waiting: WaitingRequest, now_s: float)
     )
 
 
+def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_s: float) -> dict[str, str]:
+    """What keeps each of these, by id, in one sentence; empty for None, which does not wait."""
+    reasons: dict[LeaseRequest, str] = {}  # a thousand jobs of one user mean the same phones: look at them once
+    said = {}
+    for request_id, each in waiting.items():
+        if each is None:
+            said[request_id] = ""
+            continue
+        pooled = each.request.only is not None  # such a job holds phones already, and waits for others
+        alike = each.request if pooled else replace(each.request, job="")
+        if alike not in reasons:
+            reasons[alike] = shortly(allocator, alike, now_s)
+        said[request_id] = reasons[alike]
+    return said
+
+
 def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
     """What keeps a request waiting, in one sentence: its own limits, else the devices that suit it."""
     own = _of_its_pool(allocator, request)

@@ -63,7 +63,7 @@ class Lab:
 
     async def __aenter__(self):
         self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper())
-        self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing)
+        self.door = TvmDoor("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm)
         await self.door.start()
         return self
 

@@ -39,7 +39,7 @@ class Lab:
         await self.phone.__aenter__()
         self.devices.add("pixel", "android", port=self.phone.port, secret="secret")
         self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), self.lease_policy)
-        self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing, self.policy)
+        self.door = TvmDoor("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
         await self.door.start()
         return self
 

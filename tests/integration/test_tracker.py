@@ -31,7 +31,7 @@ class Lab:
 
     async def __aenter__(self):
         self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), LeasePolicy(unused_s=60))
-        self.door = TvmDoor("127.0.0.1", 0, self.leasing, self.leasing, self.policy)
+        self.door = TvmDoor("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
         await self.door.start()
         return self
 
@@ -306,8 +306,8 @@ async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loo
     async with Lab() as lab:
         clients = [await lab.client() for _ in range(20)]
         made = []
-        summary = lab.leasing.summary
-        monkeypatch.setattr(lab.leasing, "summary", lambda: made.append(1) or summary())
+        summary = lab.leasing.tvm.summary
+        monkeypatch.setattr(lab.leasing.tvm, "summary", lambda: made.append(1) or summary())
         for client in clients:
             client.sock.send(encode_message(wire.Summary()))
         assert [(await client.answer())[0] for client in clients] == [0] * 20
@@ -419,7 +419,7 @@ async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
 
 async def test_a_taken_port_is_named():
     async with Lab() as lab:
-        door = TvmDoor("127.0.0.1", lab.door.port, lab.leasing, lab.leasing)
+        door = TvmDoor("127.0.0.1", lab.door.port, lab.leasing.tvm, lab.leasing.tvm)
         with pytest.raises(PortTakenError, match=str(lab.door.port)) as caught:
             await door.start()
         assert "ss -ltnp" in caught.value.hint

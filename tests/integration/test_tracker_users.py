@@ -38,7 +38,7 @@ class Lab:
 
     async def __aenter__(self):
         self.leasing = Leasing(self.devices, EventLog(), 1, MemoryKeeper(), self._policy)
-        self.door = TvmDoor(self._address, 0, self.leasing, self.leasing)
+        self.door = TvmDoor(self._address, 0, self.leasing.tvm, self.leasing.tvm)
         await self.door.start()
         return self
 

@@ -95,11 +95,11 @@ async def serve(arguments: argparse.Namespace) -> None:
         devices.add_phone(*phone.split(":", 3))
     door: TvmDoor | GateDoor
     if arguments.gate:
-        door = GateDoor(Path(arguments.gate), "bench", leasing, leasing)
+        door = GateDoor(Path(arguments.gate), "bench", leasing.tvm, leasing.tvm)
         await door.start()
         door.begin()
     else:
-        door = TvmDoor("127.0.0.1", 0, leasing, leasing, DoorPolicy())
+        door = TvmDoor("127.0.0.1", 0, leasing.tvm, leasing.tvm, DoorPolicy())
         await door.start()
     delay = LoopDelay()
     reader = asyncio.StreamReader()

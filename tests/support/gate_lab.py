@@ -28,12 +28,12 @@ class Daemon:
         self.devices = FakeDevices()
         self.leasing = Leasing(self.devices, self.events, epoch, lab.keeper)
         policy = DoorPolicy(gate=GateLimits(idle_s=lab.idle_s))
-        self.door = GateDoor(lab.path, farm, self.leasing, self.leasing, policy)
+        self.door = GateDoor(lab.path, farm, self.leasing.tvm, self.leasing.tvm, policy)
         self.port = lab.phone.port
 
     async def start(self):
         await self.door.start()
-        self.kept = self.leasing.take_up(self.leasing_records(), self.door.survivors)
+        self.kept = self.leasing.tvm.take_up(self.leasing_records(), self.door.survivors)
         self.devices.add("pixel", "android", port=self.port, secret="secret")
         self.door.begin()
         return self

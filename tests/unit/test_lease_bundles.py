@@ -50,7 +50,7 @@ async def test_a_bundle_is_lent_when_the_session_before_has_ended(monkeypatch):
     monkeypatch.setattr("farm.leasing.holdings.TURN_S", 0.01)
     lab = Lab("a")
     lease = await lab.lease()
-    leg = await lab.leasing.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
+    leg = await lab.leasing.tvm.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
     leg.opened()
     with pytest.raises(MatchKeyBusyError):
         await lab.leasing.lend(lease.id)

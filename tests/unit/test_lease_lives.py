@@ -12,7 +12,7 @@ from farm.core.events import EventLog
 from farm.core.requests import Door, LeaseRequest
 from farm.core.selector import Selector
 from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
-from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError, questions
+from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, PhoneLostError, status
 from farm.leasing.sessions import digest
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
@@ -51,7 +51,7 @@ async def test_a_personal_lease_goes_on_after_a_restart():
     assert len(after.leasing.holders()) == 1
     after.devices.become(lease.device, Life.READY)
     assert after.got == []
-    leg = await after.leasing.open(key, None, 1.0, lambda reason: None)
+    leg = await after.leasing.tvm.open(key, None, 1.0, lambda reason: None)
     assert leg.device == lease.device
     after.devices.recover = False
     taken = after.leasing.taken_away(lease.id)
@@ -141,7 +141,7 @@ async def test_a_user_holds_no_more_phones_than_their_quota():
 async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
     looked_at = []
     monkeypatch.setattr(
-        questions, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
+        status, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
     )
     lab = Lab("a")
     await lab.lease()
@@ -154,30 +154,30 @@ async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
 async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
     lab = Lab(policy=LeasePolicy(quota=UserConfig(priority=3), users={"ci": UserConfig(priority=7)}))
     wishes = [
-        asyncio.ensure_future(lab.leasing.request("android", user, priority, Peer("127.0.0.1", 1, user)))
+        asyncio.ensure_future(lab.leasing.tvm.request("android", user, priority, Peer("127.0.0.1", 1, user)))
         for user, priority in (("bob", 99), ("ci", 99), ("bob", 2))
     ]
     await settle()
     assert [each.request.priority for each in lab.leasing.waiting()] == [7, 3, 2]
-    assert lab.leasing.summary().keys[0].pending == 3
+    assert lab.leasing.tvm.summary().keys[0].pending == 3
     for wish in wishes:
         wish.cancel()
     await settle()
-    assert lab.leasing.summary().keys == ()
+    assert lab.leasing.tvm.summary().keys == ()
 
 
 async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
     lab, peer = Lab("a"), Peer("127.0.0.1", 1, "alice")
     lease = await lab.lease(PERSONAL)
     key = lab.leasing.new_match_key(lease.id, single_use=False)
-    assert await lab.leasing.request(key, "alice", 1, peer) == key
-    leg = await lab.leasing.open(key, peer, 1.0, lambda reason: None)
-    waiting = asyncio.ensure_future(lab.leasing.request(key, "alice", 1, peer))
+    assert await lab.leasing.tvm.request(key, "alice", 1, peer) == key
+    leg = await lab.leasing.tvm.open(key, peer, 1.0, lambda reason: None)
+    waiting = asyncio.ensure_future(lab.leasing.tvm.request(key, "alice", 1, peer))
     await settle()
     assert not waiting.done()
     lab.leasing.release(lease.id)
     leg.ended(SessionEnd(SessionOutcome.CUT))
-    for late in (waiting, lab.leasing.request(key, "alice", 1, peer)):
+    for late in (waiting, lab.leasing.tvm.request(key, "alice", 1, peer)):
         with pytest.raises(UnknownMatchKeyError):
             await late
     assert lab.leasing.waiting() == ()
@@ -188,11 +188,11 @@ async def test_many_may_wait_and_none_of_them_is_a_task():
     tasks = len(asyncio.all_tasks())
     requests = [lab.ask() for _ in range(10_000)]
     assert len(asyncio.all_tasks()) == tasks
-    assert lab.leasing.summary().keys[0].pending == 10_000
+    assert lab.leasing.tvm.summary().keys[0].pending == 10_000
     for request in requests:
         lab.leasing.withdraw(request)
     assert lab.leasing.waiting() == ()
-    assert lab.leasing.summary().keys == ()
+    assert lab.leasing.tvm.summary().keys == ()
 
 
 # --- against the real store -----------------------------------------------------------------------------------------

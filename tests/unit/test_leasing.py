@@ -35,7 +35,7 @@ class Lab:
         return asyncio.ensure_future(self.leasing.acquire(request))
 
     async def open(self, key):
-        return await self.leasing.open(key, PEER, 1.0, self.cuts.append)
+        return await self.leasing.tvm.open(key, PEER, 1.0, self.cuts.append)
 
     def told(self):
         return [event.kind for event in self.events.since()]
@@ -107,7 +107,7 @@ async def test_what_a_dangerously_hot_phone_computes_without_a_session_is_killed
 async def test_stock_keys_are_for_the_class_that_operators_say():
     lab = Lab("a", policy=LeasePolicy(tvm_class={"android": LeaseClass.BENCH}))
     lab.devices.become("a", Life.READY, closed={LeaseClass.BENCH: Closed("it is warm")})
-    waiting = asyncio.ensure_future(lab.leasing.request("Android", "alice", 1, PEER))
+    waiting = asyncio.ensure_future(lab.leasing.tvm.request("Android", "alice", 1, PEER))
     await settle()
     (request,) = [each.request for each in lab.leasing.waiting()]
     assert request.lease_class is LeaseClass.BENCH
@@ -200,21 +200,21 @@ async def test_draining_and_cooling_leave_the_holder_alone_but_take_no_next(chan
 
 async def test_a_stock_key_may_be_any_selector_and_becomes_the_keys_prefix():
     lab = Lab("a")
-    key = await lab.leasing.request("name=a,android", "bob", 1, PEER)
+    key = await lab.leasing.tvm.request("name=a,android", "bob", 1, PEER)
     assert key.startswith("name=a,android:")
     (holder,) = lab.leasing.holders()
     assert (holder.lease.request.user, holder.lease.request.door) == ("bob", Door.TVM)
     with pytest.raises(SelectorError):
-        await lab.leasing.request("=", "bob", 1, PEER)
-    assert lab.leasing.serves("Android")
-    assert not lab.leasing.serves("rasp3b")
+        await lab.leasing.tvm.request("=", "bob", 1, PEER)
+    assert lab.leasing.tvm.serves("Android")
+    assert not lab.leasing.tvm.serves("rasp3b")
 
 
 @pytest.mark.parametrize("outcome", list(SessionOutcome))
 async def test_the_end_of_its_session_ends_a_tvm_lease_and_the_next_gets_a_looked_after_phone(outcome):
     lab = Lab("a")
     lab.devices.recover = False
-    leg = await lab.open(await lab.leasing.request("android", "bob", 1, PEER))
+    leg = await lab.open(await lab.leasing.tvm.request("android", "bob", 1, PEER))
     waiting = lab.want()
     await settle()
     leg.opened()
@@ -232,7 +232,7 @@ async def test_the_end_of_its_session_ends_a_tvm_lease_and_the_next_gets_a_looke
 
 async def test_revoking_cuts_the_session_and_waits_for_its_end():
     lab = Lab("a")
-    leg = await lab.open(await lab.leasing.request("android", "bob", 1, PEER))
+    leg = await lab.open(await lab.leasing.tvm.request("android", "bob", 1, PEER))
     revoking = asyncio.ensure_future(lab.leasing.revoke("a", "maintenance"))
     await settle()
     assert lab.cuts == ["maintenance"]
@@ -263,7 +263,7 @@ async def test_a_lease_revoked_while_its_session_waits_for_the_phone():
     lease = await lab.want()
     key = lab.leasing.new_match_key(lease.id, single_use=False)
     lab.devices.become("a", Life.RECOVERING)
-    opening = asyncio.ensure_future(lab.leasing.open(key, PEER, 10.0, lambda reason: opening.cancel(reason)))
+    opening = asyncio.ensure_future(lab.leasing.tvm.open(key, PEER, 10.0, lambda reason: opening.cancel(reason)))
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert not lab.leasing.holders()
@@ -304,9 +304,9 @@ async def test_explain_and_summary():
     assert not any(each.matches for each in lab.leasing.explain("mali").devices)
     with pytest.raises(SelectorError):
         lab.leasing.explain("=")
-    rows = {row.key: (row.free, row.pending) for row in lab.leasing.summary().keys}
+    rows = {row.key: (row.free, row.pending) for row in lab.leasing.tvm.summary().keys}
     assert rows == {"android": (0, 1), "a": (0, 1), "b": (0, 0), "mali": (0, 1)}
-    assert {(row.key, row.device) for row in lab.leasing.summary().servers} == {
+    assert {(row.key, row.device) for row in lab.leasing.tvm.summary().servers} == {
         ("android", "a"), ("a", "a"), ("android", "b"), ("b", "b"),
     }  # fmt: skip
     for task in waiting:
@@ -343,7 +343,7 @@ async def test_a_forgotten_device_is_explained_no_more():
     for listener in tuple(lab.devices._listeners):
         listener(replace(view, life=Life.GONE))
     assert lab.leasing.explain("android").devices == ()
-    assert not lab.leasing.serves("android")
+    assert not lab.leasing.tvm.serves("android")
 
 
 async def test_closing_revokes_everything():
