@@ -29,7 +29,7 @@ def test_releases_of_one_protocol_version_get_on(server, client, kernel):
         assert f"{phone.serial}\tdevice" in listed.stdout
         assert "daemon" not in listed.stderr  # it started none of its own
         assert Clients(farm, kernel).result("tell(add_one(connect().request('android')))") is True
-        assert phone.row["state"] == "busy" or phone.row["state"] == "ready"
+        until(lambda: phone.row["state"] == "ready")
         assert farm.status()["problems"] == []
 
 

@@ -144,7 +144,7 @@ def test_an_instruction_that_the_abi_does_not_promise_is_illegal(farm, phone, tm
 
 
 def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
-    story, before = Story(farm), phone.programs()
+    story, before = Story(farm), phone.server()
     with clients.running(HOLD.format(key=phone.name)) as client:
         assert client.hear() is True
         farm.lab.fault(phone.nickname, "segfault")
@@ -154,7 +154,7 @@ def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
         story.until("lease.released")
     until_ready(farm)
     story.order("session.opened", "session.ended", "lease.released", device=phone.name)
-    assert phone.programs() == before
+    assert phone.server() == before
     assert phone.shell(f"find {ON_PHONE} -name '*core*'") == ""
     assert clients.result(USE.format(key=phone.name)) is True
 
@@ -170,7 +170,7 @@ def test_a_kernel_that_hangs_is_ended_and_the_phone_is_clean(farm, phone, client
         assert farm.farm("lease", "kick", name).returncode == 0
         assert client.hear()
         story.until("device.ready", subject=name)
-    until(lambda: len(phone.programs()) == 1)  # the check's own session ends after it
+    phone.server()  # and no process of the session
     assert clients.result(USE.format(key=name)) is True
 
 
@@ -178,7 +178,7 @@ def test_a_reboot_leaves_nothing_and_starts_again(farm, phone, clients):
     story, name = Story(farm), phone.name
     farm.lab.reboot(phone.nickname)
     story.until("device.ready", subject=name)
-    until(lambda: len(phone.programs()) == 1)
+    phone.server()
     assert clients.result(USE.format(key=name)) is True
 
 

@@ -62,9 +62,9 @@ def test_an_unplugged_phone_is_named_as_the_cause(farm, phone, timing):
     assert code == 1, said
     assert f"{name} is gone" in said
     assert "Traceback" not in said
+    story.until("lease.released", device=name)
     leased = farm.client.call("lease.list")
     assert (leased["leases"], leased["waiting"]) == ([], [])  # nobody waits for it to come back
-    story.until("lease.released", device=name)
     farm.lab.plug(phone.nickname)
     story.until("device.ready", subject=name)
     story.order("device.checking", "device.ready", device=name)

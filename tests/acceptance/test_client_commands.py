@@ -282,11 +282,16 @@ def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
 
     listener = threading.Thread(target=listen)
     listener.start()
-    command = typed("shell", "--on", phones(farm)[0].name, "--max-attempts", "2", "--", "sleep 1; echo done")
+    phone = phones(farm)[0]
+    line = "while [ ! -e /data/local/tmp/go ]; do sleep 0.1; done; echo done"
+    command = typed("shell", "--on", phone.name, "--max-attempts", "2", "--", line)
     command.until_said("running the command")
+    [job] = client.jobs(state=("running",))
     farm.daemon.kill()
     command.until_said("waiting up to 60 s")
     farm.daemon.start().close()
+    until(lambda: [each.state for each in client.job(job.id).attempts] == ["interrupted", "running"])
+    phone.shell("touch /data/local/tmp/go")
     assert command.end() == 0
     listener.join(LIMIT_S)
     assert command.printed.count("done\n") == 1
@@ -295,8 +300,8 @@ def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
     assert numbers == sorted(set(numbers))
     kept = {event.seq for event in client.events(since=since, follow=False) if event.seq <= numbers[-1]}
     assert kept <= set(numbers)
-    [job] = [event.subject for event in heard if event.kind == "job.submitted"]
-    assert [attempt.state for attempt in client.job(job).attempts] == ["interrupted", "done"]
+    assert [event.subject for event in heard if event.kind == "job.submitted"] == [job.id]
+    assert [attempt.state for attempt in client.job(job.id).attempts] == ["interrupted", "done"]
 
 
 def test_a_lease_outlives_the_daemons_death(farm, client):

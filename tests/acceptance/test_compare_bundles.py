@@ -42,7 +42,7 @@ def own_again(farm, phone, hashes):
     """The phone is ready, runs its own bundle and has no other."""
     until_ready(farm)
     assert phone.row["bundle"] == hashes["virtual"]
-    until(lambda: len(phone.programs()) == 1)
+    phone.server()
     assert phone.shell(RUNS).strip() == f"bundle={hashes['virtual']}"
     until(lambda: phone.shell(f"ls -A {ON_PHONE}/farm/bundles").split() == [hashes["virtual"]])
 

@@ -58,11 +58,11 @@ def test_a_killed_daemon_is_followed_by_one_that_knows_everything(farm, clients)
     assert phone.row["pool"] == "desk"
     assert answer(farm.farm("device", "show", "bench-1", "--json"))["labels"]["rack"] == "3"
     assert other.row["service"] == "draining"
-    assert "device.new" not in story.kinds()
     story.read()
+    assert "device.new" not in story.kinds()
     assert "device.pushing" not in [event["kind"] for event in story.events]
     for each in (phone, other):
-        until(lambda each=each: len(each.programs()) == 1)  # the server of the first daemon, or one instead of it
+        each.server()  # that of the first daemon, or one instead of it
     assert clients.result("tell(add_one(connect().request('mine')))") is True
 
 
@@ -90,12 +90,13 @@ def test_a_daemon_that_is_told_to_stop_ends_well_and_takes_its_own_with_it(farm)
 
 
 def test_a_killed_adb_server_costs_no_phone_its_rpc_server(farm, clients):
-    story, before = Story(farm), [phone.programs() for phone in phones(farm)]
+    story, before = Story(farm), [phone.server() for phone in phones(farm)]
     assert farm.adb("kill-server").returncode == 0
     story.until("adb.back")
     story.order("adb.lost", "adb.back")
     until_ready(farm)
-    assert [phone.programs() for phone in phones(farm)] == before
+    assert [phone.server() for phone in phones(farm)] == before
+    story.read()
     assert "device.pushing" not in [event["kind"] for event in story.events]
     assert clients.result("tell(add_one(connect().request('android')))") is True
 

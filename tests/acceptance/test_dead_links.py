@@ -43,7 +43,7 @@ def test_a_hanging_adb_server_with_a_lease_on_it_gets_its_time(farm: VirtualFarm
 def test_a_hanging_adb_server_with_nobodys_work_on_it_is_replaced(farm: VirtualFarm) -> None:
     until_ready(farm)
     story, server = Story(farm), adb_server(farm)
-    programs = {phone.nickname: phone.programs() for phone in phones(farm)}
+    servers = {phone.nickname: phone.server() for phone in phones(farm)}
     os.kill(server, signal.SIGSTOP)
     story.until("adb.lost")
     story.until("adb.back")
@@ -52,7 +52,7 @@ def test_a_hanging_adb_server_with_nobodys_work_on_it_is_replaced(farm: VirtualF
     assert adb_server(farm) != server
     assert "host.usb_lost" not in story.kinds()  # the server went, not the hubs
     assert story.kinds().count("adb.lost") == 1
-    assert {phone.nickname: phone.programs() for phone in phones(farm)} == programs  # taken over, not restarted
+    assert {phone.nickname: phone.server() for phone in phones(farm)} == servers  # taken over, not restarted
 
 
 @pytest.mark.timeout(170)

@@ -155,7 +155,7 @@ class Noise:
         try:
             while count > 0:
                 opened = context.socket(zmq.DEALER)
-                opened.linger = 1000
+                opened.linger = 10_000
                 if known:
                     opened.curve_serverkey = self.key.server_key.encode()
                     opened.curve_publickey = self.key.public_key.encode()
@@ -171,7 +171,7 @@ class Noise:
                     await opened.recv_multipart()
                 opened.close()
         finally:
-            context.destroy(linger=1000)
+            context.destroy(linger=10_000)
 
 
 def size_of(*pids):

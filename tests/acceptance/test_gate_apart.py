@@ -63,7 +63,7 @@ def test_sessions_compute_through_a_restart_of_the_daemon_and_newcomers_wait(far
         before, running = leases(farm), [servers(each) for each in (phone, other)]
         story = Story(farm)
         getattr(farm.daemon, end)()
-        assert "newcomers wait" in gate.said
+        until(lambda: "newcomers wait" in gate.said)
         client.go()
         assert client.hear() == ""  # computed with no daemon there
         with clients_while_away(farm, gate, clients) as newcomer:
@@ -155,7 +155,7 @@ def test_a_killed_gate_ends_its_sessions_and_the_farm_goes_on(farm, gate, client
         assert story.until("session.ended", device=phone.name)["data"]["outcome"] == "cut"
         client.go()
         assert client.hear() != ""
-    assert any("gate" in line for line in farm.status()["problems"])
+    until(lambda: any("gate" in line for line in farm.status()["problems"]))
     gate.start()
     story.until("gate.back")
     story.order("gate.lost", "gate.back")

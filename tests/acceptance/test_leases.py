@@ -134,13 +134,13 @@ def test_its_time_ends_it_with_a_warning_before(farm):
     story.until("device.ready", subject=phone.name)
     shown = answer(farm.farm("job", "show", held["job"], "--json"))
     assert (shown["job"]["state"], shown["result"]["ended"]) == ("done", "its time is over")
-    assert 2.5 <= shown["result"]["held_s"] < 10
+    assert shown["result"]["held_s"] >= 2.5
 
 
 def test_extending_moves_the_end(farm):
     phone = phones(farm)[0]
     story = Story(farm)
-    held = acquire(farm, phone.name, "--for", "4s")
+    held = acquire(farm, phone.name, "--for", "1m")
     extended = answer(farm.farm("lease", "extend", phone.name, "--for", "10m", "--json"))
     assert extended["expires_at"] > held["expires_at"]
     refused(farm.farm("lease", "extend", held["lease"], "--for", "8d"), ExitCode.USAGE)
@@ -284,7 +284,7 @@ def test_a_lease_outlives_the_daemon(farm):
     assert closed(held["adb_port"])
     farm.daemon.start().close()
     until(lambda: not closed(held["adb_port"]))
-    assert not closed(port)
+    until(lambda: not closed(port))
     farm.wait_ready(2)
     assert phone.shell(f"ls {ON_PHONE}/mine").strip() == f"{ON_PHONE}/mine"  # nobody tidied under its holder
     assert adb(held, "shell", "echo still mine").stdout == "still mine\n"

@@ -37,12 +37,12 @@ def test_a_crashed_server_is_started_again(farm, phone, clients):
 
 
 def test_a_server_that_hangs_is_found_out_by_its_next_session_and_replaced(farm, phone, clients):
-    story, before = Story(farm), phone.programs()
+    story, before = Story(farm), phone.server()
     assert farm.lab.server_hang(phone.nickname) == 1
     assert usable(phone, clients)  # the stock client asks again when its first session does not open
     story.until("device.ready")
     story.order("lease.granted", "device.recovering", "device.starting", "device.ready", device=phone.name)
-    assert phone.programs() != before
+    assert phone.server() != before
 
 
 def test_a_phone_that_computes_wrong_is_not_handed_out_and_says_why(farm, phone, clients):
@@ -63,7 +63,7 @@ def test_a_phone_that_computes_wrong_is_not_handed_out_and_says_why(farm, phone,
 
 
 def test_an_unplug_ends_the_session_and_a_replug_finds_the_same_server(farm, phone, clients):
-    story, before, name = Story(farm), phone.programs(), phone.name
+    story, before, name = Story(farm), phone.server(), phone.name
     with clients.running(HOLD.format(key=name)) as client:
         assert client.hear() is True
         farm.lab.unplug(phone.nickname)
@@ -74,7 +74,7 @@ def test_an_unplug_ends_the_session_and_a_replug_finds_the_same_server(farm, pho
     farm.lab.plug(phone.nickname)
     story.until("device.ready")
     story.order("device.gone", "device.identifying", "device.checking", "device.ready", device=name)
-    assert phone.programs() == before
+    assert phone.server() == before
     assert "device.pushing" not in [event["kind"] for event in story.events]
     assert usable(phone, clients)
 

@@ -57,6 +57,7 @@ def answers(futures):
 
 
 def test_two_phones_share_what_one_script_builds(runner, told, tmp_path):
+    until(lambda: len(runner.status().phones) == 2)
     with FarmBuilder(runner, cache=tmp_path) as builder:
         built = builder.build(builder_inputs([module("sleep 20", addend) for addend in range(1, 25)]))
         found = answers(runner.run(runner_inputs([each.artifact_path for each in built])))
@@ -96,7 +97,7 @@ def test_a_phone_that_is_unplugged_costs_no_candidate(farm, runner, folder, told
 
 def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, told):
     names = list(farm.lab.status())
-    futures = runner.run(runner_inputs([library(folder, "sleep 30")] * 60))
+    futures = runner.run(runner_inputs([library(folder, "sleep 100")] * 60))  # for seconds yet when the phones go
     until(lambda: len(told) >= 4)
     for name in names:
         farm.lab.unplug(name)

@@ -128,7 +128,7 @@ async def test_request_open_use_and_close(phone_port):
             """
         )
         assert (numbers, data, key) == (499500.0, 3_000_000, {"free": 0, "pending": 0})
-        assert milliseconds < STOCK_EXCHANGE_MS / 10
+        assert milliseconds < STOCK_EXCHANGE_MS / 4  # less than one delayed acknowledgement takes
         await until(lambda: lab.kinds()[-1:] == ["lease.released"])
         assert lab.kinds() == ["lease.granted", "session.opened", "session.ended", "lease.released"]
         end = next(event.data for event in lab.events.since() if event.kind == "session.ended")

@@ -50,7 +50,7 @@ def test_a_fault_at_any_step_ends_in_a_phone_that_works(farm, phone, kernel, ste
     story.read()
     until_ready(farm)
     assert Clients(farm, kernel).result(USE) is True
-    until(lambda: len(phone.programs()) == 1)  # the session's own ends a moment later
+    phone.server()
 
 
 def test_many_replugs_leak_no_descriptor(farm, phone):
@@ -66,7 +66,7 @@ def test_many_replugs_leak_no_descriptor(farm, phone):
 
 
 def test_many_clients_that_die_leak_nothing_anywhere(farm, phone, kernel):
-    clients, story, servers = Clients(farm, kernel), Story(farm), phone.programs()
+    clients, story, server = Clients(farm, kernel), Story(farm), phone.server()
     for turn in range(MANY):
         with clients.running("session = connect().request('android'); tell(add_one(session)); wait()") as client:
             assert client.hear() is True
@@ -76,7 +76,7 @@ def test_many_clients_that_die_leak_nothing_anywhere(farm, phone, kernel):
             before = descriptors(farm)
     until_ready(farm)
     until(lambda: descriptors(farm) <= before)
-    assert phone.programs() == servers
+    assert phone.server() == server
 
 
 def test_crashes_in_a_row_are_answered_more_and_more_slowly_and_end_well(farm, phone, kernel):

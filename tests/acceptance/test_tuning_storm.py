@@ -148,7 +148,8 @@ def test_a_storm_costs_no_trial_and_no_healthy_candidate(seed: int, bad: Path, t
         assert storm.folder is not None
         judged(outcome.raise_for_error().result, storm.folder, bad, answer(farm.farm("poison", "list", "--json")))
         until_ready(farm)
-        until(lambda: all(len(phone.programs()) == 1 for phone in phones(farm)))
+        for phone in phones(farm):
+            phone.server()
         for phone, files in zip(phones(farm), before, strict=True):
             assert kinds(phone.ours()) == files
         assert list(farm.folder.glob("**/building/*")) == []

@@ -419,7 +419,7 @@ def test_dark_follows_the_system_and_the_reader_s_choice_stays(benched: str, ope
     page.get_by_role("button", name="Change between light and dark").click()
     light = page.evaluate(ground)
     assert light != dark
-    assert page.evaluate("document.querySelector('figure canvas').toDataURL()") != before  # plots are drawn anew
+    page.wait_for_function("before => document.querySelector('figure canvas').toDataURL() !== before", arg=before)
     page.reload()
     assert page.evaluate(ground) == light
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+import pytest_asyncio
 
 from farm.bundle.abi import Abi, Platform
 from farm.bundle.manifest import Bundle
@@ -44,6 +45,8 @@ from tests.support.quiet import AS_THEY_ARE
 from tests.support.tiny_model import tiny_onnx
 from tests.support.tvm import free_port, process, wait_for_port
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 SERVER_KEY = "a-secret"
 CPU = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon"]}
@@ -72,19 +75,23 @@ class OneKey:
 
 
 class Lab:
-    def __init__(self, folder, port, cache):
-        (folder / "work").mkdir()
-        (folder / "work" / "cache").symlink_to(cache)
+    """The door, the workers and a phone; a zygote imports TVM, so that all tests share one."""
+
+    def __init__(self, folder, port):
         self.artifacts = ArtifactFolder(folder / "artifacts")
         self.door = WorkerDoor(folder / "workers.sock", self.artifacts)
         self.supervisor = Supervisor((Toolchain("default", Path(sys.executable)),), folder / "work", self.door)
         self.logs = AttemptLogs(folder / "logs")
         self.port = port
+        self.model = self.artifacts.add(build().SerializeToString(deterministic=True))
+        self.count = 0
+        self.begin()
+
+    def begin(self):
+        """As before any attempt: of the last test's nothing is remembered."""
         self.keys = OneKey()
         self.steps, self.suspected = [], []
         self.heard = asyncio.Event()
-        self.model = self.artifacts.add(build().SerializeToString(deterministic=True))
-        self.count = 0
         self.latest = ""  # job
         self.nominals = {}
         self.conditions = {"temperature_c": 30.5, "throttle_status": 0, "battery_percent": 80, "charging": True}
@@ -168,16 +175,10 @@ def server():
         yield port
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """What one test has compiled is there for the next."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-async def lab(tmp_path, server, cache):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory, server):
     known = {child.pid for child in psutil.Process().children(recursive=True)}
-    lab = Lab(tmp_path, server, cache)
+    lab = Lab(tmp_path_factory.mktemp("lab"), server)
     await lab.door.start()
     await lab.supervisor.start()
     yield lab
@@ -186,6 +187,12 @@ async def lab(tmp_path, server, cache):
     # The stock server forks one process per session; it ends each by itself soon after.
     left = [child for child in psutil.Process().children(recursive=True) if "zygote" in " ".join(child.cmdline())]
     assert [child for child in left if child.pid not in known] == []
+
+
+@pytest.fixture
+def lab(shared):
+    shared.begin()
+    return shared
 
 
 @contextlib.contextmanager
@@ -248,11 +255,12 @@ async def test_a_bench_takes_as_many_samples_as_it_needs_and_tries_again(lab):
         assert each["start_s"] == sorted(each["start_s"])
     reference = certificate["reference"]
     assert 1e-5 < reference["median_s"] < 0.1
-    # A phone whose nominal speed is known to be twice what this run saw: the same samples would take half as long.
-    lab.nominals = {reference["kernel"]: reference["median_s"] / 2}
+    # A phone whose nominal speed is known to be far above what this run saw: the same samples would take less time.
+    nominal_s = reference["median_s"] / 50  # no change of this host's load comes near that
+    lab.nominals = {reference["kernel"]: nominal_s}
     second = (await lab.run(**asked))["certificate"]
     assert second["reference"]["nominal_of"] == "history"
-    assert second["reference"]["nominal_s"] == reference["median_s"] / 2
+    assert second["reference"]["nominal_s"] == nominal_s
     assert second["estimate"]["median_s"] < second["raw_median_s"]
 
 
@@ -374,8 +382,8 @@ async def test_a_phone_that_refuses_is_reported(lab):
 async def test_a_phone_that_hangs_is_given_up_at_the_time_limit(lab):
     await lab.run()  # so that compiling takes no time below
     with silent_phone() as port, pytest.raises(AttemptTimeoutError) as caught:
-        await lab.run(port=port, timeout_s=3)
-    assert caught.value.message == "no result after 3 s; it was at: opening a session"
+        await lab.run(port=port, timeout_s=5)
+    assert caught.value.message == "no result after 5 s; it was at: opening a session"
 
 
 async def test_a_cancelled_attempt_leaves_no_worker(lab):
@@ -424,12 +432,15 @@ async def test_wrong_numbers_fail_the_check(lab, bundle, tmp_path):
 
 async def test_phones_that_hang_do_not_hold_up_the_others(lab, bundle):
     with silent_phone() as port:
-        hung = FarmChecker(lab.supervisor, key=lambda device: "x", gate=lambda: ("127.0.0.1", port), limit_s=4)
+        at_silent = {"key": lambda device: "x", "gate": lambda: ("127.0.0.1", port)}
         good = FarmChecker(lab.supervisor, key=lambda device: SERVER_KEY, gate=lambda: ("127.0.0.1", lab.port))
+        hung = FarmChecker(lab.supervisor, **at_silent, limit_s=3600)
         waiting = [asyncio.create_task(hung.check(f"h{i}", bundle)) for i in range(3)]
         report = await good.check("a", bundle)
         assert report.ok
         assert not any(task.done() for task in waiting)
         for task in waiting:
-            with pytest.raises(CheckTimeoutError, match=r"h\d did not finish the golden kernels within 4 s"):
-                await task
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        with pytest.raises(CheckTimeoutError, match="h did not finish the golden kernels within 1 s"):
+            await FarmChecker(lab.supervisor, **at_silent, limit_s=1).check("h", bundle)

@@ -106,9 +106,10 @@ def test_charging_stops_at_the_top_of_the_window_and_goes_on_at_its_bottom(farm,
 def test_a_trace_is_recorded_shown_and_played(farm, name, tmp_path):
     file = tmp_path / "trace.jsonl"
     done = farm.farm("trace", "record", name, "--out", str(file), "--for", "1s", "--every", "0.5s", "--json")
-    assert json.loads(done.stdout) == {"out": str(file), "probes": 3, "failed": 0}
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line["health"]["boot_id"] for line in lines] == [lines[0]["health"]["boot_id"]] * 3
+    assert json.loads(done.stdout) == {"out": str(file), "probes": len(lines), "failed": 0}
+    assert len(lines) in (2, 3)  # a slow host has time for fewer
+    assert len({line["health"]["boot_id"] for line in lines}) == 1
     assert "GHz" in farm.farm("trace", "show", str(file)).stdout
     recorded = lines[0]["health"]["battery"]["percent"]
     farm.lab.fault(PHONE, "battery", level=17)

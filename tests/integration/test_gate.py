@@ -203,11 +203,11 @@ async def test_a_session_longer_than_its_timeout_is_cut_and_the_phone_cleaned():
 
 
 async def test_a_session_without_bytes_is_cut_and_one_with_bytes_is_not():
-    async with Lab(idle_s=0.2) as lab:
+    async with Lab(idle_s=0.5) as lab:
         sock = await lab.session()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        while loop.time() < begun + 0.5:
+        while loop.time() < begun + 1.0:
             await send(sock, b"x")
             assert await receive(sock, 1) == b"x"
         assert await at_end(sock) == b""
@@ -270,7 +270,7 @@ async def test_a_phone_that_is_lost_takes_its_session_with_it():
 
 
 async def test_a_server_that_refuses_or_hangs_or_is_not_there():
-    async with Lab(answer_s=0.2) as lab:
+    async with Lab(answer_s=0.5) as lab:
         for trouble, words in (("answer", "refused"), ("hang", "did not answer"), ("port", "")):
             if trouble == "answer":
                 lab.phone.answer = SessionCode.DUPLICATE

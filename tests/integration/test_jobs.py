@@ -18,6 +18,7 @@ def farm(whole):
 
 
 AGAIN = 3  # a shell line is not run again unless its owner allows for it
+UNTIL_GO = "while [ ! -e /data/local/tmp/go ]; do sleep 0.1; done; echo done"
 
 
 def submit(farm, command="true", *, key="", must_match=False, **spec):
@@ -38,6 +39,16 @@ def watch(farm, *jobs, since=0):
 
 def show(farm, job):
     return farm.client.call("job.show", job=job)
+
+
+def phone_of(farm, started):
+    """The phone of an attempt that has begun."""
+    return next(each for each in phones(farm) if each.name == started["data"]["device"])
+
+
+def go(farm, started):
+    """Let an attempt at UNTIL_GO come to its end; the file goes with its lease."""
+    phone_of(farm, started).shell("touch /data/local/tmp/go")
 
 
 def kinds(events):
@@ -95,20 +106,20 @@ def test_a_killed_daemon_loses_no_job_and_doubles_no_result(farm):
 
 
 def test_a_stopped_daemon_interrupts_and_goes_on(farm):
-    job = one(farm, "sleep 1; echo done", max_attempts=AGAIN)
-    Story(farm, since=0).until("attempt.started", job=job)
+    job, story = one(farm, UNTIL_GO, max_attempts=AGAIN), Story(farm, since=0)
+    story.until("attempt.started", job=job)
     farm.daemon.stop()
     farm.daemon.start().close()
+    go(farm, story.until("attempt.started", job=job))
     _, (row,) = watch(farm, job)
     assert row["state"] == "done"
     assert [attempt["state"] for attempt in show(farm, job)["attempts"]] == ["interrupted", "done"]
 
 
 def test_an_unplugged_phones_job_goes_to_the_other_one(farm):
-    job = one(farm, "sleep 3; echo done", max_attempts=AGAIN)
-    started = Story(farm, since=0).until("attempt.started", job=job)
-    phone = next(each for each in phones(farm) if each.name == started["data"]["device"])
-    farm.lab.unplug(phone.nickname)
+    job, story = one(farm, UNTIL_GO, max_attempts=AGAIN), Story(farm, since=0)
+    farm.lab.unplug(phone_of(farm, story.until("attempt.started", job=job)).nickname)
+    go(farm, story.until("attempt.started", job=job))
     _, (row,) = watch(farm, job)
     assert row["state"] == "done"
     first, second = show(farm, job)["attempts"]
@@ -118,8 +129,7 @@ def test_an_unplugged_phones_job_goes_to_the_other_one(farm):
 
 def test_cancelled_while_it_runs_its_command_ends(farm):
     job = one(farm, "sleep 4711")
-    started = Story(farm, since=0).until("attempt.started", job=job)
-    phone = next(each for each in phones(farm) if each.name == started["data"]["device"])
+    phone = phone_of(farm, Story(farm, since=0).until("attempt.started", job=job))
     (row,) = farm.client.call("job.cancel", job=job)["jobs"]
     assert (row["state"], row["error"]["code"]) == ("cancelled", "cancelled")
     until_ready(farm)

@@ -88,7 +88,7 @@ def test_use_is_shown_by_user_and_device(farm):
     by_user = json.loads(farm.farm("usage", "--since", "1h", "--json").stdout)
     (row,) = by_user["usage"]
     assert (row["name"], row["leases"], row["jobs"]) == (getpass.getuser(), 1, 1)
-    assert 0 < row["held_s"] < 60
+    assert row["held_s"] > 0
     text = farm.farm("usage", "--since", "1h", "--by", "device").stdout
     assert text.splitlines()[0].split() == ["DEVICE", "TIME", "SHARE", "LEASES", "JOBS"]
     assert text.splitlines()[1].startswith(name)

@@ -71,8 +71,8 @@ async def test_one_that_cannot_be_used_says_why_in_one_line(tmp_path, make, said
 
 async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
     python = script(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; trap '' TERM; wait")
-    with pytest.raises(ToolchainRefusedError, match=r"did not import TVM within 0\.5 s"):
-        await examine(python, limit_s=0.5)
+    with pytest.raises(ToolchainRefusedError, match=r"did not import TVM within 2 s"):
+        await examine(python, limit_s=2)
     child = int((tmp_path / "pid").read_text())
     await asyncio.to_thread(psutil.wait_procs, [psutil.Process(child)] if psutil.pid_exists(child) else [], 5)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

@@ -182,7 +182,7 @@ async def test_nonsense_is_answered_and_at_last_cut_off():
     ],
 )
 async def test_garbage_closes_only_its_own_connection(stream):
-    async with Lab(limits=Limits(handshake_s=0.05)) as lab:
+    async with Lab(limits=Limits(handshake_s=0.5)) as lab:
         client = await lab.client(greet=False)
         await client.send(stream)
         await until_closed(client)
@@ -190,7 +190,7 @@ async def test_garbage_closes_only_its_own_connection(stream):
 
 
 async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_is_not():
-    async with Lab(limits=Limits(handshake_s=0.1, message_s=0.1, idle_s=0.1)) as lab:
+    async with Lab(limits=Limits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
         silent = await lab.client(greet=False)
         halfway = await lab.client()
         await halfway.send(encode_message(wire.Ping())[:-1])

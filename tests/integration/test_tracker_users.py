@@ -153,7 +153,7 @@ def test_a_socket_in_time_wait_proves_nobody():
 
 
 async def test_a_stock_client_holds_no_more_than_its_users_quota():
-    async with Lab("a", "b", policy=LeasePolicy(unused_s=0.1, quota=UserConfig(devices=1))) as lab:
+    async with Lab("a", "b", policy=LeasePolicy(unused_s=0.5, quota=UserConfig(devices=1))) as lab:
         first, second = await lab.client(), await lab.client()
         code, _ = await first.ask(wire.Request("android", "", 1))
         assert code == 0

@@ -55,7 +55,7 @@ def builder(tmp_path_factory):
 
 def poll(look):
     """What `look` finds, as soon as it finds something."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (found := look()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -72,14 +72,15 @@ def results(runner, paths):
 
 
 def test_candidates_are_measured_on_several_phones_and_each_result_says_by_which(host, folder):
-    told = []
+    told, found = [], []
     path = library(folder, "sleep 2")
     with StagedPhones(2, **host) as phones, PoolRunner(phones, evaluator=ONCE, measured=told.append) as runner:
-        found = results(runner, [path] * 40)
+        while len({each.device for each in told}) < 2:  # the one that is ready first may measure some alone
+            found += results(runner, [path] * 20)
         assert runner.status().unanswered == 0
     assert all(len(each.run_secs) == 2 and min(each.run_secs) >= 0.002 for each in found)
     assert Counter(each.device for each in told).keys() == {"host-1", "host-2"}
-    assert len(told) == 40
+    assert len(told) == len(found)
 
 
 def test_a_candidate_costs_four_round_trips(host, folder):
@@ -231,7 +232,7 @@ def test_a_server_that_fails_to_start_once_is_started_again(host, folder):
 
 
 def test_a_candidate_that_never_returns_and_ignores_sigterm_costs_itself_only(host, folder):
-    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE, timeout_s=0.5) as runner:
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE, timeout_s=1.5) as runner:
         found = results(runner, [library(folder, "stubborn"), library(folder, "add")])
     assert "timeout" in found[0].error_msg
     assert found[1].error_msg is None
@@ -312,9 +313,9 @@ def test_the_builder_builds_caches_and_says_what_cannot_be_built(builder):
 
 
 def test_a_build_that_never_ends_or_crashes_costs_itself_only(tmp_path):
-    with FarmBuilder(cache=tmp_path, timeout_s=2) as builder:
+    with FarmBuilder(cache=tmp_path, timeout_s=4) as builder:
         built = builder.build(builder_inputs([module("endless build"), module("add", 3.0)]))
-        assert "more than 2 s" in built[0].error_msg
+        assert "more than 4 s" in built[0].error_msg
         assert built[1].error_msg is None
         crashing = builder.submit(builder_inputs([module("endless build", 2.0)])[0])
         server = newest_build_server()
@@ -337,10 +338,10 @@ def test_a_runner_waits_for_its_builders_promises_and_hears_of_failed_builds(hos
     with (
         StagedPhones(**host) as phones,
         PoolRunner(phones, evaluator=ONCE) as runner,
-        FarmBuilder(runner, cache=tmp_path, timeout_s=2) as builder,
+        FarmBuilder(runner, cache=tmp_path, timeout_s=4) as builder,
     ):
         built = builder.build(builder_inputs(modules))
         *good, bad = results(runner, [each.artifact_path for each in built])
     assert [each.error_msg for each in good] == [None] * 6
-    assert "more than 2 s" in bad.error_msg
+    assert "more than 4 s" in bad.error_msg
     assert not list((tmp_path / "building").iterdir())

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0  # of a loaded host; nobody waits so long for what happens
 LOOK_S = 0.002
 
 

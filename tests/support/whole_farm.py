@@ -175,6 +175,12 @@ class Phone:
         lines = self.shell("ps -A -o PID,ARGS").splitlines()
         return [line.split()[0] for line in lines if "tvm_rpc server" in line]
 
+    def server(self) -> str:
+        """The process id of its RPC server, as soon as it is alone: a session's own process ends after its session."""
+        while len(found := self.programs()) != 1:
+            time.sleep(POLL_S)
+        return found[0]
+
     def spins(self) -> bool:
         """Whether a session on it is inside a kernel that the fault `ignore_sigterm` keeps there."""
         status = "".join(f"cat /proc/{pid}/status 2>/dev/null;" for pid in self.programs())

@@ -290,7 +290,7 @@ def test_nobody_renews_it_and_it_ends_by_itself(quiet: Quiet) -> None:
 
 
 def test_renewed_it_waits_longer_and_its_watch_ends_with_it(quiet: Quiet) -> None:
-    quiet.begin("gentle", "usb", 2)
+    quiet.begin("gentle", "usb", 60)
     assert quiet.run("renew", "500") == "renewed\n"
     deadline = int((quiet.folder / "deadline").read_text())
     assert deadline - float(Path("/proc/uptime").read_text().split()[0]) > 450

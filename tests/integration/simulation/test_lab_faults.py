@@ -18,7 +18,7 @@ TMP = "/data/local/tmp"
 ROOT = Path(__file__).parents[3]
 
 
-def until(condition, *, timeout_s: float = 10.0):
+def until(condition, *, timeout_s: float = 30.0):
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "condition never held"

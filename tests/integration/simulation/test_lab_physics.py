@@ -323,9 +323,9 @@ def test_a_boot_loop_ends_after_its_boots(house, lab):
 @pytest.mark.skipif(os.geteuid() != 0, reason="the lab needs another user than the phone's shell")
 def test_what_is_stuck_in_a_driver_outlives_sigkill_until_the_driver_returns(house, lab):
     rig = house.rigs["plain"]
-    lab.fault("plain", "unkillable", seconds=1.0)
-    assert rig.text("shell", "cat $FARM_VIRTUAL_STATE/kernel_fault") == "unkillable 1\n"
-    stuck = "$FARM_VIRTUAL_STATE/stuck_driver 1 & sleep 0.3; kill -s KILL $!; kill -s KILL $!"
+    lab.fault("plain", "unkillable", seconds=4.0)
+    assert rig.text("shell", "cat $FARM_VIRTUAL_STATE/kernel_fault") == "unkillable 4\n"
+    stuck = "$FARM_VIRTUAL_STATE/stuck_driver 4 & sleep 0.3; kill -s KILL $!; kill -s KILL $!"
     said = rig.run("shell", f"{stuck}; sleep 0.1; cat /proc/$!/stat; wait $!; echo ended")
     assert b"(stuck_driver) R" in said.stdout
     assert said.stdout.endswith(b"ended\n")

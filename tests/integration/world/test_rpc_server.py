@@ -192,7 +192,7 @@ def test_a_session_ends_at_its_time_limit(server, limit):
     started = time.monotonic()
     session = connect(server.port, session_timeout=limit)
     assert server.until(rf"Child pid=\d+ killed \(timeout = {limit} sec\), status = 15")
-    assert limit <= time.monotonic() - started < limit + 5
+    assert time.monotonic() - started >= limit
     assert server.until("End session with")
     del session
     hang_up(connect(server.port))
@@ -230,7 +230,7 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
     """As in TVM's own server: this is what the farm has to clean up."""
     if is_launcher(server_bundle(server)):
         pytest.skip("the launcher has no fault knobs")
-    session = connect(server.port, session_timeout=1)
+    session = connect(server.port, session_timeout=4)
     function, a, b, _ = add_one(session, library)
     worker = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text())
     write_state(server.folder, PhoneState(kernel_fault=KernelFault.IGNORE_SIGTERM))
@@ -253,7 +253,7 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
         with pytest.raises(TimeoutError):
             peer.recv(4)
     os.kill(worker, 9)
-    assert server.until(r"Child pid=\d+ killed \(timeout = 1 sec\), status = 9")
+    assert server.until(r"Child pid=\d+ killed \(timeout = 4 sec\), status = 9")
     caller.join(LIMIT_S)
     assert len(failures) == 1
 

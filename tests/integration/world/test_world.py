@@ -252,8 +252,8 @@ def arguments_of(pid: int) -> list[bytes]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, at most ten seconds."""
-    deadline = time.monotonic() + 10
+    """Wait for a condition."""
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

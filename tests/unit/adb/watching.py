@@ -28,7 +28,7 @@ class Seen:
         self._more.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():
                 self._more.clear()
                 await self._more.wait()

@@ -195,3 +195,15 @@ def test_an_error_raised_from_none_is_not_what_came_before_it() -> None:
     with pytest.raises(ValueError, match="own fault") as caught:
         of_candidate()
     assert host_errno(caught.value) == 0
+
+
+def test_an_empty_library_that_a_power_cut_left_is_built_again(begin: Any, tmp_path: Path) -> None:
+    """No phone could load it, and a good candidate would be noted as one that failed."""
+    fake = FakeServer(no_other)
+    build = begin(fake.server)
+    (tmp_path / "candidates" / "a.so").touch()
+    asked = build.submit("a")
+    (tmp_path / "candidates" / "a.so").write_bytes(b"built")
+    fake.answer()
+    assert asked.result(PATIENCE_S).read_bytes() == b"built"
+    assert build.submit("a").result(PATIENCE_S).read_bytes() == b"built"  # and then it is not asked for
