@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,12 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # freed by the kernel however this process ends
         yield
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file: what was made is whole as long as it has the one that was noted then."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def used_at_s(path: Path) -> float:

@@ -24,7 +24,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.batch_norm import fold_batch_norm
-from farm.compiler.cache import drop_unused, locked
+from farm.compiler.cache import drop_unused, locked, sha256_of
 from farm.compiler.fitting import ForeignRecordsError, foreign_records, same_target, words
 from farm.compiler.isolated import isolated
 from farm.compiler.link import exporter, find_linker
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from farm.compiler.model import ImportedModel
 
 LIBRARY = "model.so"
+MADE = "made.json"  # beside it
+MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled"}
 RECIPE = 4  # raise it when this module compiles differently: older cached libraries are then not used
 
 
@@ -219,13 +221,24 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / key
     with locked(cache / f"{key}.lock"):
-        cached = (folder / "made.json").is_file()
-        if not cached:
-            _make(model, recipe, folder)
-        made = json.loads((folder / "made.json").read_text())
+        kept = _kept(folder)
+        made = kept or _make(model, recipe, folder)
         os.utime(folder)
     drop_unused(cache.iterdir())
-    return Compiled(folder / LIBRARY, key, cached=cached, **made)
+    return Compiled(folder / LIBRARY, key, cached=kept is not None, **made)
+
+
+def _kept(folder: Path) -> dict[str, Any] | None:
+    """What is told of a library that was made before; None: there is none, or no whole one.
+
+    After a power cut files may be empty or torn, and a damaged library would be held against phones and models.
+    """
+    try:
+        made = json.loads((folder / MADE).read_text())
+        whole = {*made} == MADE_FIELDS and made["sha256"] == sha256_of(folder / LIBRARY)
+    except (OSError, ValueError, TypeError):
+        return None
+    return made if whole else None
 
 
 def records_sha256(records: Path | None) -> str:
@@ -296,7 +309,7 @@ def _told(model: ImportedModel, target: Any) -> Iterator[None]:
         ) from error
 
 
-def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
+def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
     started_s = time.monotonic()
     abi, platform = abi_of(recipe.target)
     fcompile = exporter(abi, platform)
@@ -315,13 +328,15 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> None:
         else:
             export()
         made = {
-            "sha256": hashlib.sha256((partial / LIBRARY).read_bytes()).hexdigest(),
+            "sha256": sha256_of(partial / LIBRARY),
             "seconds": time.monotonic() - started_s,
             "linker": find_linker(abi, platform).name,
             "operators": operators,
             "scheduled": scheduled,
         }
-        (partial / "made.json").write_text(json.dumps(made))
+        (partial / MADE).write_text(json.dumps(made))
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    return made

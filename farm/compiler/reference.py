@@ -88,9 +88,9 @@ def reference_for(model: ImportedModel, inputs: Mapping[str, Array], cache: Path
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     path = cache / f"reference-{digest.hexdigest()}.npz"
-    if path.is_file():
-        os.utime(path)  # wanted again: not to be deleted yet
-        return _load(path, model.outputs)
+    kept = _kept(path, model)
+    if kept is not None:
+        return kept
     with within_memory(model.name, model.inputs):
         host = _on_host(model, inputs)
         evaluated = _independent(model, inputs)
@@ -234,8 +234,17 @@ def _save(path: Path, reference: Reference) -> None:
     partial.replace(path)
 
 
+def _kept(path: Path, model: ImportedModel) -> Reference | None:
+    """One that was computed before; None: there is none, or it is damaged, as a power cut leaves files."""
+    try:
+        os.utime(path)  # wanted again: not to be deleted yet
+        return _load(path, model.outputs)
+    except Exception:  # noqa: BLE001 - no file, no zip, a wrong checksum, no array: numpy and zipfile have many words
+        return None
+
+
 def _load(path: Path, outputs: Sequence[TensorSpec]) -> Reference:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # numpy leaves a bad one open
 
         def series(prefix: str) -> tuple[Array, ...]:
             names = (f"{prefix}_{i}" for i in range(len(outputs)))

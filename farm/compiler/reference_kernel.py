@@ -20,7 +20,7 @@ import numpy as np
 import tvm
 from tvm import te
 
-from farm.compiler.cache import locked
+from farm.compiler.cache import locked, sha256_of
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.targets import abi_of, target_from
 
@@ -79,13 +79,24 @@ def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"reference-kernel-{key}.so"
     with locked(cache / f"reference-kernel-{key}.lock"):
-        if path.is_file():
-            os.utime(path)  # wanted again: not to be deleted yet
+        noted = path.with_suffix(".sha256")
+        if _is_whole(path, noted):
+            for each in (path, noted):
+                os.utime(each)  # wanted again: not to be deleted yet
         else:
             partial = path.with_suffix(f".{os.getpid()}.so")
             _compiled(kind, host).export_library(str(partial), fcompile=exporter(abi, platform))
+            noted.write_text(sha256_of(partial))
             partial.replace(path)
     return ReferenceKernel(path, key, kind)
+
+
+def _is_whole(library: Path, noted: Path) -> bool:
+    """Whether a kernel was made before and is what it was; a torn one would be held against phones and models."""
+    try:
+        return noted.read_text() == sha256_of(library)
+    except (OSError, ValueError):
+        return False
 
 
 def load_kernel(session: Any, kernel: ReferenceKernel) -> LoadedKernel:

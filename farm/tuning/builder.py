@@ -208,7 +208,7 @@ class BuildOwner:
             built.set_exception(self._trouble(error))
             return _Pending(b"", Path(), place / "none.so", built)
         pending = _Pending(order, self._cache / f"{key}.so", place / f"{key}.so", built)
-        if pending.cached.exists():
+        if _has_bytes(pending.cached):
             self._deliver(pending, None)
             return pending
         with self._lock:
@@ -346,6 +346,14 @@ def _result(pending: _Pending) -> Any:
         return BuilderResult(str(pending.built.result()), None)
     except BuildError as error:
         return BuilderResult(None, f"farm: it could not be built: {error}")
+
+
+def _has_bytes(path: Path) -> bool:
+    """Whether a candidate was built before. A power cut leaves empty files, which no phone could load."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _drop_left(building: Path) -> None:

@@ -1,5 +1,6 @@
 """Bad models and inputs are refused in one sentence that names the place; a phone's wrong numbers are seen."""
 
+import hashlib
 import io
 import zipfile
 
@@ -280,6 +281,39 @@ def test_the_small_network_is_the_same_every_time_and_both_references_agree(tmp_
     assert compare(reference.host_outputs, reference.outputs, ["output"]).max_abs_error < 1e-6
     again = reference_for(small, inputs, tmp_path)
     assert all(np.array_equal(a, b) for a, b in zip(again.outputs, reference.outputs, strict=True))
+
+
+@pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda _: b"PK\x03\x04"])
+def test_a_reference_that_a_power_cut_left_is_computed_again(tmp_path, damage):
+    small = load(SMALL, name="net")
+    inputs = all_inputs(small, {})
+    reference = reference_for(small, inputs, tmp_path)
+    (kept,) = tmp_path.glob("reference-*.npz")
+    kept.write_bytes(damage(kept.read_bytes()))
+    again = reference_for(small, inputs, tmp_path)
+    assert all(np.array_equal(a, b) for a, b in zip(again.outputs, reference.outputs, strict=True))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda library, _: library.write_bytes(b""),
+        lambda library, _: library.write_bytes(library.read_bytes()[:4096]),
+        lambda library, _: library.write_bytes(library.read_bytes().replace(b"main", b"niam", 1)),
+        lambda library, _: library.unlink(),
+        lambda _, made: made.write_text(""),
+        lambda _, made: made.write_text('["sha256"]'),
+        lambda _, made: made.write_text('{"sha256": "0"}'),
+    ],
+)
+def test_a_library_that_a_power_cut_left_is_made_again(tmp_path, damage):
+    """It would be held against the phones that cannot load it, or against a model that seems to kill them."""
+    small, recipe = load(SMALL, name="net"), Recipe({"kind": "llvm", "mtriple": "x86_64-linux-gnu"})
+    first = compile_library(small, recipe, tmp_path)
+    damage(first.library, first.library.with_name("made.json"))
+    again = compile_library(small, recipe, tmp_path)
+    assert (again.cached, again.sha256) == (False, hashlib.sha256(again.library.read_bytes()).hexdigest())
+    assert compile_library(small, recipe, tmp_path).cached
 
 
 @pytest.mark.parametrize(

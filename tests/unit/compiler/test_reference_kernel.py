@@ -37,6 +37,17 @@ def test_it_is_compiled_once(cache):
     assert (again, again.library.stat().st_ino) == (first, made.st_ino)
 
 
+@pytest.mark.parametrize("left", [b"", b"\x7fELF torn"])
+def test_a_kernel_that_a_power_cut_left_is_made_again(tmp_path, left):
+    """A phone that cannot load it, or dies of it, would be blamed, and so would the model beside it."""
+    first = reference_kernel(HOST, tmp_path)
+    whole = first.library.read_bytes()
+    first.library.write_bytes(left)
+    again = reference_kernel(HOST, tmp_path)
+    assert (again, len(again.library.read_bytes())) == (first, len(whole))
+    assert load_kernel(rpc.LocalSession(), again).seconds() > 0
+
+
 def test_no_phone_is_like_that(cache):
     with pytest.raises(TargetError, match="cannot link for"):
         reference_kernel({"kind": "llvm", "mtriple": "mips-linux-gnu"}, cache)
