@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
+INCREMENTAL = 2  # auto_vacuum: free pages go when they are asked to
 CONNECT_TIMEOUT_S = 10
 # A server that vanished (power, cable, firewall) is given up after ten seconds, not after TCP's quarter of an hour:
 # reads run on the event loop too, and everybody waits for the one writer.
@@ -33,8 +34,6 @@ def sqlite_engine(
     """An engine over a file. `begin` is how its transactions open: BEGIN to read, BEGIN IMMEDIATE to write."""
     engine = create_engine(f"sqlite:///{path}")
     pragmas = (
-        f"busy_timeout = {BUSY_TIMEOUT_MS}",
-        "auto_vacuum = INCREMENTAL",  # of a database that is made now; pruning then shrinks the file
         f"journal_mode = {journal}",
         f"synchronous = {synchronous}",
         f"foreign_keys = {'ON' if foreign_keys else 'OFF'}",
@@ -43,6 +42,11 @@ def sqlite_engine(
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves: the driver's own comes too late
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        # So that pruning shrinks the file. Only of one that is made now: to say it again takes the write lock, so
+        # whoever came to read would wait for a commit on a slow disk.
+        if connection.execute("PRAGMA auto_vacuum").fetchone() != (INCREMENTAL,):
+            connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
 

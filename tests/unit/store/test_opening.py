@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import sys
 import pytest
 from sqlalchemy import event
 
-from farm.store.engine import sqlite_engine
+from farm.store.engine import INCREMENTAL, sqlite_engine
 from farm.store.opening import DatabaseUnusableError
 from farm.store.schema import SCHEMA_VERSION
 from farm.store.store import Store
@@ -226,3 +227,16 @@ def test_a_fifo_in_the_reserves_place_does_not_hold_the_start(tmp_path):
     os.close(reader)
     assert store.problem == ""
     assert (tmp_path / "farm.db.reserve").is_file()
+
+
+def test_whoever_comes_to_read_waits_for_no_commit(tmp_path):
+    """On a slow disk one may take longer than the patience with a lock, and reads happen on the event loop."""
+    path = tmp_path / "farm.db"
+    Store.open(path).close()
+    reading = sqlite_engine(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as commits:
+        commits.execute("BEGIN IMMEDIATE")
+        with reading.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == INCREMENTAL
+            assert connection.exec_driver_sql("SELECT count(*) FROM job").scalar() == 0
+    reading.dispose()
