@@ -27,8 +27,8 @@ def bench(farm, named, model):
     """Submits a bench on the left phone that wants its hub quiet; it is cancelled at the end."""
     jobs = []
 
-    def submit(repeat):
-        options = ("--on", named["left"], "--quiet-hub", "--repeat", str(repeat), "--detach", "--json")
+    def submit(*how):
+        options = ("--on", named["left"], "--quiet-hub", *how, "--detach", "--json")
         done = farm.farm("bench", str(model), *options)
         assert done.returncode == 0, done
         (job,) = json.loads(done.stdout)["jobs"]
@@ -37,13 +37,13 @@ def bench(farm, named, model):
 
     yield submit
     for job in jobs:
-        farm.farm("cancel", job)
+        farm.farm("job", "cancel", job)
 
 
 def test_it_waits_until_the_neighbour_is_given_back(farm, named, bench):
     story = Story(farm)
     with Client(farm.socket) as client, client.lease(on=named["right"]):
-        job = bench(3)
+        job = bench("--repeat", "3")
         until(lambda: f"{named['right']} on the same hub is in use" in farm.farm("explain", "job", job).stdout)
     story.until("job.done", subject=job)
     story.order("lease.released", "lease.granted", "job.done")
@@ -52,7 +52,7 @@ def test_it_waits_until_the_neighbour_is_given_back(farm, named, bench):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may open a socket as somebody else")
 async def test_while_it_runs_the_neighbour_is_for_nobody_else(farm, named, bench):
     story = Story(farm)
-    job = bench(1000)
+    job = bench("--repeat", "20000", "--number", "1000000")  # longer than any test runs
     story.until("lease.granted", device=named["left"])
     os.seteuid(pwd.getpwnam("nobody").pw_uid)
     try:
