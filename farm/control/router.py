@@ -30,7 +30,7 @@ from farm.control.messages import (
     request_id,
 )
 from farm.control.shares import BusyError, CallCount, Shares, UnreadAnswers, in_memory_bytes
-from farm.core.errors import FarmError, HostError, ProtocolError
+from farm.core.errors import FarmError, ProtocolError, StoppingError
 from farm.core.tasks import tell_failure
 
 FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
@@ -44,12 +44,6 @@ GARBAGE_TOLD = 10  # the first, the tenth, the hundredth ... message of one send
 MOST_SENDERS = 1024
 
 logger = logging.getLogger(__name__)
-
-
-class StoppingError(HostError):
-    """The farm daemon is stopping."""
-
-    code = "stopping"
 
 
 class CallerGoneError(FarmError):

@@ -98,6 +98,12 @@ class HostError(FarmError):
     code = "host"
 
 
+class StoppingError(HostError):
+    """The farm daemon is stopping."""
+
+    code = "stopping"
+
+
 class DaemonUnreachableError(HostError):
     """The farm daemon does not answer."""
 

@@ -26,12 +26,6 @@ class Submitted:
     taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
 
 
-class StoppingError(HostError):
-    """The farm daemon is stopping."""
-
-    code = "stopping"
-
-
 class QuotaError(UserError):
     """The user has as many jobs as they may."""
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from farm.core.device import Life
+from farm.core.device_news import Devices, seen
 from farm.core.error_wire import error_to_wire
 from farm.core.errors import FarmError, HostError, PhoneError
 from farm.core.job import Attempt, AttemptState, Job
@@ -25,7 +26,7 @@ from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.executor import Executor, FailedWithResultError, Progress, ResumableExecutor, Running, YieldedError
 from farm.jobs.interruption import broken_off
 from farm.jobs.pool import Pool
-from farm.jobs.ports import Devices, Leases, seen
+from farm.jobs.ports import Leases
 from farm.jobs.specs import KINDS
 from farm.jobs.workbench import Workbench
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError

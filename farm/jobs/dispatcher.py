@@ -18,8 +18,9 @@ from functools import partial
 
 from farm.core import queue_messages as m
 from farm.core.device import DeviceView, Life
+from farm.core.device_news import Devices
 from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, PhoneError
+from farm.core.errors import FarmError, PhoneError, StoppingError
 from farm.core.events import EventLog
 from farm.core.job import Attempt, AttemptState, Job, JobState
 from farm.core.queue import JobQueue
@@ -27,7 +28,6 @@ from farm.core.queue_model import NoSuchJobError, Phase
 from farm.core.requests import Lease
 from farm.jobs.admission import (
     Limits,
-    StoppingError,
     Submitted,
     check_quota,
     check_store,
@@ -44,7 +44,7 @@ from farm.jobs.job_writes import JobWriter
 from farm.jobs.leftovers import keep_left
 from farm.jobs.planning import Submission, another_phone, plan, pooled, request_of, usable
 from farm.jobs.pool import preferring
-from farm.jobs.ports import Devices, Leases
+from farm.jobs.ports import Leases
 from farm.jobs.recovery import arrays_begun, recover
 from farm.jobs.specs import AnySpec
 from farm.jobs.workbench import Workbench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from farm.core.device import DeviceView, Life
-from farm.jobs.ports import Devices
+from farm.core.device_news import Devices
 from farm.leasing import Leasing
 
 # A broken session is followed by a check within 2 s. A worker asks, and hears of a busy daemon after 15 s.

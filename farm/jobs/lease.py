@@ -23,6 +23,7 @@ from farm.adb.filter import LeasedAdb
 from farm.adb.filter_streams import Admits
 from farm.adb.tunnels import Tunnel
 from farm.core.device import Life
+from farm.core.device_news import seen
 from farm.core.errors import FarmError, NotAllowedError, UserError
 from farm.core.events import EventLog
 from farm.core.limits import MAX_LEASE_S
@@ -30,7 +31,6 @@ from farm.core.requests import Lease
 from farm.core.selector import nearest
 from farm.fleet.fleet import Fleet
 from farm.jobs.executor import Running
-from farm.jobs.ports import seen
 from farm.jobs.specs import LeaseSpec
 from farm.leasing import Leasing
 from farm.leasing.sessions import digest

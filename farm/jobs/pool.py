@@ -14,11 +14,12 @@ from typing import Any, Literal
 from farm.core.alike import Alike, alike
 from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Heat, Life, Service
+from farm.core.device_news import Devices
 from farm.core.errors import FarmError, PhoneError, UserError
 from farm.core.job import Job
 from farm.core.requests import Lease, LeaseClass, LeaseRequest
 from farm.jobs.planning import request_of, usable
-from farm.jobs.ports import Devices, Leases
+from farm.jobs.ports import Leases
 
 OTHERS_WAIT = "given back: others wait for it"
 UNLIKE = "it is not identical to the other phones of its job any more"

@@ -1,13 +1,11 @@
-"""What jobs need of the floors below: leasing and the fleet, as protocols."""
+"""What jobs need of leasing, as a protocol."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from farm.core.device import DeviceView, Life
 from farm.core.errors import FarmError
 from farm.core.requests import Lease, LeaseRequest
 
@@ -54,33 +52,3 @@ class Leases(Protocol):
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this phone, and the holder should give it back when it can."""
         ...
-
-
-class Devices(Protocol):
-    """The fleet, as jobs need it."""
-
-    def views(self) -> tuple[DeviceView, ...]:
-        """Every device."""
-        ...
-
-    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
-        """Call back with each new view; returns the function that ends it."""
-        ...
-
-
-@contextlib.contextmanager
-def seen(devices: Devices, name: str, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
-    """A future that is done as soon as the life of the phone `name` is one that fits."""
-    found: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
-
-    def look(view: DeviceView) -> None:
-        if view.name == name and fits(view.life) and not found.done():
-            found.set_result(view)
-
-    unsubscribe = devices.subscribe(look)
-    try:
-        for view in devices.views():
-            look(view)
-        yield found
-    finally:
-        unsubscribe()

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from farm.core.device import DeviceView, Life
+from farm.core.device_news import Devices
 from farm.core.events import EventLog
 from farm.core.job import Attempt, Job
 from farm.core.requests import Lease
 from farm.jobs.executor import Running
-from farm.jobs.ports import Devices, Leases
+from farm.jobs.ports import Leases
 from farm.jobs.specs import spec_from_wire
 from farm.store.jobs import JobTable
 

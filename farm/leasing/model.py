@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from farm.config import UserConfig
+from farm.core import device_news
 from farm.core.allocator_events import AllocatorPolicy, DeviceReason
 from farm.core.device import DeviceView
 from farm.core.errors import ExitCode, FarmError, PhoneError, UserError
@@ -60,14 +61,8 @@ class NotCheckingError(PhoneError):
     code = "not_checking"
 
 
-class Devices(Protocol):
+class Devices(device_news.Devices, Protocol):
     """What leasing needs of the fleet (farm.fleet.fleet.Fleet)."""
-
-    def views(self) -> tuple[DeviceView, ...]:
-        """Every device."""
-
-    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
-        """Call back with each new view; returns the function that ends it."""
 
     async def dial(self, name: str, timeout_s: float) -> tuple[socket.socket, str]:
         """A non-blocking socket to the phone's RPC server, and that server's key."""

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from farm.core.allocator_explain import unleasable_reason
 from farm.core.device import DeviceView, Life
+from farm.core.device_news import seen
 from farm.core.errors import FarmError, PhoneError
 from farm.core.events import EventLog
 from farm.core.requests import Lease
@@ -200,22 +201,14 @@ class Sessions:
         return held
 
     async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView | None]) -> None:
-        ready = asyncio.Event()
-
-        def look(changed: DeviceView) -> None:
-            if changed.name == device and _is_ready(changed):
-                ready.set()
-
-        unsubscribe = self._devices.subscribe(look)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await ready.wait()
-        except TimeoutError as error:
-            now = view(device)
-            why = "it has not come back yet" if now is None else unleasable_reason(now)
-            raise PhoneError(f"{device} is not ready: {why}") from error
-        finally:
-            unsubscribe()
+        with seen(self._devices, device, lambda life: life is Life.READY) as ready:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await ready
+            except TimeoutError as error:
+                now = view(device)
+                why = "it has not come back yet" if now is None else unleasable_reason(now)
+                raise PhoneError(f"{device} is not ready: {why}") from error
 
     def _opened(self, held: Held, session: Session) -> None:
         self._publish("session.opened", held, session, peer=str(session.peer))
