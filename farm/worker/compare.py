@@ -112,7 +112,7 @@ def _timed(a: Timer, b: Timer, task: CompareTask, daemon: Daemon) -> tuple[Pairs
     """The pairs, and their certificate but for `raw`."""
     before = daemon.conditions()
     started_at = datetime.now(UTC)
-    pairs = time_pairs(a, b, measure_s=task.measure_s, min_effect=task.min_effect)
+    pairs = time_pairs(a, b, measure_s=task.measure_s, min_effect=task.min_effect, shuffled=not task.bundles)
     seconds = (datetime.now(UTC) - started_at).total_seconds()
     conditions = Conditions(before, (), daemon.conditions())
     compared = compare(pairs.a_s, pairs.b_s, min_effect=task.min_effect, conditions=conditions)

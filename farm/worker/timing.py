@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
+import numpy as np
+
+from farm.core.errors import PhoneError
 from farm.measure.assess import Assessment, assess
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
-from farm.measure.series import Series, series
+from farm.measure.series import LONGEST_S, SHORTEST_S, Series, series
 from farm.worker.session import on_phone
 
 MS = 1000.0
@@ -25,8 +28,16 @@ MOST_IN_BLOCK = 4  # samples between two readings of the reference kernel
 MOST_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
 MIN_SAMPLE_S = 0.01  # of two builds in turns
 MOST_RUNS = 1_000_000  # of a model in one sample
+MOST_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
+ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
 Clock = Callable[[], float]
+
+
+class PhoneClockError(PhoneError):
+    """The phone's clock told a time that is none."""
+
+    code = "phone_clock"
 
 
 class Timer(Protocol):
@@ -76,7 +87,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Two builds timed in turns: pair 0 is A then B, pair 1 B then A, and so on."""
+    """Two builds timed in turns: pairs 0 and 1 are a round (A B B A, or B A A B), and so on."""
 
     a_s: list[float]
     b_s: list[float]
@@ -94,14 +105,33 @@ def timer_of(machine: Any, device: Any) -> Timer:
 
     def timed(number: int, repeat: int) -> list[float]:
         with on_phone("timing the model"):
-            return [float(sample) for sample in evaluator(number, repeat)("main").results]
+            return [_time(sample, "the model") for sample in evaluator(number, repeat)("main").results]
 
     return timed
+
+
+def _time(told: float, what: str) -> float:
+    """A time that a phone told, seconds. A clock with long ticks, or without any, says that no time passed.
+
+    Raises:
+        PhoneClockError: it is none.
+    """
+    if not SHORTEST_S <= told <= LONGEST_S:
+        raise PhoneClockError(f"the phone's clock says that {what} took {told:g} s: no number comes of that")
+    return float(told)
 
 
 def runs_per_sample(run_s: float, min_sample_s: float) -> int:
     """How many runs of so many seconds make a sample long enough for the phone's clock."""
     return max(1, min(MOST_RUNS, math.ceil(min_sample_s / run_s)))
+
+
+def runs_alike(run_a_s: float, run_b_s: float) -> tuple[int, int]:
+    """How many runs make a sample of either of two builds: as many of both, unless one is far slower."""
+    if max(run_a_s, run_b_s) > MOST_APART * min(run_a_s, run_b_s):
+        return runs_per_sample(run_a_s, MIN_SAMPLE_S), runs_per_sample(run_b_s, MIN_SAMPLE_S)
+    number = runs_per_sample(min(run_a_s, run_b_s), MIN_SAMPLE_S)
+    return number, number
 
 
 def block_size(number: int) -> int:
@@ -155,13 +185,15 @@ def _block(
     reading = math.nan
     if reference is not None:
         with on_phone("timing the reference kernel"):
-            reading = reference()
+            reading = _time(reference(), "the reference kernel")
     begun_s = clock() - began_s
     samples = model(taken.number, size)
-    # The phone does not tell when each one began: they follow one another, after the untimed run.
+    ended_s = clock() - began_s
+    # The phone does not tell when each one began: they follow one another, after the untimed run; and all of them
+    # before the host had them, however far the phone's clock jumped.
     begun_s += min(samples)
     for sample in samples:
-        taken.start_s.append(begun_s)
+        taken.start_s.append(min(begun_s, ended_s))
         begun_s += sample * taken.number
     taken.seconds.extend(samples)
     # One reading for the block: farm.measure takes those between from the line to the next.
@@ -174,28 +206,36 @@ def time_pairs(
     *,
     measure_s: float,
     min_effect: float = MIN_EFFECT,
+    shuffled: bool = True,
     clock: Clock = time.monotonic,
 ) -> Pairs:
-    """Time two builds in turns, A B B A ..., until the answer is sure or the time is over.
+    """Time two builds in turns, A B B A or B A A B by chance, until the answer is sure or the time is over.
+
+    What interrupts a phone at a fixed rate (a display, audio, a quota) falls into step with turns of a fixed order, and
+    always hits the same build; so does it when the samples of one are of another length. So which build begins a round
+    is drawn, and builds that are about as fast have as many runs in a sample.
 
     Args:
         a: the build that is known.
         b: the one that may be faster.
         measure_s: at most so long, but for the first pairs.
         min_effect: smaller differences are none.
+        shuffled: False: each round is A B B A, for builds that are dear to change.
         clock: monotonic seconds.
 
     Raises:
         PhoneError: the phone failed.
     """
-    number_a, number_b = runs_per_sample(a(1, 1)[0], MIN_SAMPLE_S), runs_per_sample(b(1, 1)[0], MIN_SAMPLE_S)
+    number_a, number_b = runs_alike(a(1, 1)[0], b(1, 1)[0])
+    order = np.random.default_rng(ORDER_SEED)
     a_s: list[float] = []
     b_s: list[float] = []
+    turns = ((a, number_a, a_s), (b, number_b, b_s))
     began_s, wanted = clock(), FIRST_PAIRS
     while True:
-        while len(a_s) < wanted and (len(a_s) < 2 or len(a_s) % 2 or clock() - began_s < measure_s):
-            turns = ((a, number_a, a_s), (b, number_b, b_s))
-            for build, number, samples in turns if len(a_s) % 2 == 0 else turns[::-1]:
+        while len(a_s) < wanted and (len(a_s) < 2 or clock() - began_s < measure_s):
+            first = turns[::-1] if shuffled and order.integers(2) else turns
+            for build, number, samples in (*first, *first[::-1]):
                 samples.append(build(number, 1)[0])
         comparison = compare(a_s, b_s, min_effect=min_effect)
         more = 0 if clock() - began_s >= measure_s else more_pairs(comparison)

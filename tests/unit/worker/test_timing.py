@@ -10,7 +10,16 @@ from farm.measure.comparison import Answer
 from farm.measure.conditions import Verdict
 from farm.worker.certificate import Nominal, Try, measured, nominal_of, plain
 from farm.worker.daemon import Daemon
-from farm.worker.timing import Plan, block_size, measure, runs_per_sample, time_pairs
+from farm.worker.timing import (
+    PhoneClockError,
+    Plan,
+    block_size,
+    measure,
+    runs_alike,
+    runs_per_sample,
+    time_pairs,
+    timer_of,
+)
 
 
 class Phone:
@@ -123,8 +132,59 @@ def test_two_builds_take_turns_however_the_phone_drifts(factor, answer):
     assert pairs.comparison.answer is answer
     assert abs(pairs.comparison.ratio / factor - 1) < 0.01
     assert len(pairs.a_s) == len(pairs.b_s) == pairs.comparison.pairs
-    timed = [name for name, _, _ in phone.ran[2:]]  # after one run of each
-    assert timed[:8] == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    timed = "".join(name for name, _, _ in phone.ran[2:])  # after one run of each
+    rounds = [timed[place : place + 4] for place in range(0, len(timed), 4)]
+    assert set(rounds) == {"abba", "baab"}  # by chance: no order that something else could be in step with
+
+
+def test_dear_changes_are_made_in_one_order():
+    phone = Phone()
+    time_pairs(phone.model(0.004, "a"), phone.model(0.004, "b"), measure_s=20.0, shuffled=False, clock=phone.clock)
+    assert [name for name, _, _ in phone.ran[2:10]] == ["a", "b", "b", "a"] * 2
+
+
+@pytest.mark.parametrize(
+    ("first_runs", "runs"), [((0.001, 0.00091), (11, 11)), ((0.003, 0.001), (10, 10)), ((0.001, 0.005), (10, 2))]
+)
+def test_builds_about_as_fast_have_as_many_runs_in_a_sample(first_runs, runs):
+    assert runs_alike(*first_runs) == runs
+
+
+@pytest.mark.parametrize("hit", range(4))
+def test_what_interrupts_each_fourth_sample_makes_neither_of_equal_builds_slower(hit):
+    phone = Phone()
+    model = phone.model(0.004)
+
+    def timed(number, repeat):
+        longer = 1.2 if next(taken) % 4 == hit else 1.0
+        return [each * longer for each in model(number, repeat)]
+
+    for shuffled, told in ((True, False), (False, True)):
+        taken = iter(range(-2, 100_000))  # the first run of each comes before
+        answer = time_pairs(timed, timed, measure_s=20.0, shuffled=shuffled, clock=phone.clock).comparison.answer
+        assert (answer in (Answer.FASTER, Answer.SLOWER)) is told
+
+
+@pytest.mark.parametrize("told", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_the_phones_fault(told):
+    machine = SimpleNamespace(time_evaluator=lambda *_, **__: lambda _function: SimpleNamespace(results=[0.001, told]))
+    with pytest.raises(PhoneClockError, match="the phone's clock says that the model took"):
+        timer_of(machine, None)(1, 2)
+    phone = Phone()
+    with pytest.raises(PhoneClockError, match="the reference kernel took"):
+        measure(phone.model(0.001), lambda: told, Plan(0.01, 1.0), clock=phone.clock)
+
+
+def test_a_phones_clock_that_jumps_ahead_of_the_hosts_leaves_an_outlier():
+    phone = Phone()
+    model, jumps = phone.model(0.001), iter([0.0] * 20 + [1000.0])
+
+    def timed(number, repeat):
+        return [each + next(jumps, 0.0) for each in model(number, repeat)]
+
+    taken, found = measure(timed, phone.reference, Plan(0.01, 30.0), clock=phone.clock)
+    assert "held_up" in {reason.code for reason in found.reasons}
+    assert taken.start_s == sorted(taken.start_s)
 
 
 def test_two_builds_have_an_end_when_nothing_can_be_told():
