@@ -26,6 +26,8 @@ GOLDEN_INDEX = "golden.json"
 GOLDEN_FORMAT = 1
 KIND_CPU, KIND_OPENCL = "cpu", "opencl"
 
+MOST_TOLD = 10  # findings in an error: evidence that is too long loses its beginning
+
 
 class BundleRefusedError(UserError):
     """The folder cannot be a bundle."""
@@ -34,11 +36,11 @@ class BundleRefusedError(UserError):
 
     def __init__(self, folder: str, findings: Sequence[Finding]) -> None:
         first, more = findings[0], findings[1:]
-        rest = f" (and {len(more)} more: see below)" if more else ""
+        rest = f" (and {len(more)} more)" if more else ""
         super().__init__(
             f"{folder} cannot be a bundle: {first.message}{rest}",
             hint=first.hint,
-            evidence="\n".join(f"{finding.message}; {finding.hint}" for finding in more),
+            evidence="\n".join(f"{finding.message}; {finding.hint}" for finding in more[:MOST_TOLD]),
         )
         self.findings = tuple(findings)
 

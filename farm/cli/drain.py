@@ -14,7 +14,9 @@ LOOK_EVERY_S = 0.5
 
 
 def drain(
-    wait_s: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for leases.")] = 0.0,
+    wait_s: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait for leases.")
+    ] = 0.0,
     end: Annotated[bool, typer.Option("--end", help="Hand phones out again.")] = False,
     json: JsonFlag = False,
 ) -> None:

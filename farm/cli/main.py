@@ -148,4 +148,5 @@ def _misused(error: Any) -> int:
         error.show()
         return ExitCode.USAGE
     usage = error.ctx.get_usage().removeprefix("Usage: ")
+    said = " ".join(said.split())  # choices stand on lines of their own there
     return report(UserError(said[:1].lower() + said[1:].rstrip("."), hint=f"{usage} (--help says more)"))

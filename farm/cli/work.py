@@ -30,6 +30,7 @@ IDLE_S = 2.0  # without news, people wonder why it waits
 WAITING = ("held", "blocked", "queued", "running")
 ASKED_NAMES = 1000  # jobs and arrays in one question
 SHOWN_NAMES = 4  # of jobs that wait for the same
+DEADLINE_HINT = "a time to come: 2h, 30m, 18:00, 2026-05-01T18:00"
 ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
 Selector = Annotated[
@@ -338,12 +339,12 @@ def _deadline_s(text: str | None) -> float | None:
 
     try:
         return parse_duration(text)
-    except BadTimeError as error:
+    except BadTimeError:
         now = datetime.now(UTC)
         try:
             seconds = (parse_when(text, now) - now).total_seconds()
         except BadTimeError:
-            raise error from None
+            raise UserError(f"{text[:40]!r} is no duration and no time", hint=DEADLINE_HINT) from None
     if seconds <= 0:
-        raise UserError(f"--deadline {text}: that is past", hint="a time to come: 2h, 30m, 18:00")
+        raise UserError(f"--deadline {text}: that is past", hint=DEADLINE_HINT)
     return seconds

@@ -39,6 +39,13 @@ def test_a_reserved_phone_is_explained_to_others(farm):
     farm.farm("reservation", "remove", added["reservation"]["id"])
 
 
+def test_of_a_key_set_by_hand_that_no_phone_has_its_selector_is_explained(farm):
+    farm.farm("alias", "set", "flagship", "soc=sm9999")
+    explained = farm.farm("explain", "key", "flagship").stdout
+    farm.farm("alias", "remove", "flagship")
+    assert explained.startswith("flagship is soc=sm9999: no phone matches soc=sm9999: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

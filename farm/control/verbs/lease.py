@@ -199,12 +199,17 @@ class LeaseVerbs(Verbs):
         lines = _lines(explanation)
         matches = any(reason.matches for reason in explanation.devices)
         if not matches:
-            # Keys set by hand that no phone has now are known too: each counts as a phone without labels.
+            # Of a key set by hand, what it stands for is looked at; to any other each of them counts as a phone
+            # without labels.
             known: list[tuple[Mapping[str, str], Sequence[str]]] = [
                 (view.labels, view.aliases) for view in self._fleet.views()
             ]
-            error = Selector.parse(key).no_match(known + [({}, (alias,)) for alias in self._aliases.selectors()])
-            lines.insert(0, f"{error.message}" + (f" ({error.hint})" if error.hint else ""))
+            by_hand = self._aliases.selectors()
+            if key in by_hand:
+                error, stands_for = by_hand[key].no_match(known), f"{key} is {by_hand[key]}: "
+            else:
+                error, stands_for = Selector.parse(key).no_match(known + [({}, (alias,)) for alias in by_hand]), ""
+            lines.insert(0, f"{stands_for}{error.message}" + (f" ({error.hint})" if error.hint else ""))
         return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s, "matches": matches}
 
     def _lately(self, name: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from farm.bundle.abi import Abi, ForeignElfError, Platform, judge
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import read_folder
-from farm.bundle.model import BundleRefusedError, Inspection
+from farm.bundle.model import MOST_TOLD, BundleRefusedError, Inspection
 from farm.core.errors import UserError
 from tests.unit.bundle.elves import (
     ANDROID_BUNDLE,
@@ -283,6 +283,14 @@ class TestWhatNoBundleHolds:
         with pytest.raises(BundleRefusedError) as caught:
             read_folder(tmp_path)
         assert {finding.file for finding in caught.value.findings} == {"lib", "libx.so"}
+
+    def test_of_many_the_first_few_are_told_whole(self, tmp_path: Path) -> None:
+        for index in range(100):
+            (tmp_path / f"lib{index:02}").mkdir()
+        with pytest.raises(BundleRefusedError, match=r"lib00 is a folder \(and 99 more\)") as caught:
+            read_folder(tmp_path)
+        told = caught.value.evidence.splitlines()
+        assert (len(told), told[0].partition(";")[0]) == (MOST_TOLD, "lib01 is a folder")
 
     def test_links_to_files_are_followed(self, tmp_path: Path) -> None:
         write_folder(tmp_path / "build", ANDROID_BUNDLE)

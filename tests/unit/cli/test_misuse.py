@@ -23,6 +23,12 @@ def told(monkeypatch, capsys, *words):
             "'sm8550' is not one of 'device', 'key', 'job'",
             "farm explain [OPTIONS] WHAT NAME",
         ),
+        (
+            ["auth", "new", "ann"],
+            "missing option '--role'. Choose from: viewer, user, operator",
+            "farm auth new [OPTIONS] NAME",
+        ),
+        (["drain", "--wait", "-5"], "-5.0 is not in the range x>=0", "farm drain [OPTIONS]"),
         (["top", "--nope"], "no such option: --nope", "farm top [OPTIONS]"),
     ],
 )
