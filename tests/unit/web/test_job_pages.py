@@ -199,6 +199,10 @@ async def test_a_tuning_that_cannot_tell_shows_no_large_number_and_no_schedule_t
         assert "99 % interval 0.50 to 9.00" in said(text)
         assert "TVM's own is kept" in said(text)
         assert "1.4378" not in text
+        result["comparison"] = {"pairs": 38}
+        assert "by only" not in (await farm.client.get("/jobs/bench-1")).text
+        gain["low"] = 1.2
+        assert "cannot tell by only 38 pairs of samples" in said((await farm.client.get("/jobs/bench-1")).text)
         gain["answer"] = "faster"
         assert re.search(r'<p class="figure"><strong>3.75 ', (await farm.client.get("/jobs/bench-1")).text)
 
