@@ -178,11 +178,11 @@ class ArtifactFolder:
         """
         sha256 = hashlib.sha256(data).hexdigest()
         final = self._folder / sha256
-        if not _touch(final):
+        if not _is_kept(final, len(data)):
             with self.scratch() as scratch:
                 scratch.grow(len(data))
                 scratch.path.write_bytes(data)
-                scratch.become(final)
+                self._become(scratch, final)
         return sha256
 
     @contextlib.contextmanager
@@ -200,11 +200,11 @@ class ArtifactFolder:
         Raises:
             ArtifactStorageError: the budget is spent.
         """
-        sha256 = _hash(scratch.path)
+        sha256, size_bytes = _hash(scratch.path), scratch.path.stat().st_size
         final = self._folder / sha256
-        if not _touch(final):
-            scratch.grow(scratch.path.stat().st_size - scratch.size_bytes)
-            scratch.become(final)
+        if not _is_kept(final, size_bytes):
+            scratch.grow(size_bytes - scratch.size_bytes)
+            self._become(scratch, final)
             self._senders[sha256] = _token(sender)
         return sha256
 
@@ -292,6 +292,11 @@ class ArtifactFolder:
             self._used_bytes = self._measured()
         return len(going)
 
+    def _become(self, scratch: Scratch, final: Path) -> None:
+        left_bytes = _size(final)  # of one that was damaged
+        scratch.become(final)
+        self._counted(-left_bytes)
+
     def _make_room(self, size_bytes: int, spare: str = "") -> None:
         """See to it that so much more fits the budget; the upload `spare` is not in the way.
 
@@ -324,8 +329,8 @@ class ArtifactFolder:
 
     def _put(self, sha256: str, offset: int, data: bytes, total_bytes: int, sender: str) -> Stored:
         final = self._folder / sha256
-        if _touch(final):
-            return Stored(sha256, final.stat().st_size, complete=True)
+        if _is_kept(final, total_bytes):
+            return Stored(sha256, total_bytes, complete=True)
         token = _token(sender)
         partial = self._partial / (f"{sha256}.{token}" if token else sha256)
         there = partial.stat().st_size if partial.exists() else 0
@@ -344,7 +349,9 @@ class ArtifactFolder:
             raise ArtifactError(
                 f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
             )
+        left_bytes = _size(final)  # of one that was damaged
         partial.replace(final)
+        self._counted(-left_bytes)
         self._senders[sha256] = token
         return Stored(sha256, there, complete=True)
 
@@ -371,6 +378,19 @@ def _touch(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0: it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _is_kept(path: Path, size_bytes: int) -> bool:
+    """Whether an artifact of that size is there, and note that it is used. A power cut may have cut it short."""
+    return path.exists() and _size(path) == size_bytes and _touch(path)
 
 
 def _files(folder: Path) -> list[tuple[Path, float, int]]:

@@ -57,6 +57,28 @@ async def test_wrong_bytes_are_dropped(tmp_path):
     assert (await folder.put(sha256, 0, b"right", 5)).complete
 
 
+async def test_an_artifact_that_a_power_cut_left_short_is_taken_again(tmp_path):
+    """It was said to be there, so that nobody could send it again."""
+    data = b"right"
+    sha256 = hashlib.sha256(data).hexdigest()
+    for again in ("put", "add", "take"):
+        (tmp_path / sha256).write_bytes(b"ri")
+        folder = ArtifactFolder(tmp_path)
+        assert folder.used_bytes == 2
+        if again == "put":
+            assert not (await folder.put(sha256, 0, b"", 900, "mallory")).complete
+            assert folder.path(sha256).read_bytes() == b"ri"  # what they say of its size changes nothing
+            assert (await folder.put(sha256, 0, data, 5, "ann")).complete
+        elif again == "add":
+            assert folder.add(data) == sha256
+        else:
+            with folder.scratch() as scratch:
+                scratch.path.write_bytes(data)
+                assert folder.take(scratch) == sha256
+        assert folder.path(sha256).read_bytes() == data
+        assert folder.used_bytes == 5
+
+
 async def test_nobody_spoils_anothers_upload(tmp_path):
     """Who sent one wrong byte first as somebody's artifact had it refused, again whenever they liked."""
     folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
