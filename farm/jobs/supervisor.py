@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.core.errors import UserError
+from farm.core.errors import HostError, UserError
 from farm.jobs.attempt import (
     AttemptHost,
     AttemptTimeoutError,
@@ -44,6 +44,7 @@ LOOK_S = 1.0  # a word from the worker can bring the next limit nearer
 LEAVE_LIMIT_S = 3.0  # from a worker's result to its exit
 CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under the time limit
 DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
+LACKS_HINT = "does it lack room, open files (ulimit -n) or memory? `farm doctor` looks"
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 30.0
 STEADY_S = 60.0  # a zygote that lived this long starts the back-off anew
 
@@ -172,8 +173,11 @@ class Supervisor:
     async def _run(self, zygote: Zygote, task: Task, host: AttemptHost) -> Mapping[str, Any]:
         now_s = asyncio.get_running_loop().time()
         attempt = LiveAttempt(task, host, Watch(now_s, now_s))
-        folder = await asyncio.to_thread(self._attempt_folder, task)
-        output = WorkerOutput(lambda text: host.logged(text, "info"))
+        try:
+            folder = await asyncio.to_thread(self._attempt_folder, task)
+            output = WorkerOutput(lambda text: host.logged(text, "info"))
+        except OSError as error:
+            raise HostError(f"this host cannot start a worker: {error.strerror or error}", hint=LACKS_HINT) from error
         token = self._door.admit(task.attempt, task.fence, attempt)
         try:
             pid = await zygote.spawn(self._order(task, token, folder), output.writer)

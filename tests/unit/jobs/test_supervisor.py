@@ -1,12 +1,14 @@
 """What an attempt hears of its toolchain before it has a worker."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from farm.core.errors import HostError
 from farm.jobs import supervisor as module
 from farm.jobs.attempt import Task
 from farm.jobs.supervisor import Supervisor
@@ -26,6 +28,20 @@ async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
     assert told == [("waiting for toolchain default", {})]
     attempt.cancel()
     await asyncio.gather(attempt, return_exceptions=True)
+
+
+async def test_a_host_without_descriptors_is_the_hosts_fault_and_no_bug_of_farms(tmp_path, monkeypatch):
+    def none_left(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(module, "WorkerOutput", none_left)
+    (tmp_path / "attempts").mkdir()
+    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, door=None)
+    supervisor._slots["default"].zygote = SimpleNamespace(ended=asyncio.Event())
+    task = Task("bench-1.1", 7, "farm.worker.bench", {}, timeout_s=9.0)
+    with pytest.raises(HostError, match="this host cannot start a worker: Too many open files") as raised:
+        await supervisor.run("default", task, SimpleNamespace())
+    assert "ulimit -n" in raised.value.hint
 
 
 async def test_a_fifo_in_the_logs_place_does_not_hold_a_start(tmp_path):
