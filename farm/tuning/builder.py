@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -40,7 +42,10 @@ from farm.tuning.runner import PoolRunner
 
 RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
 LEAVE_S = 5.0
+ANSWER_BYTES = 1 << 16
 MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
+HANGS_S = 90.0  # beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
+LOOK_S = 1.0
 MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is to blame
 
 _Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
@@ -172,6 +177,7 @@ class BuildOwner:
         self._by_key: dict[str, list[_Pending]] = {}  # the same candidate twice is built once
         self._over: Exception | None = None  # why nothing is built any more
         self._deaths = 0
+        self._owed_s = time.monotonic()  # since when the server owes an answer, if there is anything pending
         self._reader = threading.Thread(target=self._listen, name="builds", daemon=True)
         self._reader.start()
 
@@ -217,6 +223,8 @@ class BuildOwner:
                 twins = self._by_key.setdefault(key, [])
                 twins.append(pending)
                 if len(twins) == 1:
+                    if not self._pending:
+                        self._owed_s = time.monotonic()
                     self._pending[number] = pending
                     self._send(order)
         if over is not None:
@@ -262,11 +270,24 @@ class BuildOwner:
             self._end_all(why)
 
     def _hear(self) -> None:
-        with self._server.link.makefile("rb") as answers, contextlib.suppress(OSError, ValueError):  # it died mid-word
-            for line in answers:
-                answer = json.loads(line)
-                self._deaths = 0
-                self._conclude(answer["number"], self._error(answer["error"], answer["errno"]))
+        """Answers, until the server dies or hangs: it ends each build that takes too long, so some answer comes."""
+        link, begun = self._server.link, b""
+        with contextlib.suppress(OSError, ValueError):  # it died mid-word
+            while self._speaks(link) and (data := link.recv(ANSWER_BYTES)):
+                *lines, begun = (begun + data).split(b"\n")
+                for line in lines:
+                    answer = json.loads(line)
+                    self._deaths, self._owed_s = 0, time.monotonic()
+                    self._conclude(answer["number"], self._error(answer["error"], answer["errno"]))
+
+    def _speaks(self, link: socket.socket) -> bool:
+        """Wait until there is something to read; False when the server is not heard any more, though it should be."""
+        said = select.poll()
+        said.register(link, select.POLLIN)
+        while not said.poll(LOOK_S * 1e3):
+            if self._pending and time.monotonic() - self._owed_s > self._timeout_s + HANGS_S:
+                return False
+        return True
 
     def _error(self, error: str, errno: int) -> Exception | None:
         if errno:
@@ -306,7 +327,7 @@ class BuildOwner:
         with self._lock:
             over = self._over
             if over is None:
-                self._server = server
+                self._server, self._owed_s = server, time.monotonic()
                 for pending in self._pending.values():
                     pending.tries += 1
                     self._send(pending.order)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from farm.core.errors import HostError
+from farm.tuning import builder
 from farm.tuning.builder import MAX_DEATHS, BuildError, BuildOwner, FarmBuilder, Server
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.desk import Desk, Work
@@ -207,3 +208,21 @@ def test_an_empty_library_that_a_power_cut_left_is_built_again(begin: Any, tmp_p
     fake.answer()
     assert asked.result(PATIENCE_S).read_bytes() == b"built"
     assert build.submit("a").result(PATIENCE_S).read_bytes() == b"built"  # and then it is not asked for
+
+
+def test_a_server_that_hangs_is_replaced(begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search held its phones until its time was over, and nobody was told."""
+    second = FakeServer(no_other)
+
+    def again() -> Server:
+        monkeypatch.setattr(builder, "HANGS_S", PATIENCE_S)
+        return second.server
+
+    first = FakeServer(again)
+    monkeypatch.setattr(builder, "LOOK_S", 0.001)
+    monkeypatch.setattr(builder, "HANGS_S", -5.0)  # no answer is waited for
+    asked = begin(first.server).submit("a")
+    assert first.buried.wait(PATIENCE_S)
+    (tmp_path / "candidates" / "a.so").write_bytes(b"built")
+    second.answer()
+    assert asked.result(PATIENCE_S).read_bytes() == b"built"
