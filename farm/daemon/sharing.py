@@ -87,7 +87,7 @@ async def open_sharing(
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
     phones.fleet.probes.turn = leasing.turn
-    phones.fleet.care.holder = lambda name: _holder_of(leasing, name)
+    phones.fleet.care.holder = lambda name: "" if (holder := leasing.holder(name)) is None else holder.who
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
     used = await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)
@@ -187,13 +187,6 @@ async def _open_door(
     stack.push_async_callback(stop)
     await apart.start()
     return apart
-
-
-def _holder_of(leasing: Leasing, device: str) -> str:
-    """Who has a device, in one word; "" nobody."""
-    if not leasing.holds(device):
-        return ""
-    return next((holder.who for holder in leasing.holders() if holder.lease.device == device), "")
 
 
 def _door_policy(config: TvmConfig, gate: GateLimits) -> DoorPolicy:

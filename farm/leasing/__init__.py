@@ -10,8 +10,6 @@ from farm.leasing.model import (
     NoSuchLeaseError,
     NotCheckingError,
     PhoneLostError,
-    SessionStuckError,
-    WaitingRequest,
 )
 
 __all__ = [
@@ -24,6 +22,4 @@ __all__ = [
     "NoSuchLeaseError",
     "NotCheckingError",
     "PhoneLostError",
-    "SessionStuckError",
-    "WaitingRequest",
 ]

@@ -224,6 +224,11 @@ class Holdings:
         """Who has what, by device name."""
         return tuple(self._holder(held) for _, held in sorted(self.by_device.items()))
 
+    def holder(self, device: str) -> Holder | None:
+        """Who has the device; None: nobody."""
+        held = self.by_device.get(device)
+        return None if held is None else self._holder(held)
+
     def expires_at(self, held: Held) -> datetime | None:
         """When it is given back at the latest, by today's wall clock; None: nobody knows."""
         return None if held.ends_s is None else self._wall() + timedelta(seconds=held.ends_s - self._clock())

@@ -357,6 +357,10 @@ class Leasing:
         """Current leases, by device name."""
         return self._holdings.holders()
 
+    def holder(self, device: str) -> Holder | None:
+        """Who has the device; None: nobody."""
+        return self._holdings.holder(device)
+
     # --- who waits ------------------------------------------------------------------------------------------------
 
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:

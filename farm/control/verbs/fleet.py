@@ -97,7 +97,7 @@ class FleetVerbs(Verbs):
     @verb("status", Role.VIEWER)
     async def status(self) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
-        holders = self._holders()
+        holders = {holder.lease.device: holder.who for holder in self._leasing.holders()}
         host, port = self._facts.tracker()
         summary = self._facts.summary()
         bound, pid = self._facts.door()
@@ -118,7 +118,7 @@ class FleetVerbs(Verbs):
     async def show(self, asked: OneDevice) -> Mapping[str, Any]:
         """One device, whole."""
         view = self._fleet.view(asked.device)
-        return device_details(view, self._holders().get(view.name, ""))
+        return device_details(view, self._fleet.care.holder(view.name))
 
     @verb("device.adopt", Role.OPERATOR)
     async def adopt(self, asked: Adopt) -> Mapping[str, Any]:
@@ -194,13 +194,9 @@ class FleetVerbs(Verbs):
             UserError: somebody holds it.
         """
         view = self._fleet.view(name)
-        holder = self._holders().get(view.name)
-        if holder:
-            raise UserError(f"{holder} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
+        if (holder := self._leasing.holder(view.name)) is not None:
+            raise UserError(f"{holder.who} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
         return view.name
-
-    def _holders(self) -> dict[str, str]:
-        return {holder.lease.device: holder.who for holder in self._leasing.holders()}
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -136,12 +136,10 @@ class ToolVerbs(Verbs):
         """
         serial = self._adopted(name)
         device, caller = self._fleet.view(name).name, call.caller
-        for holder in self._leasing.holders():
-            user = holder.lease.request.user
-            if holder.lease.device == device and user != caller.user and caller.role < Role.OPERATOR:
-                raise NotAllowedError(
-                    f"{user or holder.peer} holds {device}", hint="wait until it is free, or ask an operator"
-                )
+        holder = self._leasing.holder(device)
+        if holder is not None and holder.lease.request.user != caller.user and caller.role < Role.OPERATOR:
+            who = holder.lease.request.user or holder.peer
+            raise NotAllowedError(f"{who} holds {device}", hint="wait until it is free, or ask an operator")
         return serial
 
     def _adopted(self, name: str) -> str:
