@@ -74,11 +74,23 @@ _RULES: tuple[_Rule, ...] = (
         _FREE_SPACE,
     ),
     _rule(
-        r"(?:couldn't create file|secure_mkdirs failed|stat failed when [^\n]*|open failed|cannot create[^\n]*|"
+        r"(?:couldn't create file|secure_mkdirs failed|stat failed when [^\n]*|cannot create[^\n]*|"
         r"fchown failed): ([^\n:]+)",
         PhonePathRefused,
         "{who} refuses the path: {0}.",
         _PATH,
+    ),
+    _rule(
+        r"open failed: ([^\n:]+)",
+        PhonePathRefused,
+        "{who} does not give the file: {0}.",
+        "Look at it with: farm shell --on NAME -- ls -l PATH",
+    ),
+    _rule(
+        r"\Ascreencap error\Z",
+        AdbFailed,
+        "{who} gives no picture of its screen.",
+        "A virtual phone has none; another's says why: farm shell --on NAME -- screencap -p /dev/null",
     ),
     _rule(
         r"read-only file system",

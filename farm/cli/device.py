@@ -13,6 +13,7 @@ from farm.cli import complete
 from farm.cli.bars import Bars, Pushes
 from farm.cli.battery import print_battery
 from farm.cli.context import JsonFlag, act, call, connect, print_json, print_table, step_of, tell, write_file
+from farm.cli.given import writable
 from farm.cli.status import print_devices, print_devices_long
 from farm.control.client import ControlClient
 from farm.core.errors import PhoneError, UserError
@@ -249,6 +250,7 @@ def forget(
 @app.command()
 def screenshot(name: Name, out: Annotated[Path, typer.Argument(help="The PNG file to write.")]) -> None:
     """Save the screen of a phone that nobody else holds as PNG."""
+    writable(out)
     with connect() as client:
         answer = client.call("device.screenshot", device=name)
         write_file(out, client.get_artifact(answer["artifact"]))
@@ -262,6 +264,7 @@ def pull(
     out: Annotated[Path, typer.Argument(help="The file to write.")],
 ) -> None:
     """Copy a file from a phone that nobody else holds."""
+    writable(out)
     with connect() as client:
         answer = client.call("device.pull", device=name, path=path)
         write_file(out, client.get_artifact(answer["artifact"]))

@@ -25,6 +25,12 @@ def state_word(view: DeviceView, *, held: bool) -> str:
     return view.heat.value if view.heat is not Heat.OK else Life.READY.value
 
 
+def _ordered(view: DeviceView) -> str:
+    """An order that keeps a ready device out, with what undoes it."""
+    out = view.life is Life.READY and view.service is not Service.IN
+    return f"an operator's order; undo: farm device release {view.name}" if out else ""
+
+
 def _closed(view: DeviceView) -> str:
     """Why a ready device does not serve everybody: to the first of the classes, and what that says of the others."""
     if view.life is not Life.READY:
@@ -50,7 +56,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "closed": {
             each.value: {"reason": why.reason, "opens_in_s": why.opens_in_s} for each, why in view.closed.items()
         },
-        "reason": view.reason or _closed(view) or _found(view),
+        "reason": view.reason or _ordered(view) or _closed(view) or _found(view),
         "findings": [
             {"kind": each.kind.value, "what": each.what, "hint": each.hint, "act": each.act} for each in view.findings
         ],

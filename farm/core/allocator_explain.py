@@ -241,7 +241,7 @@ def _held(state: State, holding: Holding, waiting: Waiting | None, now_s: float)
     text = f"held by {user}'s tuning" if tunes else f"held by {user}"
     text += f" for {_span(now_s - holding.since_s)}"
     if holding.asked:
-        return f"{text}, asked to give it back after its present candidate"
+        return f"{text}, asked to give it back: before its next candidate, or at its end"
     asked_s = _asked_s(state, holding, waiting, now_s)
     if asked_s is not None and (holding.ends_s is None or asked_s < holding.ends_s):
         return f"{text}, asked to give it back in {_span(asked_s - now_s)} at the latest"

@@ -40,3 +40,9 @@ def test_a_refusal_is_the_phones_own_words(farm, device, tmp_path, arguments, sa
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_phone_is_asked(farm, device, tmp_path):
+    for words in (("screenshot", device), ("pull", device, "/system/build.prop")):
+        done = farm.farm("device", *words, str(tmp_path / "absent" / "out"))
+        assert (done.returncode, "there is no folder" in done.stderr) == (2, True)

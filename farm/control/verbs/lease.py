@@ -272,7 +272,7 @@ def _lines(explanation: Explanation) -> list[str]:
     for each in explanation.waiting:
         wanted = asked_for(each.request)
         why = f": {each.why}" if each.why else ""
-        lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {each.waited_s:.1f} s{why}")
+        lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {format_duration(each.waited_s)}{why}")
     if explanation.waiting_more:
         lines.append(f"and {explanation.waiting_more} more wait")
     if explanation.estimate_s is not None:

@@ -57,6 +57,13 @@ def test_the_reason_of_a_refused_path_is_in_the_message() -> None:
     assert str(error) == "Phone ABC refuses the path: Permission denied."
 
 
+def test_a_file_that_cannot_be_read_is_not_one_to_write_elsewhere() -> None:
+    error = classify("open failed: No such file or directory", serial="ABC")
+    assert type(error) is errors.PhonePathRefused
+    assert str(error) == "Phone ABC does not give the file: No such file or directory."
+    assert "ls -l" in error.hint
+
+
 def test_a_version_clash_says_which_versions() -> None:
     error = classify((DATA / "smartsocket-listener-ack-log.txt").read_text())
     assert isinstance(error, errors.AdbVersionClash)

@@ -1,9 +1,10 @@
 """One device's row, whatever its phone says."""
 
 import json
+from dataclasses import replace
 
 from farm.control.render import device_row
-from farm.core.device import Closed, DeviceView, Life
+from farm.core.device import Closed, DeviceView, Life, Service
 from farm.core.health_rules import Finding, FindingKind
 from farm.core.requests import LeaseClass
 
@@ -27,8 +28,11 @@ def test_no_device_makes_the_answer_about_all_of_them_too_large():
 
 def test_ordinary_words_stay():
     found = Finding(FindingKind.DATA_LOW, "/data has 700 MB left", "remove files")
-    row = device_row(DeviceView("one", "S1", Life.READY, adopted=True, findings=(found,)), "ann")
+    view = DeviceView("one", "S1", Life.READY, adopted=True, findings=(found,))
+    row = device_row(view, "ann")
     assert row["reason"] == "/data has 700 MB left"
+    drained = device_row(replace(view, service=Service.DRAINING), "")
+    assert drained["reason"] == "an operator's order; undo: farm device release one"
     assert row["findings"] == [
         {"kind": "data-low", "what": "/data has 700 MB left", "hint": "remove files", "act": False}
     ]

@@ -335,7 +335,7 @@ def test_of_a_tuning_that_yields_it_is_said_when_it_is_asked_and_the_estimate_co
     lab.now_s += 40
     lab.tell(TimePassed())
     assert lab.asked() == ["a"]
-    reason = "held by tuner's tuning for 60 s, asked to give it back after its present candidate"
+    reason = "held by tuner's tuning for 60 s, asked to give it back: before its next candidate, or at its end"
     assert lab.reasons("bench", bench)["a"] == reason
     assert lab.allocator.estimate_s("bench", lab.now_s) == YIELDED_S
 
