@@ -230,7 +230,7 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
     """As in TVM's own server: this is what the farm has to clean up."""
     if is_launcher(server_bundle(server)):
         pytest.skip("the launcher has no fault knobs")
-    session = connect(server.port, session_timeout=4)
+    session = connect(server.port, session_timeout=2)
     function, a, b, _ = add_one(session, library)
     worker = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text())
     write_state(server.folder, PhoneState(kernel_fault=KernelFault.IGNORE_SIGTERM))
@@ -247,13 +247,13 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
     while not _bits(worker, "SigIgn") >> (signal.SIGTERM - 1) & 1:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=2) as peer:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=3) as peer:
         header = f"client:{SECRET}".encode()
         peer.sendall(struct.pack("<ii", 0xFF271, len(header)) + header)
         with pytest.raises(TimeoutError):
             peer.recv(4)
     os.kill(worker, 9)
-    assert server.until(r"Child pid=\d+ killed \(timeout = 4 sec\), status = 9")
+    assert server.until(r"Child pid=\d+ killed \(timeout = 2 sec\), status = 9")
     caller.join(LIMIT_S)
     assert len(failures) == 1
 
