@@ -154,6 +154,7 @@ class Judge:
             kind: as farm.tuning.slot.Judge has it; all candidates of this judge's run are for one kind.
 
         Raises:
+            ValueError: what the phone's clock says is no time.
             Exception: what TVM raises when the session breaks.
         """
         known = self.scales.get(device)
@@ -170,7 +171,10 @@ class Judge:
             read = self._load(session)
             # The reading of an earlier session is freed here: that session has ended, so nobody is asked for it.
             self._loaded[device] = (session, read)
-        return min(read() for _ in range(readings))
+        seconds = min(read() for _ in range(readings))
+        if not LEAST_S <= seconds <= MOST_S:  # as the nominal it would make every other phone's factor nonsense
+            raise ValueError(f"the phone's clock says that it took {seconds:g} s")
+        return seconds
 
     def _judged(self, device: str, seconds: float) -> Opinion:
         now_s = self._clock()

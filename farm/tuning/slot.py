@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from farm.compiler.tvm_errors import first_line
 from farm.core.errors import FarmError
+from farm.measure.series import LONGEST_S, SHORTEST_S
 from farm.tuning.candidate import End, Measured
 from farm.tuning.identical import Opinion
 from farm.tuning.phones import PhoneSource, PooledPhone
@@ -233,6 +234,8 @@ class Slot:
             seconds = call()
         finally:
             self.measuring = False
+        if not all(SHORTEST_S <= each <= LONGEST_S for each in seconds):  # 0 or less would be the best of all
+            raise ValueError(f"the phone's clock says that it took {min(seconds):g} s")
         return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, self._factor)
 
     def _what_ended(self, work: Work, session: CandidateSession, said: str) -> tuple[End, str]:

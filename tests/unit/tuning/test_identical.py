@@ -98,6 +98,18 @@ def test_the_first_phone_gives_the_scale() -> None:
     assert heard == [0.001]
 
 
+@pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_phone_whose_clock_tells_no_time_gives_no_scale(told: float) -> None:
+    """As the nominal it put every other phone out, with "float division by zero"."""
+    phones, kept = Phones(), list[float]()
+    phones.speed = {"A": [told], "B": [1.0]}
+    judge = phones.judge(found=kept.append)
+    with pytest.raises(ValueError, match="the phone's clock says that it took"):
+        judge.look("a", "A")
+    assert judge.look("b", "B") == Opinion(1.0)
+    assert kept == [1.0]
+
+
 def test_the_farms_history_gives_it_where_there_is_one_and_an_earlier_attempt_before_all() -> None:
     phones = Phones()
     phones.speed = {"A": [0.0012]}
