@@ -88,6 +88,8 @@ class Relay:
             return
         if direction is self._up:
             self._ending = self._client_left(error)
+        elif error is None and self._up.tail.endswith(GOODBYE):  # told to end, the phone may be the first to close
+            self._ending = (SessionOutcome.CLOSED, "")
         else:
             self._ending = (
                 SessionOutcome.PHONE_CLOSED,

@@ -259,6 +259,18 @@ async def test_a_phone_that_crashes_ends_the_session_after_its_last_bytes():
         assert lab.devices.broken
 
 
+async def test_a_phone_that_closes_first_after_the_goodbye_has_not_crashed():
+    async def leave(sock):
+        await asyncio.get_running_loop().sock_recv(sock, 100)
+
+    async with Lab(leave) as lab:
+        sock = await lab.session()
+        await send(sock, GOODBYE)
+        assert await at_end(sock) == b""
+        assert (await lab.over())["outcome"] == "closed"
+        assert not lab.devices.broken
+
+
 async def test_a_phone_that_is_lost_takes_its_session_with_it():
     async with Lab() as lab:
         sock = await lab.session()
