@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from farm.cli.auth import key_file
 from farm.client.link import Links
@@ -174,17 +175,18 @@ async def test_wrong_keys_are_told_once_counted_and_made_to_wait(lab, caplog):
 
 async def test_without_curve_nobody_gets_in(lab):
     def run():
-        context = zmq.Context()
-        plain = context.socket(zmq.DEALER)
-        try:
-            plain.connect(lab.entrance.endpoint)
-            plain.send_multipart([b'{"v":1,"id":"x","kind":"ping"}'])
-            return plain.poll(1500)
-        finally:
-            plain.close(linger=0)
-            context.term()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
+            plain.linger = 0
+            with plain.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_SUCCEEDED) as told:
+                plain.connect(lab.entrance.endpoint)
+                plain.send_multipart([b'{"v":1,"id":"x","kind":"ping"}'])
+                assert told.poll(10_000)
+                return recv_monitor_message(told)
 
-    assert await asyncio.to_thread(run) == 0
+    end = await asyncio.to_thread(run)
+    assert (end["event"], end["value"]) == (
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH,
+    )  # fmt: skip
 
 
 async def test_a_daemon_with_another_key_is_not_believed(lab):
