@@ -25,8 +25,10 @@ from farm.measure.conditions import Verdict
 from farm.measure.regression import Point, changes
 from farm.measure.sampling import FIRST_SAMPLES, more_samples
 from farm.measure.series import FloatArray, Series
+from farm.worker.timing import Plan, measure, time_pairs
 
 HALF_WIDTH = 0.01
+IN_STEP_S = 6.0  # a comparison of two builds on a simulated phone
 MOST_SAMPLES = 320
 MOST_PAIRS = 800
 ALL_LOOKS = 2000  # pairs, as `farm compare` takes at most: every look there is
@@ -233,6 +235,9 @@ def _detection() -> list[Case]:
         blocked = _fixed(shape, FIRST_SAMPLES, _not_trusted, 4)
         told = f"not trusted, {FIRST_SAMPLES} samples, 4 to a reading: {name}, model and reference"
         cases.append(Case(told, DETECTION_RUNS, blocked, goal))
+    for name, run_s in (("10 ms", TRUE_S), ("0.3 s", 0.3)):
+        told = f"not trusted, samples of {name}: the phone stands still for 50 ms of every 200"
+        cases.append(Case(told, DETECTION_RUNS, _stopped(run_s)))
     good = [
         ("iid", runs.shape(runs.normal), Goal(95)),
         ("drift, AR(1) 0.5", runs.shape(runs.ar(0.5), runs.drift), None),
@@ -268,6 +273,36 @@ def _false_alarm(
             if more == 0:
                 return found.answer in (Answer.FASTER, Answer.SLOWER)
             pairs += more
+
+    return trial
+
+
+def _in_step(random: Random, period_s: float, stop_s: float) -> bool:
+    """Two equal builds on a phone that does something else at a fixed rate."""
+    phone = runs.Phone(random, period_s, stop_s)
+    a, b = phone.model(TRUE_S), phone.model(TRUE_S)
+    found = time_pairs(a, b, measure_s=IN_STEP_S, clock=phone.clock).comparison
+    return found.answer in (Answer.FASTER, Answer.SLOWER)
+
+
+def _any_rate(random: Random) -> bool:
+    period_s = math.exp(random.uniform(math.log(0.005), math.log(0.2)))
+    return _in_step(random, period_s, period_s * random.uniform(0.05, 0.2))
+
+
+def _stopped(run_s: float) -> Callable[[Random], bool]:
+    """A bench of a phone that stands still for 50 ms of every 200."""
+
+    def trial(random: Random) -> bool:
+        phone = runs.Phone(random, 0.2, 0.05)
+        _, found = measure(
+            phone.model(run_s),
+            phone.reference,
+            Plan(HALF_WIDTH, 30.0),
+            nominal_s=runs.REFERENCE_S,
+            clock=phone.clock,
+        )
+        return _not_trusted(found)
 
     return trial
 
@@ -310,7 +345,10 @@ def _comparison() -> list[Case]:
         told = f"false alarm of compare --min-effect {min_effect:g}: {name}, noise {scale:.0%}"
         alarm = _false_alarm(noise, scale, 0.0, min_effect, ALL_LOOKS)
         cases.append(Case(told, LOOKED_RUNS, alarm, Goal(high=1)))
-    return cases
+    frame = "false alarm of compare: the phone stops for 2 ms of every 16.7 ms"
+    cases.append(Case(frame, LOOKED_RUNS, lambda random: _in_step(random, 1 / 60, 0.002), Goal(high=1)))
+    rates = "false alarm of compare: stops at a fixed rate (5 to 200 ms, 5 to 20 % of them)"
+    return [*cases, Case(rates, LOOKED_RUNS, _any_rate, Goal(high=1))]
 
 
 def _results(random: Random, count: int, between: float, shift: float = 0.0) -> list[Point]:
@@ -319,6 +357,16 @@ def _results(random: Random, count: int, between: float, shift: float = 0.0) -> 
     levels[-5:] *= 1 + shift
     levels[random.integers(0, count)] *= 1.2 if random.random() < 0.3 else 1.0  # a single outlier, anywhere
     return [Point(float(at), each, each * 0.995, each * 1.005, "one") for at, each in enumerate(levels.tolist())]
+
+
+def _two_levels(count: int) -> Callable[[Random], bool]:
+    """Each result at one of two levels 5 % apart, by chance: nothing changed."""
+
+    def trial(random: Random) -> bool:
+        levels = TRUE_S * np.exp(0.003 * random.normal(size=count)) * (1 + 0.05 * (random.random(count) < 0.5))
+        return bool(changes([Point(float(at), s, s * 0.995, s * 1.005, "one") for at, s in enumerate(levels.tolist())]))
+
+    return trial
 
 
 def _history() -> list[Case]:
@@ -337,5 +385,9 @@ def _history() -> list[Case]:
         )
         for count in (6, 12, 40)
         for between in (0.005, 0.02)
+    ]
+    cases += [
+        Case(f"false alarm of history: {count} results at two levels 5 % apart", HISTORY_RUNS, _two_levels(count))
+        for count in (6, 12, 40)
     ]
     return [*cases, Case("history: 5 % slower for 5 of 20 results is seen", HISTORY_RUNS, seen)]

@@ -8,11 +8,15 @@ from collections.abc import Callable
 import numpy as np
 
 from farm.measure.series import FloatArray, Series
+from farm.worker.timing import Timer
 
 TRUE_S = 1e-3
 NOMINAL_S = 1e-4
 NOISE = 0.01
 REFERENCE_NOISE = 0.003
+QUIET_NOISE = 0.003  # of the samples of a phone in time
+REFERENCE_S = 1e-3  # one reading of the reference kernel there
+ROUND_TRIP_S = 2e-3
 BURN_IN = 60  # values of an AR(1) process, so that it is in its middle when a run begins
 
 Random = np.random.Generator
@@ -110,6 +114,47 @@ def warming(part: float) -> Callable[[Random, int], FloatArray]:
 
 def shape(noise: Noise, both: Noise = flat, own: Noise = flat) -> Shape:
     return lambda random, count: (noise(random, count), both(random, count), own(random, count))
+
+
+class Phone:
+    """A phone in time, which does something else for `stop_s` of every `period_s`: samples fall where they fall."""
+
+    def __init__(self, random: Random, period_s: float, stop_s: float) -> None:
+        self.now_s = 0.0
+        self._random = random
+        self._period_s, self._stop_s = period_s, stop_s
+        self._phase_s = random.uniform(0, period_s)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def model(self, run_s: float) -> Timer:
+        def timed(number: int, repeat: int) -> list[float]:
+            self._round_trip()
+            self._work(run_s, QUIET_NOISE)
+            return [self._work(run_s * number, QUIET_NOISE) / number for _ in range(repeat)]
+
+        return timed
+
+    def reference(self) -> float:
+        self._round_trip()
+        self._work(REFERENCE_S, REFERENCE_NOISE)
+        return sorted(self._work(REFERENCE_S, REFERENCE_NOISE) for _ in range(3))[1]
+
+    def _round_trip(self) -> None:
+        self.now_s += ROUND_TRIP_S * self._random.lognormal(0, 0.2)
+
+    def _work(self, seconds: float, noise: float) -> float:
+        """Do what takes so long undisturbed; how long it took."""
+        left_s = seconds * math.exp(noise * self._random.normal())
+        begun_s = self.now_s
+        into_s = (begun_s + self._phase_s) % self._period_s  # its first part is the stop
+        stopped_s = max(self._stop_s - into_s, 0.0)
+        until_next_s = self._period_s - max(into_s, self._stop_s)
+        if left_s > until_next_s:
+            stopped_s += self._stop_s * math.ceil((left_s - until_next_s) / (self._period_s - self._stop_s))
+        self.now_s += left_s + stopped_s
+        return self.now_s - begun_s
 
 
 def series(random: Random, drawn: Drawn, beside: int = 1) -> Series:

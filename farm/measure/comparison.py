@@ -72,8 +72,9 @@ def compare(
 ) -> Comparison:
     """Compare samples taken in turns on one phone.
 
-    Pair i is one sample of A and one of B right after each other. Two pairs (ABBA or BAAB) are a round; the mean of a round's two log ratios has no straight drift in it, whatever its rate. The 99 %
-    interval is the block bootstrap's of the median of rounds.
+    Pair i is one sample of A and one of B right after each other. Two pairs (ABBA or BAAB) are a round; the mean of a
+    round's two log ratios has no straight drift in it, whatever its rate. The 99 % interval is the block bootstrap's of
+    the median of rounds.
 
     `faster` and `slower` need an interval without 1 and a ratio at least `min_effect` from it; `same` an interval that
     lies within `min_effect` of 1 on both sides; all else is `cannot tell`.

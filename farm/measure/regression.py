@@ -17,6 +17,8 @@ FEWEST_BEFORE = 3
 FEWEST_AFTER = 2  # a single slow result is no regression
 SURE = 6.0  # standard errors; few results tell their scatter badly, and every place is tried
 LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
+MOST_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are said to be at
+ASTRAY = 4.0  # standard deviations from that level, and at least half the least change
 MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median over that of a mean, for normal values
 Z95 = 1.96
 
@@ -62,7 +64,8 @@ def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple
     A history is split where results lie nearest to the medians of both sides (least absolute deviations), then each
     part again. The split counts when the medians differ by `min_effect` and by 6 standard errors of what results of one
     level scatter (robustly estimated, and at least what their own intervals say), with at least 3 results before and 2
-    after it. One outlier among the results, even the last, is no change.
+    after it. One outlier among the results, even the last, is no change. Nor are results that go back and forth between
+    levels: while more than a tenth of them (and more than one) lie far from their level, the least change is none.
 
     Raises:
         ValueError: a time is not finite and above 0.
@@ -76,7 +79,7 @@ def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple
     found: list[Change] = []
     for _, members in groupby(sorted(usable), key=lambda each: each[0]):
         indices = [index for _, _, index in members]
-        found += _split(points, indices, min_effect)
+        found += _settled(points, indices, _split(points, indices, min_effect))
     return tuple(sorted(found, key=lambda change: (change.at_s, change.index)))
 
 
@@ -107,6 +110,21 @@ def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> li
         change,
         *_split(points, indices[place:], min_effect),
     ]
+
+
+def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -> list[Change]:
+    """The changes, without the least of them as long as the results are not at the levels that they say."""
+    levels = np.log([points[index].median_s for index in indices])
+    kept = list(found)
+    while kept:
+        effects = [abs(math.log(change.ratio)) for change in kept]
+        starts = [indices.index(change.index) for change in kept]
+        away = np.concatenate([np.abs(part - np.median(part)) for part in np.split(levels, starts)])
+        far = max(min(effects) / 2, ASTRAY * max(_scatter(levels), LEAST_SIGMA))
+        if int((away > far).sum()) <= max(1, MOST_ASTRAY * levels.size):
+            break
+        del kept[effects.index(min(effects))]
+    return kept
 
 
 def _away(levels: FloatArray, place: int) -> FloatArray:

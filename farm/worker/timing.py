@@ -28,6 +28,7 @@ MOST_IN_BLOCK = 4  # samples between two readings of the reference kernel
 MOST_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
 MIN_SAMPLE_S = 0.01  # of two builds in turns
 MOST_RUNS = 1_000_000  # of a model in one sample
+AGAIN_S, RUNS_AGAIN = 0.25, 2  # a first run shorter than so is timed again so often: it says how many make a sample
 MOST_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
 ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
@@ -63,7 +64,7 @@ class Taken:
     """Samples in the order they were taken. Seconds; starts count from the first one."""
 
     number: int  # runs averaged into one sample
-    first_run_s: float  # the one before the first sample, which found out `number`
+    first_run_s: float  # of those before the first sample, which found out `number`
     seconds: list[float] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
     reference_s: list[float] = field(default_factory=list)
@@ -161,8 +162,10 @@ def measure(
     Raises:
         PhoneError: the phone failed.
     """
-    first_run_s = model(1, 1)[0]
-    taken = Taken(plan.number or runs_per_sample(first_run_s, plan.min_sample_s), first_run_s)
+    first_run_s = run_s = model(1, 1)[0]
+    if not plan.number and first_run_s < AGAIN_S:
+        run_s = min(run_s, *model(1, RUNS_AGAIN))  # an interruption makes a run longer, and would make samples short
+    taken = Taken(plan.number or runs_per_sample(run_s, plan.min_sample_s), first_run_s)
     began_s = clock()
     wanted = plan.repeat or FIRST_SAMPLES
     while True:

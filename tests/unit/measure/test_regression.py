@@ -39,6 +39,21 @@ def test_each_of_two_changes_is_found():
     assert [change.index for change in changes(history([1.0] * 8 + [1.1] * 8 + [0.95] * 8))] == [8, 16]
 
 
+def test_results_that_go_back_and_forth_between_two_levels_did_not_change():
+    slow = np.random.default_rng(4).random((20, 40)) < 0.3
+    assert all(changes(history(np.where(each, 1.05, 1.0))) == () for each in slow)
+
+
+def test_a_change_is_found_beside_two_levels():
+    factors = np.where(np.random.default_rng(4).random(40) < 0.3, 1.05, 1.0) * np.repeat([1.0, 1.3], 20)
+    assert [change.index for change in changes(history(factors))] == [20]
+
+
+@pytest.mark.parametrize("back", [2, 3, 6])
+def test_a_regression_that_was_mended_is_two_changes(back):
+    assert [change.index for change in changes(history([1.0] * 8 + [1.1] * 8 + [1.0] * back))] == [8, 16]
+
+
 def test_epochs_are_not_mixed_and_results_that_are_not_trusted_say_nothing():
     old, new = history([1.0] * 8), [replace(each, epoch="two", at_s=each.at_s + 8) for each in history([1.2] * 8)]
     assert changes(old + new) == ()

@@ -56,13 +56,22 @@ class Phone:
 def test_samples_are_long_enough_and_each_block_has_its_reference():
     phone = Phone()
     taken, found = measure(phone.model(0.001), phone.reference, Plan(0.01, 30.0), clock=phone.clock)
-    assert taken.number == 10  # of 1 ms, for 10 ms
-    assert [name for name, _, _ in phone.ran[:4]] == ["model", "reference", "model", "reference"]
+    assert taken.number in (10, 11)  # of 1 ms, for 10 ms
+    assert phone.ran[:2] == [("model", 1, 1), ("model", 1, 2)]
+    assert [name for name, _, _ in phone.ran[2:6]] == ["reference", "model", "reference", "model"]
     assert found.verdict is Verdict.TRUSTED
     assert found.count == len(taken.seconds) == len(taken.reference_s) == len(taken.start_s)
     assert abs(found.estimate.median_s / 0.001 - 1) < 0.01
     assert found.estimate.half_width <= 0.01
     assert taken.start_s == sorted(taken.start_s)
+
+
+def test_a_first_run_that_was_interrupted_does_not_make_samples_short():
+    phone = Phone()
+    phone.speed = lambda now_s: 50.0 if now_s < 100.06 else 1.0
+    taken, _ = measure(phone.model(0.001), phone.reference, Plan(0.01, 30.0), clock=phone.clock)
+    assert taken.first_run_s > 0.04
+    assert taken.number in (10, 11)
 
 
 def test_a_slow_model_gives_several_samples_for_each_untimed_run():
