@@ -256,7 +256,7 @@ def pruned(found: RecordSet) -> RecordSet:
 def own_s(found: RecordSet, record: Record) -> float:
     """Seconds of TVM's own schedule in place of a record; infinite where nobody measured it."""
     task = found.tasks.get(record.workload)
-    known = task is not None and task.default_s and task.default_for in ("", target_key(record.target))
+    known = task is not None and task.default_s > 0 and task.default_for in ("", target_key(record.target))
     return task.default_s if task and known else math.inf
 
 
@@ -371,7 +371,7 @@ def _record(value: Any, at: Mapping[int, Workload]) -> Record:
         case [int(index), [[list(steps), list(decisions)], list(run_s), target, list(args)]] if run_s:
             if isinstance(index, bool) or index not in at:
                 raise ValueError(f"its workload, line {index + 1} of {WORKLOADS}, is not there")
-            if not all(isinstance(each, int | float) and not isinstance(each, bool) and each >= 0 for each in run_s):
+            if not all(isinstance(each, int | float) and not isinstance(each, bool) and each > 0 for each in run_s):
                 raise ValueError("its run times are no seconds")
             if not isinstance(target, dict | str):
                 raise ValueError("it has no target")  # noqa: TRY004 - all that is wrong with a line is a ValueError

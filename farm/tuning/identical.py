@@ -92,7 +92,7 @@ def read_nominal(folder: Path, kernel: str) -> float | None:
     try:
         known = json.loads((folder / SCALE_FILE).read_text())
         seconds = float(known["nominal_s"]) if known["kernel"] == kernel else math.nan
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return seconds if LEAST_S <= seconds <= MOST_S else None
 

@@ -165,6 +165,8 @@ def test_garbage_in_a_line_costs_that_line_only(name: str, seed: int, data: st.D
         ("[7, [[[], []], [0.1], {}, []]]", "line 8 of database_workload.json, is not there"),
         ("[0, [[[], []], [], {}, []]]", "it is no record"),
         ('[0, [[[], []], ["fast"], {}, []]]', "no seconds"),
+        ("[0, [[[], []], [0.1, 0], {}, []]]", "no seconds"),
+        ("[0, [[[], []], [-1.0], {}, []]]", "no seconds"),
         ("[0, [[[], []], [NaN], {}, []]]", "NaN for a number"),
         ("[0, [[[], []], [0.1], 5, []]]", "no target"),
         (f"[0, [[[], []], [{'9' * 400}], {{}}, []]]", "a number of 400 digits"),
@@ -221,6 +223,12 @@ def test_tvms_own_time_on_one_target_drops_no_record_of_another() -> None:
     both = merge([replace(fast, tasks={"1": known}), set_of(("1", 0, 0.004), target=ARM)])
     assert len(pruned(both).records) == 2
     assert pruned(merge([both, set_of(("2", 0, 0.003), ("1", 1, 0.003), target=X86)])).records[0].seconds == 0.001
+
+
+def test_a_time_below_0_of_tvms_own_schedule_drops_no_record() -> None:
+    found = set_of(("1", 0, 0.001))
+    wrong = replace(found, tasks={"1": Task(workload="1", name="conv", default_s=-1.0)})
+    assert pruned(wrong).records == found.records
 
 
 def test_records_of_one_target_are_taken_with_what_belongs_to_them() -> None:
