@@ -142,7 +142,8 @@ def _file_for_secret(path: Path) -> TextIO:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w")
     except OSError as error:
         raise UserError(
-            f"{path} cannot be made: {error.strerror}; no account was made", hint="name a file that is not there yet"
+            f"{path} cannot be made: {error.strerror}; no account was made",
+            hint="name a file that is not there yet, in a folder that is there and yours",
         ) from error
 
 

@@ -12,7 +12,18 @@ import typer
 from farm.cli import complete
 from farm.cli.bars import Bars, Pushes
 from farm.cli.battery import print_battery
-from farm.cli.context import JsonFlag, act, call, connect, print_json, print_table, step_of, tell, write_file
+from farm.cli.context import (
+    JsonFlag,
+    act,
+    call,
+    connect,
+    local_time,
+    print_json,
+    print_table,
+    step_of,
+    tell,
+    write_file,
+)
 from farm.cli.given import writable
 from farm.cli.status import print_devices, print_devices_long
 from farm.control.client import ControlClient
@@ -52,9 +63,11 @@ def show(name: Name, json: JsonFlag = False) -> None:
 
 def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What a person wants to know of a device, with where each fact of its hardware comes from."""
-    for name in ("name", "serial", "state", "reason", "pool", "usb", "holder", "bundle", "since"):
+    for name in ("name", "serial", "state", "reason", "pool", "usb", "holder", "bundle"):
         if device[name]:
             yield name, str(device[name])
+    if device["since"]:
+        yield "since", local_time(device["since"])
     if device["temperature_c"] is not None:
         yield "temperature", f"{device['temperature_c']:.1f}C ({device['temperature_of']})"
     if device["battery_percent"] is not None:

@@ -1,6 +1,7 @@
 """`farm device pull|screenshot|install|adb`: reaching into one phone, with the phone's own words when it refuses."""
 
 import json
+import re
 
 import pytest
 
@@ -24,6 +25,12 @@ def test_facts_are_adbs(farm, device):
     facts = json.loads(farm.farm("device", "adb", device, "--json").stdout)
     assert facts["model"] == "SM-N9810"
     assert "shell_v2" in facts["features"]
+
+
+def test_times_are_ones_own_or_say_whose_they_are(farm, device):
+    shown = farm.farm("device", "show", device).stdout
+    assert re.search(r"^since +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown, re.MULTILINE)
+    assert "\nlately (UTC):\n" in farm.farm("explain", "device", device).stdout
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def _ladder(facts: DeviceFacts) -> Iterator[str]:
     yield from (f"recovery: not taken: {each}" for each in climb.skipped)
     if facts.rungs:
         count = len(facts.rungs)
-        yield f"recovery and orders in the last 24 h ({count}):"
+        yield f"recovery and orders in the last 24 h ({count}; UTC):"
     if len(facts.rungs) > RUNGS_SHOWN:
         yield f"  ... {len(facts.rungs) - RUNGS_SHOWN} before these"
     for each in facts.rungs[-RUNGS_SHOWN:]:

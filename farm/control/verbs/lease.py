@@ -190,7 +190,7 @@ class LeaseVerbs(Verbs):
         if view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
         else:
-            lines += ["", "lately:", *self._lately(view.name)]
+            lines += ["", "lately (UTC):", *self._lately(view.name)]
         estimate = {"estimate_s": explanation.estimate_s}
         return {"subject": view.name, "lines": lines, **estimate, "device": as_values(facts)}
 
