@@ -205,9 +205,8 @@ def test_the_scale_is_kept_with_the_records(tmp_path: Path) -> None:
     write_nominal(tmp_path, "k", 0.00123)
     assert read_nominal(tmp_path, "k") == 0.00123
     assert read_nominal(tmp_path, "another kernel") is None
-    for damage in (
-        "", "{}", "[]", "[" * 100_000, '{"kernel": "k", "nominal_s": -1}', '{"kernel": "k", "nominal_s": NaN}', "\udcff",
-    ):  # fmt: skip
+    wrong = ('{"kernel": "k", "nominal_s": -1}', '{"kernel": "k", "nominal_s": NaN}')
+    for damage in ("", "{}", "[]", "[" * 100_000, *wrong, "\udcff"):
         (tmp_path / SCALE_FILE).write_text(damage, errors="surrogateescape")
         assert read_nominal(tmp_path, "k") is None
 
