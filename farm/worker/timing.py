@@ -28,7 +28,7 @@ MOST_IN_BLOCK = 4  # samples between two readings of the reference kernel
 MOST_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
 MIN_SAMPLE_S = 0.01  # of two builds in turns
 MOST_RUNS = 1_000_000  # of a model in one sample
-AGAIN_S, RUNS_AGAIN = 0.25, 2  # a first run shorter than so is timed again so often: it says how many make a sample
+FIRST_RUNS, FIRST_RUNS_S = 5, 0.25  # first runs, while they took less than so in all: they say how many make a sample
 MOST_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
 ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
@@ -127,6 +127,14 @@ def runs_per_sample(run_s: float, min_sample_s: float) -> int:
     return max(1, min(MOST_RUNS, math.ceil(min_sample_s / run_s)))
 
 
+def first_runs(model: Timer, most: int = FIRST_RUNS) -> list[float]:
+    """Single runs, seconds. The fastest says how long one takes: an interrupted one makes samples too short."""
+    found = list(model(1, 1))
+    while len(found) < most and sum(found) < FIRST_RUNS_S:
+        found += model(1, 1)
+    return found
+
+
 def runs_alike(run_a_s: float, run_b_s: float) -> tuple[int, int]:
     """How many runs make a sample of either of two builds: as many of both, unless one is far slower."""
     if max(run_a_s, run_b_s) > MOST_APART * min(run_a_s, run_b_s):
@@ -162,10 +170,8 @@ def measure(
     Raises:
         PhoneError: the phone failed.
     """
-    first_run_s = run_s = model(1, 1)[0]
-    if not plan.number and first_run_s < AGAIN_S:
-        run_s = min(run_s, *model(1, RUNS_AGAIN))  # an interruption makes a run longer, and would make samples short
-    taken = Taken(plan.number or runs_per_sample(run_s, plan.min_sample_s), first_run_s)
+    first_s = first_runs(model, 1 if plan.number else FIRST_RUNS)
+    taken = Taken(plan.number or runs_per_sample(min(first_s), plan.min_sample_s), first_s[0])
     began_s = clock()
     wanted = plan.repeat or FIRST_SAMPLES
     while True:
@@ -223,13 +229,14 @@ def time_pairs(
         b: the one that may be faster.
         measure_s: at most so long, but for the first pairs.
         min_effect: smaller differences are none.
-        shuffled: False: each round is A B B A, for builds that are dear to change.
+        shuffled: False: each round is A B B A after one first run of each, for builds that are dear to change.
         clock: monotonic seconds.
 
     Raises:
         PhoneError: the phone failed.
     """
-    number_a, number_b = runs_alike(a(1, 1)[0], b(1, 1)[0])
+    most = FIRST_RUNS if shuffled else 1
+    number_a, number_b = runs_alike(min(first_runs(a, most)), min(first_runs(b, most)))
     order = np.random.default_rng(ORDER_SEED)
     a_s: list[float] = []
     b_s: list[float] = []
