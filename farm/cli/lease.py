@@ -13,6 +13,7 @@ from farm.cli import complete, work
 from farm.cli.context import JsonFlag, act, call, print_json, print_table, say, tell, when
 from farm.core.durations import format_duration, parse_duration
 from farm.core.errors import UserError
+from farm.core.limits import MAX_LEASE_S
 
 if TYPE_CHECKING:
     from farm.client.lease import HeldPhone
@@ -28,6 +29,13 @@ Tuning = Annotated[
     typer.Option("--tuning", help="Others may ask for the phone back: `yield_wanted` of `farm lease show --json`."),
 ]
 Note = Annotated[str, typer.Option(help="What for; others see it.")]
+
+
+def _lease_s(duration: str) -> float:
+    seconds = parse_duration(duration)
+    if seconds > MAX_LEASE_S:
+        raise UserError(f"a lease lasts at most {format_duration(MAX_LEASE_S)}, not {duration}", hint="--for 2h")
+    return seconds
 
 
 @app.command()
@@ -50,7 +58,7 @@ def acquire(
 
     if env and json:
         raise UserError("--env and --json exclude each other", hint="choose one")
-    held = holding.acquire(on, parse_duration(duration), note, priority, tuning=tuning, quiet=json)
+    held = holding.acquire(on, _lease_s(duration), note, priority, tuning=tuning, quiet=json)
     if json:
         print_json(_facts(held))
     elif env:
@@ -75,7 +83,7 @@ def run(
     """
     from farm.cli import holding
 
-    raise typer.Exit(holding.run(on, parse_duration(duration), note or command[0], priority, command))
+    raise typer.Exit(holding.run(on, _lease_s(duration), note or command[0], priority, command))
 
 
 @app.command()

@@ -64,8 +64,15 @@ def lines_of(farm: Farm | None, view: View) -> list[Text]:
 
 def phone_lines(phones: Sequence[Phone], view: View, room: int) -> list[Text]:
     """Phones as a table, or as cells where that is too high or too wide; what does not fit is counted."""
-    if room < 2 or not phones:
-        return [Text("no phones: plug one in, or `farm doctor`", "dim")][:room] if not phones else []
+    if not phones:
+        none = (
+            f"no phone has the words {shown(view.wanted)}"
+            if view.wanted
+            else "no phones: plug one in, or `farm doctor`"
+        )
+        return [Text(none, "dim")][:room]
+    if room < 2:
+        return []
     table = [_phone_head(view), *(_phone(phone, view) for phone in phones)]
     if len(table) <= room and (view.width >= WIDE or all(len(line.plain.rstrip()) <= view.width for line in table)):
         return table

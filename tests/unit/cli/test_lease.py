@@ -43,6 +43,16 @@ def test_a_command_that_is_not_there_waits_for_no_phone(daemon, typed):
         assert not client.jobs()
 
 
+def test_a_lease_that_is_too_long_is_refused_in_the_words_it_was_asked_in(daemon, typed):
+    for words in (
+        ("acquire", "--on", "android", "--for", "400d"),
+        ("run", "--on", "android", "--for", "8d", "--", "id"),
+    ):
+        command = typed("lease", *words)
+        assert command.wait(LIMIT_S) == ExitCode.USAGE
+        assert command.stderr.read().startswith(f"error: a lease lasts at most 7d, not {words[4]}\n")
+
+
 def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
     command = typed("lease", "acquire", "--on", "android", "--json")
     daemon.until_called("job.watch")

@@ -136,6 +136,11 @@ def test_orders_and_words():
     assert [phone.name for phone in sorted_phones(told.phones, Sort.NAME, "ANN busy")] == ["b"]
 
 
+def test_phones_without_the_words_are_not_phones_that_are_not_there():
+    assert "no phone has the words nexus" in shown(farm(device("pixel")), wanted="nexus")
+    assert "no phones: plug one in, or `farm doctor`" in shown(farm())
+
+
 def test_words_of_others_steer_no_terminal():
     told = farm(device("pixel", reason="\x1b[2Jgone"), jobs=[job(1, name="\x1b]0;x\x07", user="\r")])
     assert "\x1b" not in "".join(shown(told, width=200))
