@@ -10,7 +10,6 @@ import pwd
 import re
 import shutil
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterable
@@ -21,12 +20,12 @@ import psutil
 
 from farm.adb.connection import ServerAddress
 from farm.adb.errors import AdbNotInstalled
+from farm.peers import peer_process
 
 DEFAULT_PORT = 5037  # where everybody's `adb` looks, and starts a server if none is there
 NEIGHBOURS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
 PEER_TIMEOUT_S = 2.0  # for a place in the backlog of a busy server
-_CREDENTIALS = struct.Struct("iII")  # ucred: pid, uid, gid
 _VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")
 _RELEASE = re.compile(r"^Version (\S+)", re.MULTILINE)
 _SERVER_WORDS = ("fork-server", "nodaemon")  # how an adb server's own command line differs from a client's
@@ -161,8 +160,7 @@ def server_pid(address: ServerAddress) -> int:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(PEER_TIMEOUT_S)
             probe.connect(address.path)
-            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            return int(_CREDENTIALS.unpack(credentials)[0])
+            return peer_process(probe).pid
     holder = port_holder(address.port)
     if holder is None or holder.pid is None:
         raise ProcessLookupError(f"nobody is seen to listen on port {address.port}")

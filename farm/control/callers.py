@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from farm.control.runtime_folder import FARM_GROUP
 from farm.core.shared_look import SharedLook
+from farm.peers import user_name
 
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
 
@@ -114,11 +115,3 @@ class People:
             return Role.VIEWER
         member = user.pw_gid == group.gr_gid or user.pw_name in group.gr_mem
         return Role.USER if member else Role.VIEWER
-
-
-def user_name(uid: int) -> str:
-    """The login name of `uid`, or `uid-N` (as the TVM door says it) when it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"

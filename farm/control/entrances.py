@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +17,7 @@ import zmq.asyncio
 
 from farm.control.callers import KeyPeer, Peer
 from farm.core.errors import HostError
+from farm.peers import peer_process
 
 MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
 TAKEN_PROBE_S = 1.0
@@ -113,8 +113,7 @@ class UnixEntrance:
         """
         if connection.family != socket.AF_UNIX or connection.getsockname() != str(self._path):
             return None
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return f"uid {struct.unpack('3i', told)[1]}"
+        return f"uid {peer_process(connection).uid}"
 
     def sender(self, frame: zmq.Frame) -> Peer | KeyPeer | None:
         """The sender from libzmq's "Peer-Address" of an ipc socket: `host:uid:gid:pid`."""

@@ -15,9 +15,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from farm import __version__
 from farm.core.errors import HostError, ProtocolError
 from farm.core.sessions import Peer, Survivor
+from farm.peers import peer_process
 from farm.tracker import gate_messages as m
 from farm.tracker.door import Door, DoorPolicy
-from farm.tracker.gate_link import Link, owner_of_peer, trusted
+from farm.tracker.gate_link import Link, trusted
 from farm.tracker.gate_sessions import STOPPING, AdoptingRoute, GateSessions
 from farm.tracker.tracker import TrackerBackend
 
@@ -172,7 +173,7 @@ class GateDoor(Door):
         sock.setblocking(False)
         try:
             await self._loop.sock_connect(sock, str(self._path))
-            pid, uid = owner_of_peer(sock)
+            pid, uid, _ = peer_process(sock)
         except BaseException as error:
             sock.close()
             if not isinstance(error, OSError):

@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 import stat
-import struct
 from collections import deque
 from collections.abc import Callable
 
@@ -18,7 +17,6 @@ from farm.tracker.gate_messages import CARRIES, MAX_MESSAGE_BYTES, Message, deco
 
 MESSAGES_PER_TURN = 64  # so that a flood leaves the loop time for its other work
 MOST_UNSENT = 65_536  # messages; the other side does not read: it is given up
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 class Link:
@@ -151,12 +149,6 @@ class Link:
         self._sock.close()
         _close_all([carried for _, carried in self._unsent])
         self._unsent.clear()
-
-
-def owner_of_peer(sock: socket.socket) -> tuple[int, int]:
-    """Process id and uid of the other end of a unix socket, as the kernel says."""
-    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, uid
 
 
 def trusted(uid: int) -> bool:

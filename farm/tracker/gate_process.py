@@ -13,11 +13,12 @@ from pathlib import Path
 from farm import __version__
 from farm.core.errors import HostError
 from farm.notify import Notifier
+from farm.peers import peer_process
 from farm.tracker import gate_messages as m
 from farm.tracker.connection import Limits
 from farm.tracker.entrance import Entrance
 from farm.tracker.gate import Gate, GateLimits
-from farm.tracker.gate_link import Link, owner_of_peer, trusted
+from farm.tracker.gate_link import Link, trusted
 from farm.tracker.listener import Listener, bind
 from farm.tracker.newcomers import Newcomers
 from farm.tracker.remote_route import RemoteRoute
@@ -104,7 +105,7 @@ class GateProcess:
     # --- the daemon -----------------------------------------------------------------------------------------------
 
     def _accepted(self, sock: socket.socket) -> None:
-        pid, uid = owner_of_peer(sock)
+        pid, uid, _ = peer_process(sock)
         if not trusted(uid):
             reason = f"it runs as uid {uid}, this gate as uid {os.geteuid()}"
             log.debug("a daemon (pid %d) is refused: %s", pid, reason)  # as often as anybody likes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-import pwd
 import socket
 import struct
 from typing import NamedTuple
 
 from farm.core.shared_look import SharedLook
+from farm.peers import user_name
 
 # A peer that vanished without a FIN (power loss, pulled cable) is noticed after 30 + 3 * 10 s.
 KEEPALIVE_IDLE_S = 30
@@ -87,7 +87,7 @@ class UserNames:
         return await self._look(uid) if known is None else known
 
     async def _learn(self, uid: int) -> str:
-        name = self._names[uid] = await asyncio.to_thread(_user_name, uid)
+        name = self._names[uid] = await asyncio.to_thread(user_name, uid)
         return name
 
 
@@ -154,13 +154,6 @@ def _owner(address: str, port: int, local_address: str, local_port: int) -> Owne
         return None
     _, state, _, _, _, _, uid, inode = _DIAG_ANSWER.unpack_from(answer, _NLMSG_HEADER.size)
     return Owner(uid, inode) if state == _ESTABLISHED and inode else None
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"
 
 
 class DescriptorReserve:

@@ -104,7 +104,7 @@ async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
         asked.append(uid)
         return "slow-name" if answers.wait(LIMIT_S) else "the loop waited"
 
-    monkeypatch.setattr(sockets, "_user_name", user_name)
+    monkeypatch.setattr(sockets, "user_name", user_name)
     async with Lab() as lab:
         coming = asyncio.create_task(lab.client())
         await until(lambda: asked)

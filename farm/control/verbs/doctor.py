@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 from farm.control.artifact_budget import GB
 from farm.control.artifacts import ArtifactFolder
-from farm.control.callers import Role, user_name
+from farm.control.callers import Role
 from farm.control.forms import Verbs, verb
 from farm.core.doctor_findings import FAIL, OK, WARN, Finding, judge_folder
 from farm.core.shared_look import SharedLook
+from farm.peers import user_name
 
 NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
 KEPT_S = 5.0  # a look reads up to 256 MB of database and asks every hub, for anybody who may look
