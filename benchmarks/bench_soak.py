@@ -85,7 +85,7 @@ class Look:
     rss_mb: float
     descriptors: int
     threads: int
-    strays: int  # RPC processes on phones beyond one server each
+    strays: int  # RPC processes on phones beyond one server each; 0 also where one is missing that moment
     ready_s: float  # from the end of the storm until every phone was ready
 
 
@@ -238,7 +238,7 @@ def look(farm: VirtualFarm, count: int) -> Look:
         time.sleep(SAMPLE_S)
         descriptors = min(descriptors, daemon.num_fds())
     rss_mb = daemon.memory_info().rss / 1e6
-    return Look(time.monotonic(), rss_mb, descriptors, daemon.num_threads(), strays, ready_s)
+    return Look(time.monotonic(), rss_mb, descriptors, daemon.num_threads(), max(strays, 0), ready_s)
 
 
 def _servers() -> int:
