@@ -83,6 +83,11 @@ def compare(
         if not on:
             raise UserError("which phones should compare them?", hint="--on android, or another selector")
         given.phones_only(on, "compare")
+        if b is None and not any((target_b, precision_b, records, records_b, bundle_b)):
+            raise UserError(
+                f"nothing differs: B would be built from {a} as A is",
+                hint="name a second model, or what B has else: --precision-b, --target-b, --records-b, --bundle-b",
+            )
         options = work.job_options(on, devices, timeout, priority, deadline, max_attempts, after, hold)
         options |= m.model_options(target, precision, shape, dtype, records)
         options |= {"target_b": target_b, "precision_b": precision_b and precision_b.value, "records_b": records_b}

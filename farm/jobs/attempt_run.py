@@ -36,6 +36,7 @@ UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for so
 MENDING_LIMIT_S = 15.0  # cleaning and checking take a second; a longer story is the next attempt's to wait for
 # Beyond the attempt's limit, which is its worker's: the supervisor counts it from the worker's start and ends it first.
 GRACE_S = START_LIMIT_S + 2.0
+HOST_HINT = "`farm doctor` looks at this host; the daemon's log has the trace"
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
 log = logging.getLogger(__name__)
@@ -232,6 +233,8 @@ def _keepable(end: End) -> End:
 def _failed(error: BaseException) -> End:
     if isinstance(error, ToolchainError):  # nothing was begun: the queue waits for the toolchain, however long it takes
         return End(AttemptState.INTERRUPTED, error_to_wire(error))
+    if isinstance(error, OSError) and error.errno is not None:  # a disk, a folder that is gone, no descriptors
+        error = HostError(f"this host failed the attempt: {error}", hint=HOST_HINT)
     return End(AttemptState.FAILED, error_to_wire(error))
 
 

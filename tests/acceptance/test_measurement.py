@@ -103,6 +103,7 @@ def test_benches_are_kept_by_their_model_and_compared(farm, models):
 def test_what_cannot_be_compared_is_refused(farm, models):
     for arguments, said in (
         ((models / "small.onnx", models / "slower.onnx"), "which phones should compare them?"),
+        ((models / "small.onnx", "--on", "android"), "nothing differs"),
         (("bench-none", "bench-1"), "there is no job 'bench-none'"),
         ((models / "small.onnx", "nosuch.onnx", "--on", "android"), "nosuch.onnx does not exist"),
     ):

@@ -4,7 +4,6 @@ import asyncio
 from datetime import UTC, datetime
 
 from farm.core.device import DeviceView, Life
-from farm.core.errors import FarmError
 from farm.core.requests import Lease
 from farm.store.records import LeaseRecord
 
@@ -164,7 +163,7 @@ class FakeExecutor:
 
     def end(self, job_id, result):
         _, outcome = self.running[job_id]
-        if isinstance(result, FarmError | RuntimeError):
+        if isinstance(result, Exception):
             outcome.set_exception(result)
         else:
             outcome.set_result(result)

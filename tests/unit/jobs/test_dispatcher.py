@@ -1,6 +1,8 @@
 """The dispatcher over a real store, with leasing, phones and executors played by the test."""
 
 import asyncio
+import errno
+import os
 
 import pytest
 
@@ -145,6 +147,14 @@ async def test_a_bug_of_an_executor_is_farms_own_fault(farm):
     await farm.started()
     await farm.ends(job_id, RuntimeError("oops"))
     assert farm.job(job_id).error["fault"] == "farm"
+
+
+async def test_a_folder_of_the_hosts_that_is_gone_is_the_hosts_fault_and_no_bug(farm):
+    job_id = await farm.one(max_attempts=1)
+    await farm.started()
+    await farm.ends(job_id, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/state/bundles"))
+    error = farm.job(job_id).error
+    assert (error["fault"], "/state/bundles" in error["message"], "bug" in error["hint"]) == ("host", True, False)
 
 
 async def test_a_users_fault_is_final(farm):
