@@ -24,6 +24,7 @@ from farm.control.server import LAST_WORDS_S, ControlServer
 from farm.control.verbs.auth import AuthVerbs
 from farm.core.errors import DaemonUnreachableError, NotAllowedError, UserError
 from farm.store.store import Store
+from tests.support.waiting import until
 
 HERE = Caller("root", Role.OPERATOR, "test")
 
@@ -117,7 +118,7 @@ async def ends(link):
 async def test_a_key_opens_the_door_and_says_who_it_is(lab):
     ann = await lab.new("ann")
     assert await ask(ann, "ping") == {"user": "ann", "role": "user"}
-    assert lab.store.accounts.get("ann").used_at is not None
+    await until(lambda: lab.store.accounts.get("ann").used_at is not None)  # nobody waits for this write
 
 
 async def test_streams_and_artifacts_go_through_it(lab):
