@@ -68,7 +68,8 @@ def newest_worker(farm):
 
 
 def quiet_again(phone):
-    """The values are as they were, and nothing tells that they were not."""
+    """The values once nobody has the phone and farm cleans it no more, which ends what a shell runs on it."""
+    until_ready(phone.farm)
     until(lambda: phone.shell(f"ls -d {LEDGER} 2>/dev/null; true") == "")
     return settings(phone)
 
