@@ -20,7 +20,7 @@ import psutil
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbServerUnreachable
 from farm.adb.failures import failure
-from farm.adb.program import AdbBinary, socket_holder
+from farm.adb.program import AdbBinary, server_pid, socket_holder
 
 START_TIMEOUT_S = 15.0  # measured 0.1 s with a warm disk; a cold, busy host must not fail
 STOP_TIMEOUT_S = 1.0  # then SIGKILL: it has nothing to save
@@ -153,13 +153,20 @@ class AdbServer:
             os.truncate(self.log, 0)
 
     async def _ensure(self) -> int:
+        # Also when ours was started: somebody's adb may have been faster, or have taken the place of its socket since.
+        while True:
+            version = await self._answer()
+            if await self._may_stay():
+                await asyncio.to_thread(self._end_displaced)
+                return version
+            await self._end_adopted()
+
+    async def _answer(self) -> int:
+        """The version of the server there; where nobody listens, ours is started."""
         deadline = time.monotonic() + DYING_TIMEOUT_S
         while True:
             try:
-                version = await self.client.version()
-                if await self._may_stay():
-                    return version
-                await self._end_adopted()
+                return await self.client.version()
             except AdbServerUnreachable as absent:
                 if absent.nobody_listens:
                     break
@@ -176,16 +183,32 @@ class AdbServer:
         Every adb program starts a server where it finds none. On farm's own socket that one has the key of whoever
         called it, so that each phone would wait for somebody to accept another key.
         """
-        holder = await asyncio.to_thread(socket_holder, self.client.address)
-        if holder is None or holder.pid is None or (self._process is not None and self._process.pid == holder.pid):
+        try:
+            # Who answers, not who has a socket of that name: a server may have taken another's place in the folder.
+            pid = await asyncio.to_thread(server_pid, self.client.address)
+        except OSError:
+            return not self.client.address.path  # on a port: another user's. Here: it has just ended
+        if self._process is not None and self._process.pid == pid:
             return True
-        self._inherited = await asyncio.to_thread(self._left_behind, holder.pid)
+        self._inherited = await asyncio.to_thread(self._left_behind, pid)
         if self._inherited is not None:
             await asyncio.to_thread(self._close_socket)
         if self._inherited is not None or not self.client.address.path:
             return True
-        logger.warning("somebody's adb started a server on farm's socket (%s): it is replaced", holder)
+        logger.warning("somebody's adb started a server on farm's socket (pid %d): it is replaced", pid)
         return False
+
+    def _end_displaced(self) -> None:
+        """End servers that had farm's own socket before another took its place: nobody reaches them. Blocks."""
+        path = self.client.address.path
+        if not path:
+            return
+        with contextlib.suppress(OSError, psutil.Error):  # it has just ended: whoever uses it comes back
+            answering = server_pid(self.client.address)
+            for each in psutil.net_connections(kind="unix"):
+                if each.laddr == path and each.pid not in (None, answering):
+                    logger.warning("an adb server whose socket another has taken is ended (pid %d)", each.pid)
+                    _end(psutil.Process(each.pid))
 
     def _left_behind(self, pid: int) -> psutil.Process | None:
         """The server that answers, if a daemon of this folder started it: nobody else would ever end it."""

@@ -18,7 +18,7 @@ import pytest
 from farm.adb import program
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
-from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, socket_holder
+from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
 from tests.adb_server import free_port
@@ -106,24 +106,57 @@ async def test_somebody_elses_server_on_a_port_is_used_and_left_running(binary: 
         await first.stop()
 
 
+async def started_by_somebodys_adb(server: AdbServer, folder: Path) -> int:
+    """Any adb program starts a server where it finds none: the process id of that."""
+    theirs = {**os.environ, "HOME": str(folder / "them"), "ADB_SERVER_SOCKET": server.client.address.spec}
+    theirs |= {"ADB_USB": "0", "ADB_MDNS": "0", "ADB_LOCAL_TRANSPORT_MAX_PORT": "5554"}
+    (folder / "them").mkdir()
+    adb = await asyncio.create_subprocess_exec(
+        str(server.binary.path), "devices", env=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    await asyncio.wait_for(adb.wait(), 20)
+    return server_pid(server.client.address)
+
+
+async def who_answers(server: AdbServer) -> int | None:
+    """The process id of the server that takes connections; None: nobody does yet."""
+    try:
+        return server_pid(server.client.address)
+    except OSError:
+        return None
+
+
 async def test_a_server_that_somebodys_adb_started_on_farms_socket_is_replaced(
     own_server: AdbServer, folder: Path
 ) -> None:
     await own_server.stop()
-    theirs = {**os.environ, "HOME": str(folder / "them"), "ADB_SERVER_SOCKET": own_server.client.address.spec}
-    theirs |= {"ADB_USB": "0", "ADB_MDNS": "0", "ADB_LOCAL_TRANSPORT_MAX_PORT": "5554"}
-    (folder / "them").mkdir()
-    adb = await asyncio.create_subprocess_exec(
-        str(own_server.binary.path), "devices", env=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    await asyncio.wait_for(adb.wait(), 20)
-    foreign = socket_holder(own_server.client.address)
-    assert foreign is not None
-    assert foreign.pid is not None
+    foreign = await started_by_somebodys_adb(own_server, folder)
     assert await own_server.ensure() == 41
-    ours = socket_holder(own_server.client.address)
-    assert ours is not None
-    assert ours.pid == own_server.pid != foreign.pid
+    assert server_pid(own_server.client.address) == own_server.pid != foreign
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_server_of_somebodys_adb_that_comes_while_farms_is_started_is_replaced(
+    own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    await own_server.stop()
+    start, socket_file = own_server._start, Path(own_server.client.address.path)
+    came: list[psutil.Process] = []
+
+    async def start_beside() -> None:
+        if first and not came:
+            came.append(psutil.Process(await started_by_somebodys_adb(own_server, folder)))
+        await start()
+        if not came:
+            while own_server.pid != await who_answers(own_server):  # noqa: ASYNC110 (tests observe)
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(socket_file.unlink)  # as adb itself does where it means to listen
+            came.append(psutil.Process(await started_by_somebodys_adb(own_server, folder)))
+
+    monkeypatch.setattr(own_server, "_start", start_beside)
+    assert await own_server.ensure() == 41
+    assert server_pid(own_server.client.address) == own_server.pid != came[0].pid
+    await asyncio.to_thread(came[0].wait, 20)
 
 
 async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer, folder: Path) -> None:
