@@ -10,6 +10,7 @@ import pwd
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ from farm.peers import peer_process
 DEFAULT_PORT = 5037  # where everybody's `adb` looks, and starts a server if none is there
 NEIGHBOURS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
-PEER_TIMEOUT_S = 2.0  # for a place in the backlog of a busy server
+PEER_TIMEOUT_S = 2  # for a place in the backlog of a busy server
 _VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")
 _RELEASE = re.compile(r"^Version (\S+)", re.MULTILINE)
 _SERVER_WORDS = ("fork-server", "nodaemon")  # how an adb server's own command line differs from a client's
@@ -158,7 +159,8 @@ def server_pid(address: ServerAddress) -> int:
     """
     if address.path:
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(PEER_TIMEOUT_S)
+            # Not settimeout: that gives up at once where the backlog of a unix socket is full.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PEER_TIMEOUT_S, 0))
             probe.connect(address.path)
             return peer_process(probe).pid
     holder = port_holder(address.port)

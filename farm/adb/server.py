@@ -186,8 +186,10 @@ class AdbServer:
         try:
             # Who answers, not who has a socket of that name: a server may have taken another's place in the folder.
             pid = await asyncio.to_thread(server_pid, self.client.address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False  # it has just ended
         except OSError:
-            return not self.client.address.path  # on a port: another user's. Here: it has just ended
+            return True  # on a port: another user's. Here: it hangs, which its watcher judges
         if self._process is not None and self._process.pid == pid:
             return True
         self._inherited = await asyncio.to_thread(self._left_behind, pid)
