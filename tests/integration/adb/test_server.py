@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -154,9 +155,14 @@ async def test_a_server_of_somebodys_adb_that_comes_while_farms_is_started_is_re
             came.append(psutil.Process(await started_by_somebodys_adb(own_server, folder)))
 
     monkeypatch.setattr(own_server, "_start", start_beside)
-    assert await own_server.ensure() == 41
-    assert server_pid(own_server.client.address) == own_server.pid != came[0].pid
-    await asyncio.to_thread(came[0].wait, 20)
+    try:
+        assert await own_server.ensure() == 41
+        assert server_pid(own_server.client.address) == own_server.pid != came[0].pid
+        await asyncio.to_thread(came[0].wait, 20)
+    finally:
+        for each in came:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer, folder: Path) -> None:
