@@ -1,7 +1,11 @@
 """What the acceptance tests share."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from tests.support.gate_process import running_gate
 from tests.support.stock_client import Clients, compile_kernel
 
 
@@ -9,6 +13,13 @@ from tests.support.stock_client import Clients, compile_kernel
 def kernel(tmp_path_factory):
     """A library with `add_one`, compiled by stock TVM for the machine that virtual phones are."""
     return compile_kernel(tmp_path_factory.mktemp("kernel"))
+
+
+@pytest.fixture(scope="module")
+def gate():
+    """A gate apart, for farms that name its socket."""
+    with tempfile.TemporaryDirectory(prefix="farm-g-") as folder, running_gate(Path(folder)) as gate:
+        yield gate
 
 
 @pytest.fixture

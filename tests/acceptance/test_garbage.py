@@ -5,10 +5,8 @@ import os
 import random
 import re
 import socket
-import tempfile
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +17,6 @@ from farm.control.address import find, read_key
 from farm.control.client import ControlClient
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS, frames
-from tests.support.gate_process import running_gate
 from tests.support.raw import RawTracker
 from tests.support.strangers import ELSEWHERE, key_of, signed_in
 from tests.support.whole_farm import running_farm, until
@@ -59,12 +56,6 @@ def requests_of(cookie, csrf):
         b"GET / HTTP/1.1\r\n" + head + b"\r\n",
         b"POST /devices/x/service HTTP/1.1\r\n" + head + form + body,
     )
-
-
-@pytest.fixture(scope="module")
-def gate():
-    with tempfile.TemporaryDirectory(prefix="farm-g-") as folder, running_gate(Path(folder)) as gate:
-        yield gate
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from farm.cli.auth import key_file
 from farm.control.address import find
 from farm.control.client import ControlClient
 from farm.core.errors import ExitCode, NotAllowedError
-from tests.support.gate_process import running_gate
 from tests.support.long_bench import bench_under_way
 from tests.support.strangers import ELSEWHERE, key_of, signed_in
 from tests.support.systemd import Host
@@ -35,12 +34,6 @@ MAKERS = {
     "farm.control.accounts": "tokens for the page",
     "farm.web.session": "sessions of the page, and their CSRF words",
 }
-
-
-@pytest.fixture(scope="module")
-def gate():
-    with tempfile.TemporaryDirectory(prefix="farm-g-") as folder, running_gate(Path(folder)) as gate:
-        yield gate
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, re
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
 from tests.adb_server import free_port
+from tests.support.waiting import until
 from tests.unit.adb.watching import watching
 
 FAST = WatchPolicy(server=BackOff(0.01, 0.1), probe_every_s=0.1, probe_timeout_s=0.3)
@@ -119,7 +120,7 @@ async def started_by_somebodys_adb(server: AdbServer, folder: Path) -> int:
     return server_pid(server.client.address)
 
 
-async def who_answers(server: AdbServer) -> int | None:
+def who_answers(server: AdbServer) -> int | None:
     """The process id of the server that takes connections; None: nobody does yet."""
     try:
         return server_pid(server.client.address)
@@ -149,8 +150,7 @@ async def test_a_server_of_somebodys_adb_that_comes_while_farms_is_started_is_re
             came.append(psutil.Process(await started_by_somebodys_adb(own_server, folder)))
         await start()
         if not came:
-            while own_server.pid != await who_answers(own_server):  # noqa: ASYNC110 (tests observe)
-                await asyncio.sleep(0.01)
+            await until(lambda: who_answers(own_server) == own_server.pid)
             await asyncio.to_thread(socket_file.unlink)  # as adb itself does where it means to listen
             came.append(psutil.Process(await started_by_somebodys_adb(own_server, folder)))
 
